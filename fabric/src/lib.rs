@@ -1,0 +1,19 @@
+//! NICs behind one trait, in verbs' own terms.
+//!
+//! [`Nic`] is what the rest of Jet knows of a network: a shared receive queue with two scatter entries an entry,
+//! SEND with a fixed-size header, READ into a scatter list, completions, connections with private data. One folder per
+//! implementation; every implementation passes the same conformance suite (`tests/conformance/`).
+//!
+//! * [`soft`]: a software RNIC for machines with none, over `shm:` (same host) and `tcp:` (any host).
+//! * [`memory`]: sealed shared memory, and passing it between processes; what is registered is made of it.
+//!
+//! What this crate does *not* do: it knows no sessions, no credits and no admission; it never decides.
+
+pub mod address;
+pub mod memory;
+pub mod nic;
+pub mod soft;
+pub mod unix;
+
+pub use address::{Address, AddressError};
+pub use nic::{Completion, Event, Nic, Qp};

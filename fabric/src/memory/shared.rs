@@ -1,0 +1,220 @@
+//! Sealed memory files and their mappings.
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+const PAGE_BYTES: usize = 4096;
+
+/// What a mapping allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protection {
+    /// Reading.
+    Read,
+    /// Reading and writing.
+    ReadWrite,
+}
+
+/// Which pages a region got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pages {
+    /// Ordinary ones.
+    Small,
+    /// 2 MiB ones.
+    Huge,
+}
+
+/// Why a region from another process was not mapped.
+#[derive(Debug, thiserror::Error)]
+pub enum MapError {
+    /// It could be truncated under the mapping.
+    #[error("the memory file is not sealed against shrinking; its maker must seal it before passing it")]
+    NotSealed,
+    /// It is empty or larger than allowed.
+    #[error("a memory file of {bytes} bytes is not accepted (1 to {max})")]
+    Size {
+        /// Its size.
+        bytes: u64,
+        /// The most that is accepted.
+        max: u64,
+    },
+    /// The system refused.
+    #[error("cannot map a memory file: {0}")]
+    System(#[from] io::Error),
+}
+
+/// A mapping of a memory file, unmapped when dropped.
+#[derive(Debug)]
+pub struct Mapping {
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: a mapping is plain memory; whoever reads or writes through its pointer answers for races.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; the methods only hand out the address.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn map(fd: BorrowedFd<'_>, bytes: usize, protection: Protection) -> io::Result<Self> {
+        let prot = match protection {
+            Protection::Read => ProtFlags::READ,
+            Protection::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+        };
+        // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing of ours.
+        let base = unsafe { mmap(std::ptr::null_mut(), bytes, prot, MapFlags::SHARED, fd, 0)? };
+        Ok(Self { base: NonNull::new(base.cast()).expect("the kernel maps nothing at 0"), bytes })
+    }
+
+    /// Maps a file that another process made and passed, after checking that it cannot be truncated.
+    ///
+    /// # Errors
+    /// [`MapError`]; the process that passed the file is to blame unless it is `System`.
+    pub fn of_stranger(fd: BorrowedFd<'_>, protection: Protection, bytes_max: u64) -> Result<Self, MapError> {
+        let seals = fcntl_get_seals(fd).map_err(|_| MapError::NotSealed)?;
+        if !seals.contains(SealFlags::SHRINK) {
+            return Err(MapError::NotSealed);
+        }
+        let found = fstat(fd).map_err(io::Error::from)?.st_size;
+        match usize::try_from(found) {
+            Ok(bytes) if bytes > 0 && bytes as u64 <= bytes_max => Ok(Self::map(fd, bytes, protection)?),
+            _ => Err(MapError::Size { bytes: u64::try_from(found).unwrap_or(0), max: bytes_max }),
+        }
+    }
+
+    /// The first byte. Valid for [`Self::bytes`] while the mapping lives.
+    pub fn base(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    /// Its length.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: this is our mapping, and nobody holds pointers into it longer than it lives.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
+    }
+}
+
+/// Memory of this process that can be registered with a NIC and passed to others.
+#[derive(Debug)]
+pub struct SharedMemory {
+    file: OwnedFd,
+    mapping: Mapping,
+    pages: Pages,
+}
+
+impl SharedMemory {
+    /// Makes zeroed memory of at least `bytes`, on huge pages where asked for and there are any, sealed against
+    /// shrinking and growing, every page touched.
+    ///
+    /// # Errors
+    /// What the system says; out of memory, or out of file descriptors.
+    pub fn new(name: &str, bytes: usize, huge: bool) -> io::Result<Self> {
+        let bytes = bytes.max(1);
+        if huge
+            && let Ok(memory) = Self::with_pages(name, bytes.next_multiple_of(HUGE_PAGE_BYTES), Pages::Huge)
+        {
+            return Ok(memory);
+        }
+        Self::with_pages(name, bytes.next_multiple_of(PAGE_BYTES), Pages::Small)
+    }
+
+    fn with_pages(name: &str, bytes: usize, pages: Pages) -> io::Result<Self> {
+        let huge = if pages == Pages::Huge {
+            MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB
+        } else {
+            MemfdFlags::empty()
+        };
+        let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | huge)?;
+        ftruncate(&file, bytes as u64)?;
+        let mapping = Mapping::map(file.as_fd(), bytes, Protection::ReadWrite)?;
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)?;
+        for page in (0..bytes).step_by(PAGE_BYTES) {
+            // SAFETY: within the fresh mapping that nobody else has yet.
+            unsafe { mapping.base().add(page).write_volatile(0) };
+        }
+        Ok(Self { file, mapping, pages })
+    }
+
+    /// From now on nobody can map this file for writing; this process's own mapping stays writable. A read-only
+    /// descriptor alone would not do: it can be reopened for writing through /proc.
+    ///
+    /// # Errors
+    /// What the system says; kernels before 5.1 do not know the seal.
+    pub fn seal_future_writes(&self) -> io::Result<()> {
+        Ok(fcntl_add_seals(&self.file, SealFlags::FUTURE_WRITE | SealFlags::SEAL)?)
+    }
+
+    /// The first byte; valid for [`Self::bytes`] while this lives.
+    pub fn base(&self) -> *mut u8 {
+        self.mapping.base()
+    }
+
+    /// Its length, a multiple of the page size.
+    pub fn bytes(&self) -> usize {
+        self.mapping.bytes()
+    }
+
+    /// Which pages it got.
+    pub fn pages(&self) -> Pages {
+        self.pages
+    }
+}
+
+impl AsFd for SharedMemory {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sealed_memory_cannot_shrink_and_is_mapped_by_others() {
+        let memory = SharedMemory::new("jet-test", 10_000, false).unwrap();
+        assert_eq!(memory.bytes(), 12_288);
+        assert!(ftruncate(&memory, 4096).is_err());
+        let other = Mapping::of_stranger(memory.as_fd(), Protection::Read, 1 << 20).unwrap();
+        // SAFETY: both mappings live, and one thread reads after the other wrote.
+        unsafe {
+            memory.base().add(9000).write(7);
+            assert_eq!(other.base().add(9000).read_volatile(), 7);
+        }
+    }
+
+    #[test]
+    fn after_the_seal_nobody_maps_for_writing() {
+        let memory = SharedMemory::new("jet-test", 4096, false).unwrap();
+        memory.seal_future_writes().unwrap();
+        assert!(matches!(
+            Mapping::of_stranger(memory.as_fd(), Protection::ReadWrite, 1 << 20),
+            Err(MapError::System(_))
+        ));
+        assert!(Mapping::of_stranger(memory.as_fd(), Protection::Read, 1 << 20).is_ok());
+        // SAFETY: our own mapping stays writable.
+        unsafe { memory.base().write_volatile(1) };
+    }
+
+    #[test]
+    fn an_unsealed_file_and_one_too_large_are_refused() {
+        let loose = memfd_create("loose", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&loose, 4096).unwrap();
+        assert!(matches!(
+            Mapping::of_stranger(loose.as_fd(), Protection::Read, 1 << 20),
+            Err(MapError::NotSealed)
+        ));
+        let memory = SharedMemory::new("jet-test", 8192, false).unwrap();
+        let refused = Mapping::of_stranger(memory.as_fd(), Protection::Read, 4096);
+        assert!(matches!(refused, Err(MapError::Size { bytes: 8192, max: 4096 })));
+    }
+}

@@ -1,0 +1,151 @@
+//! Unix sockets: bytes with file descriptors, and doorbells.
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recv, recvmsg, send, sendmsg, socketpair,
+};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// The most descriptors that one message carries.
+pub const FDS_MAX: usize = 8;
+
+const ANCILLARY_BYTES: usize = rustix::cmsg_space!(ScmRights(FDS_MAX));
+
+/// Sends bytes with descriptors in one call; returns how many bytes were taken (the descriptors go with the first).
+///
+/// # Errors
+/// What the system says; `WouldBlock` where the socket does not wait and is full.
+pub fn send_with_fds(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); ANCILLARY_BYTES];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "more than 8 descriptors in one message"));
+    }
+    Ok(sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)?)
+}
+
+/// Receives bytes and the descriptors that came with them (close-on-exec). 0 bytes: the other end closed.
+///
+/// # Errors
+/// What the system says; `InvalidData` where more descriptors came than [`FDS_MAX`] (all are closed).
+pub fn receive_with_fds(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); ANCILLARY_BYTES];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let got = recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    let mut fds = Vec::new();
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights);
+        }
+    }
+    if got.flags.contains(ReturnFlags::CTRUNC) {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "the peer sent more descriptors than 8"));
+    }
+    Ok((got.bytes, fds))
+}
+
+/// What a look at a doorbell found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rung {
+    /// Nobody rang.
+    No,
+    /// Somebody rang; it is silent again.
+    Yes,
+    /// The other end is closed: its process is gone, or let go.
+    Closed,
+}
+
+/// One end of a pair of doorbells: ring the other end, wait for a ring at this one.
+///
+/// A socket pair and not an eventfd, because both ends of an eventfd are one open file: a hostile peer could fill its
+/// counter, clear `O_NONBLOCK`, and block whoever rings next. Sending with `MSG_DONTWAIT` never blocks, whatever the
+/// peer does; and a closed end is seen, which an eventfd cannot tell.
+#[derive(Debug)]
+pub struct Doorbell(OwnedFd);
+
+impl Doorbell {
+    /// Both ends.
+    ///
+    /// # Errors
+    /// What the system says; out of file descriptors (raise `ulimit -n`).
+    pub fn pair() -> io::Result<(Self, Self)> {
+        let (a, b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        Ok((Self(a), Self(b)))
+    }
+
+    /// An end that came from another process.
+    pub fn from_fd(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+
+    /// Rings the other end. A bell that rings already, or whose end is closed, is left alone.
+    pub fn ring(&self) {
+        ring(self.0.as_fd());
+    }
+
+    /// Takes all rings at this end.
+    pub fn clear(&self) -> Rung {
+        clear(self.0.as_fd())
+    }
+}
+
+/// Rings the other end of any connected Unix socket; see [`Doorbell::ring`].
+pub fn ring(socket: BorrowedFd<'_>) {
+    // Full means that rings wait there already; closed is noticed by whoever polls.
+    let _ = send(socket, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+}
+
+fn clear(socket: BorrowedFd<'_>) -> Rung {
+    let mut rung = Rung::No;
+    let mut bytes = [0u8; 64];
+    // Bounded: a peer that rings without end must not hold this thread here.
+    for _ in 0..64 {
+        match recv(socket, &mut bytes[..], RecvFlags::DONTWAIT) {
+            Ok((0, _)) => return Rung::Closed,
+            Ok(_) => rung = Rung::Yes,
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => break,
+            Err(_) => return Rung::Closed,
+        }
+    }
+    rung
+}
+
+impl AsFd for Doorbell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_travel_with_their_bytes() {
+        let (a, b) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+            .expect("a socket pair");
+        let memory = crate::memory::SharedMemory::new("jet-test", 4096, false).unwrap();
+        assert_eq!(send_with_fds(a.as_fd(), b"hello", &[memory.as_fd(), a.as_fd()]).unwrap(), 5);
+        let mut bytes = [0; 16];
+        let (got, fds) = receive_with_fds(b.as_fd(), &mut bytes).unwrap();
+        assert_eq!((&bytes[..got], fds.len()), (&b"hello"[..], 2));
+    }
+
+    #[test]
+    fn a_doorbell_rings_once_and_tells_a_closed_end() {
+        let (a, b) = Doorbell::pair().unwrap();
+        assert_eq!(b.clear(), Rung::No);
+        (0..100_000).for_each(|_| a.ring());
+        while b.clear() == Rung::Yes {}
+        a.ring();
+        assert_eq!(b.clear(), Rung::Yes);
+        assert_eq!(b.clear(), Rung::No);
+        drop(a);
+        assert_eq!(b.clear(), Rung::Closed);
+        b.ring();
+    }
+}

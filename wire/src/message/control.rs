@@ -1,0 +1,301 @@
+//! Headers that carry no message: acknowledgement, credit, congestion, farewell.
+
+use super::{HEADER_BYTES, HeaderBytes, Kind, Prefix, flags};
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// The most ranges that one acknowledgement carries: they fill the header, so an acknowledgement never has a payload
+/// and a sender needs 128-byte receive entries only.
+pub const ACK_RANGES_MAX: usize = 6;
+
+/// How a message ended, as its sender hears it. Each message has exactly one end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AckStatus {
+    /// The application released every slice and finished the message.
+    Consumed,
+    /// The application refused the message, with its own code (an errno, say).
+    Rejected(u32),
+    /// The receiver has no room for another queued request; try again later.
+    Busy,
+    /// No application of that name is registered.
+    NoApp,
+    /// The application or the daemon's configuration does not admit this sender or class.
+    Denied,
+    /// Longer than the receiver takes in one message.
+    TooLarge,
+    /// The bytes that arrived do not have the checksum that the sender gave.
+    Corrupt,
+    /// The application went away before it finished the message.
+    AppGone,
+    /// The daemon is draining and takes nothing new.
+    Draining,
+    /// The connection ended before the message did. Never on the wire: a sender's own verdict.
+    PeerLost,
+}
+
+impl AckStatus {
+    fn to_wire(self) -> (u16, u32) {
+        match self {
+            Self::Consumed => (0, 0),
+            Self::Rejected(code) => (1, code),
+            Self::Busy => (2, 0),
+            Self::NoApp => (3, 0),
+            Self::Denied => (4, 0),
+            Self::TooLarge => (5, 0),
+            Self::Corrupt => (6, 0),
+            Self::AppGone => (7, 0),
+            Self::Draining => (8, 0),
+            Self::PeerLost => (9, 0),
+        }
+    }
+
+    pub(super) fn from_wire(status: u16, code: u32) -> Option<Self> {
+        Some(match status {
+            0 => Self::Consumed,
+            1 => Self::Rejected(code),
+            2 => Self::Busy,
+            3 => Self::NoApp,
+            4 => Self::Denied,
+            5 => Self::TooLarge,
+            6 => Self::Corrupt,
+            7 => Self::AppGone,
+            8 => Self::Draining,
+            _ => return None,
+        })
+    }
+}
+
+impl core::fmt::Display for AckStatus {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Consumed => f.write_str("consumed"),
+            Self::Rejected(code) => write!(f, "rejected by the application with code {code}"),
+            Self::Busy => f.write_str("busy: the receiver's queue is full; send again later"),
+            Self::NoApp => {
+                f.write_str("no application of that name is registered at the receiver; start it first")
+            }
+            Self::Denied => f.write_str("denied by the receiver's configuration"),
+            Self::TooLarge => {
+                f.write_str("too large: split the message or raise the receiver's message_bytes_max")
+            }
+            Self::Corrupt => f.write_str("corrupt: the bytes read do not match the sender's checksum"),
+            Self::AppGone => f.write_str("the application went away before it finished the message"),
+            Self::Draining => f.write_str("the receiver is draining; send to the next daemon"),
+            Self::PeerLost => f.write_str("the connection was lost and not made again in time"),
+        }
+    }
+}
+
+/// The end of a run of messages: sequences `first ..= first + count - 1`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AckRange {
+    /// The first message's sequence.
+    pub first: u64,
+    /// How many consecutive sequences, at least 1.
+    pub count: u16,
+    /// Their end.
+    pub status: AckStatus,
+}
+
+/// A range as it lies in the header.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct RawRange {
+    pub first: U64,
+    pub count: U16,
+    pub status: U16,
+    pub code: U32,
+}
+
+/// Ends of messages, with the credit limit that follows from them.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct AckHeader {
+    /// Common prefix; `count` is the number of ranges.
+    pub prefix: Prefix,
+    /// The sender may have sent this many SENDs on this connection, all told.
+    pub credit_limit: U64,
+    reserved: [u8; 16],
+    pub(super) ranges: [RawRange; ACK_RANGES_MAX],
+}
+
+/// A new credit limit; with [`flags::RECALL`] a request to give back what is unused above it.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct CreditHeader {
+    /// Common prefix.
+    pub prefix: Prefix,
+    /// The sender may have sent this many SENDs on this connection, all told.
+    pub credit_limit: U64,
+    reserved: [u8; 112],
+}
+
+/// The answer to a recall: this SEND counts, and nothing above the limit will come until a new one is given.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct CreditReturn {
+    /// Common prefix.
+    pub prefix: Prefix,
+    /// The limit that the sender now keeps to: at least what it has sent, this SEND included.
+    pub credit_limit: U64,
+    reserved: [u8; 112],
+}
+
+/// The receiver asks its senders to cut their windows.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct CongestionHeader {
+    /// Common prefix.
+    pub prefix: Prefix,
+    /// Window that the sender may use, in thousandths of its full one; 1000 is all of it.
+    pub window_permille: U32,
+    reserved: [u8; 116],
+}
+
+/// Why the receiver ends the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub enum ByeReason {
+    /// It drains: every message has its end; connect to the next daemon.
+    Draining = 1,
+    /// A header could not be read: different builds, or a broken sender.
+    Malformed = 2,
+    /// A wire version that it does not speak.
+    Version = 3,
+    /// More SENDs than the credit allowed.
+    CreditExceeded = 4,
+    /// A READ of the sender's memory failed: unregistered key or a length beyond the region.
+    BadMemory = 5,
+}
+
+impl ByeReason {
+    pub(super) fn from_wire(value: u16) -> Option<Self> {
+        [Self::Draining, Self::Malformed, Self::Version, Self::CreditExceeded, Self::BadMemory]
+            .into_iter()
+            .find(|reason| *reason as u16 == value)
+    }
+}
+
+impl core::fmt::Display for ByeReason {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::Draining => "the receiver is draining",
+            Self::Malformed => "the receiver could not read a header; use the same build of Jet at both ends",
+            Self::Version => "the receiver speaks another wire version; use the same build of Jet at both ends",
+            Self::CreditExceeded => "more messages were sent than the receiver's credit allowed",
+            Self::BadMemory => {
+                "the receiver could not READ the announced memory: the key is not registered or the length lies"
+            }
+        })
+    }
+}
+
+/// The receiver says why it is about to disconnect.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct ByeHeader {
+    /// Common prefix.
+    pub prefix: Prefix,
+    /// A [`ByeReason`].
+    pub reason: U16,
+    reserved: [u8; 118],
+}
+
+const _: () = assert!(size_of::<AckHeader>() == HEADER_BYTES);
+const _: () = assert!(size_of::<CreditHeader>() == HEADER_BYTES);
+const _: () = assert!(size_of::<CreditReturn>() == HEADER_BYTES);
+const _: () = assert!(size_of::<CongestionHeader>() == HEADER_BYTES);
+const _: () = assert!(size_of::<ByeHeader>() == HEADER_BYTES);
+
+impl AckHeader {
+    /// Writes an acknowledgement of at most [`ACK_RANGES_MAX`] ranges.
+    ///
+    /// # Panics
+    /// Where there are more ranges than fit.
+    pub fn encode(credit_limit: u64, ranges: &[AckRange]) -> HeaderBytes {
+        let mut raw =
+            [RawRange { first: 0.into(), count: 0.into(), status: 0.into(), code: 0.into() }; ACK_RANGES_MAX];
+        for (slot, range) in raw[..ranges.len()].iter_mut().zip(ranges) {
+            let (status, code) = range.status.to_wire();
+            *slot = RawRange {
+                first: range.first.into(),
+                count: range.count.into(),
+                status: status.into(),
+                code: code.into(),
+            };
+        }
+        let count = u16::try_from(ranges.len()).expect("at most ACK_RANGES_MAX");
+        let header = Self {
+            prefix: Prefix::new(Kind::Ack, 0, count),
+            credit_limit: credit_limit.into(),
+            reserved: [0; 16],
+            ranges: raw,
+        };
+        zerocopy::transmute!(header)
+    }
+
+    /// The ranges, each already checked by [`super::parse_from_receiver`].
+    pub fn ranges(&self) -> impl Iterator<Item = AckRange> + '_ {
+        let count = usize::from(self.prefix.count.get()).min(ACK_RANGES_MAX);
+        self.ranges[..count].iter().filter_map(|raw| {
+            let status = AckStatus::from_wire(raw.status.get(), raw.code.get())?;
+            Some(AckRange { first: raw.first.get(), count: raw.count.get(), status })
+        })
+    }
+}
+
+impl CreditHeader {
+    /// Writes a credit limit, or a recall down to it.
+    pub fn encode(credit_limit: u64, recall: bool) -> HeaderBytes {
+        let bits = if recall { flags::RECALL } else { 0 };
+        let header = Self {
+            prefix: Prefix::new(Kind::Credit, bits, 0),
+            credit_limit: credit_limit.into(),
+            reserved: [0; 112],
+        };
+        zerocopy::transmute!(header)
+    }
+
+    /// Whether unused credit above the limit is to be given back.
+    pub fn recall(&self) -> bool {
+        self.prefix.flags.get() & flags::RECALL != 0
+    }
+}
+
+impl CreditReturn {
+    /// Writes the answer to a recall.
+    pub fn encode(credit_limit: u64) -> HeaderBytes {
+        let header = Self {
+            prefix: Prefix::new(Kind::CreditReturn, 0, 0),
+            credit_limit: credit_limit.into(),
+            reserved: [0; 112],
+        };
+        zerocopy::transmute!(header)
+    }
+}
+
+impl CongestionHeader {
+    /// Writes a congestion signal; `window_permille` is clamped to 1..=1000.
+    pub fn encode(window_permille: u32) -> HeaderBytes {
+        let header = Self {
+            prefix: Prefix::new(Kind::Congestion, 0, 0),
+            window_permille: window_permille.clamp(1, 1000).into(),
+            reserved: [0; 116],
+        };
+        zerocopy::transmute!(header)
+    }
+}
+
+impl ByeHeader {
+    /// Writes a farewell.
+    pub fn encode(reason: ByeReason) -> HeaderBytes {
+        let header =
+            Self { prefix: Prefix::new(Kind::Bye, 0, 0), reason: (reason as u16).into(), reserved: [0; 118] };
+        zerocopy::transmute!(header)
+    }
+
+    /// The reason, where this build knows it.
+    pub fn reason(&self) -> Option<ByeReason> {
+        ByeReason::from_wire(self.reason.get())
+    }
+}

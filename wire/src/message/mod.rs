@@ -1,0 +1,121 @@
+//! Messages between hosts.
+//!
+//! Every SEND, in both directions, begins with a header of exactly [`HEADER_BYTES`]. The size is fixed because an SRQ
+//! entry scatters by position: the first scatter entry takes the first 128 bytes (the header area), the second
+//! takes what follows (a slab), so that a payload always lands page-aligned. 128 bytes are two cache lines: 32 of
+//! fixed fields and 96 for the user header of a small message. 64 bytes would leave no room for the 32-byte user
+//! header beside tag, sequence and checksum; 256 would double the header area (1024 entries: 128 KiB) for nothing.
+//!
+//! Kinds, and who sends them:
+//!
+//! | kind | sent by | view | payload after the header |
+//! |---|---|---|---|
+//! | [`Kind::Small`] | sender | [`SmallHeader`] | the message, 0 to 4096 bytes |
+//! | [`Kind::Request`] | sender | [`RequestHeader`] | the user header, where it exceeds 64 bytes |
+//! | [`Kind::CreditReturn`] | sender | [`CreditReturn`] | none |
+//! | [`Kind::Ack`] | receiver | [`AckHeader`] | none |
+//! | [`Kind::Credit`] | receiver | [`CreditHeader`] | none |
+//! | [`Kind::Congestion`] | receiver | [`CongestionHeader`] | none |
+//! | [`Kind::Bye`] | receiver | [`ByeHeader`] | none |
+//!
+//! The [`hello`] travels in the connection's private data, not in a SEND.
+
+mod control;
+pub mod hello;
+mod parse;
+mod payload;
+
+pub use control::{
+    ACK_RANGES_MAX, AckHeader, AckRange, AckStatus, ByeHeader, ByeReason, CongestionHeader, CreditHeader,
+    CreditReturn,
+};
+pub use parse::{FromReceiver, FromSender, HeaderError, parse_from_receiver, parse_from_sender};
+pub use payload::{RequestFields, RequestHeader, SmallFields, SmallHeader};
+
+use zerocopy::little_endian::U16;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Bytes of the header that every SEND begins with (see the module's text for why 128).
+pub const HEADER_BYTES: usize = 128;
+/// The version of the wire format that this build speaks.
+pub const WIRE_VERSION: u8 = 1;
+/// The most user-header bytes that a small message carries.
+pub const SMALL_USER_HEADER_MAX: usize = 96;
+/// The most user-header bytes that a large message carries.
+pub const USER_HEADER_MAX: usize = 256;
+/// The most user-header bytes of a large message that fit beside the request's fields; a longer one rides whole in
+/// the request's payload.
+pub const REQUEST_INLINE_USER_HEADER_MAX: usize = 64;
+
+/// Raw header bytes, aligned so that the checked views can be taken in place.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C, align(64))]
+pub struct HeaderBytes(pub [u8; HEADER_BYTES]);
+
+impl HeaderBytes {
+    /// All zero: no valid header (kind 0 does not exist).
+    pub const ZERO: Self = Self([0; HEADER_BYTES]);
+}
+
+/// What a header is. The value on the wire is the discriminant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// A small message with its payload behind the header.
+    Small = 1,
+    /// The request for a large message: where it lies and how long it is.
+    Request = 2,
+    /// Ends of messages.
+    Ack = 3,
+    /// A new credit limit, or a recall of unused credit.
+    Credit = 4,
+    /// The answer to a recall.
+    CreditReturn = 5,
+    /// The receiver is under pressure: cut the windows to this share.
+    Congestion = 6,
+    /// The receiver is about to disconnect, and says why.
+    Bye = 7,
+}
+
+/// The first eight bytes of every header.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct Prefix {
+    /// [`WIRE_VERSION`].
+    pub version: u8,
+    /// A [`Kind`].
+    pub kind: u8,
+    /// Bits of [`flags`].
+    pub flags: U16,
+    /// User-header bytes (small, request) or number of ranges (ack); 0 elsewhere.
+    pub count: U16,
+    /// Zero; a receiver refuses anything else, so that a later version can use it.
+    pub reserved: U16,
+}
+
+impl Prefix {
+    fn new(kind: Kind, flags: u16, count: u16) -> Self {
+        Self {
+            version: WIRE_VERSION,
+            kind: kind as u8,
+            flags: flags.into(),
+            count: count.into(),
+            reserved: 0.into(),
+        }
+    }
+}
+
+/// Bits of [`Prefix::flags`].
+pub mod flags {
+    /// The `crc32c` field holds a CRC32C of the whole payload.
+    pub const CRC32C: u16 = 1;
+    /// Sent before on an earlier connection; the application may have seen it.
+    pub const REDELIVERED: u16 = 2;
+    /// Only on credit: give back what is unused above the limit.
+    pub const RECALL: u16 = 4;
+    /// All bits that this version knows.
+    pub const KNOWN: u16 = CRC32C | REDELIVERED | RECALL;
+}
+
+#[cfg(test)]
+mod tests;

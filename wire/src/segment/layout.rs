@@ -1,0 +1,364 @@
+//! Where everything lies in a session segment, and the two ends made from a mapping of it.
+
+use super::{Delivery, Release, SlotWord};
+use crate::message::USER_HEADER_MAX;
+use crate::ring::{Consumer, Indices, Producer, RingCell};
+use crate::sync::AtomicU64;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+const MAGIC: u64 = u64::from_le_bytes(*b"JETsegm1");
+const ALIGN: usize = 128;
+
+/// How large a segment's parts are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct SegmentShape {
+    /// Runs that can be delivered and not yet released.
+    pub slots: u32,
+    /// Messages that can be delivered and not yet finished.
+    pub messages: u32,
+    /// Cells of the delivery ring, a power of two, at least `slots + messages`.
+    pub delivery_cells: u32,
+    /// Cells of the release ring, a power of two.
+    pub release_cells: u32,
+}
+
+impl SegmentShape {
+    /// The shape for so many slots and messages: rings that an honest application never fills.
+    ///
+    /// # Panics
+    /// Where either is 0 or above 65,536.
+    pub fn new(slots: u32, messages: u32) -> Self {
+        assert!(
+            (1..=1 << 16).contains(&slots) && (1..=1 << 16).contains(&messages),
+            "1 to 65,536 slots and messages"
+        );
+        Self {
+            slots,
+            messages,
+            delivery_cells: (slots + messages).next_power_of_two(),
+            release_cells: (2 * (slots + messages)).next_power_of_two(),
+        }
+    }
+
+    fn is_sound(&self) -> bool {
+        let small = |n: u32| (1..=1 << 16).contains(&n);
+        let ring = |n: u32| n.is_power_of_two() && n <= 1 << 20;
+        small(self.slots) && small(self.messages) && ring(self.delivery_cells) && ring(self.release_cells)
+    }
+}
+
+/// The segment's first bytes.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct SegmentHeader {
+    magic: u64,
+    shape: SegmentShape,
+    total_bytes: u64,
+}
+
+/// A cell for one message's user header.
+pub type UserHeaderCell = [u8; USER_HEADER_MAX];
+
+/// Byte offsets of the parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentLayout {
+    shape: SegmentShape,
+    delivery_indices: usize,
+    delivery_cells: usize,
+    release_indices: usize,
+    release_cells: usize,
+    slots: usize,
+    user_headers: usize,
+    total: usize,
+}
+
+/// The mapping does not hold a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SegmentError {
+    /// It is smaller than its own header says, or than a header.
+    TooSmall {
+        /// Bytes mapped.
+        bytes: usize,
+    },
+    /// It does not begin as a segment of this version.
+    NotASegment,
+}
+
+impl core::fmt::Display for SegmentError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::TooSmall { bytes } => write!(f, "a session segment cannot have {bytes} bytes"),
+            Self::NotASegment => {
+                f.write_str("not a session segment of this version; use the same build at both ends")
+            }
+        }
+    }
+}
+
+impl core::error::Error for SegmentError {}
+
+impl SegmentLayout {
+    /// Lays out a shape.
+    pub fn new(shape: SegmentShape) -> Self {
+        let mut at = size_of::<SegmentHeader>();
+        let mut take = |bytes: usize| {
+            let start = at.next_multiple_of(ALIGN);
+            at = start + bytes;
+            start
+        };
+        let delivery_indices = take(size_of::<Indices>());
+        let delivery_cells = take(shape.delivery_cells as usize * size_of::<Delivery>());
+        let release_indices = take(size_of::<Indices>());
+        let release_cells = take(shape.release_cells as usize * size_of::<Release>());
+        let slots = take(shape.slots as usize * size_of::<u64>());
+        let user_headers = take(shape.messages as usize * size_of::<UserHeaderCell>());
+        let total = at.next_multiple_of(4096);
+        Self {
+            shape,
+            delivery_indices,
+            delivery_cells,
+            release_indices,
+            release_cells,
+            slots,
+            user_headers,
+            total,
+        }
+    }
+
+    /// Bytes that the segment's file must have.
+    pub fn total_bytes(&self) -> usize {
+        self.total
+    }
+}
+
+struct Parts {
+    base: *mut u8,
+    layout: SegmentLayout,
+}
+
+/// The daemon's end.
+pub struct DaemonEnd {
+    /// To the application.
+    pub deliveries: Producer<Delivery>,
+    /// From the application.
+    pub releases: Consumer<Release>,
+    parts: Parts,
+}
+
+/// The application's end.
+pub struct AppEnd {
+    /// From the daemon.
+    pub deliveries: Consumer<Delivery>,
+    /// To the daemon.
+    pub releases: Producer<Release>,
+    parts: Parts,
+}
+
+// SAFETY: the ends hold pointers into a shared mapping that outlives them (contract of the constructors); all access
+// through `Parts` is to atomics, or copies bytes that only the daemon writes.
+unsafe impl Send for DaemonEnd {}
+// SAFETY: as for the daemon's end.
+unsafe impl Send for AppEnd {}
+
+/// Makes a zeroed mapping a segment and takes the daemon's end.
+///
+/// # Safety
+/// `base` points at `bytes` mapped, zeroed, page-aligned bytes that stay mapped while the end lives; this is the only
+/// daemon's end.
+///
+/// # Errors
+/// [`SegmentError::TooSmall`].
+pub unsafe fn daemon_end(
+    base: *mut u8,
+    bytes: usize,
+    shape: SegmentShape,
+) -> Result<DaemonEnd, SegmentError> {
+    let layout = SegmentLayout::new(shape);
+    if bytes < layout.total {
+        return Err(SegmentError::TooSmall { bytes });
+    }
+    // SAFETY: the mapping is at least as long as a header and page-aligned.
+    unsafe {
+        base.cast::<SegmentHeader>().write(SegmentHeader {
+            magic: MAGIC,
+            shape,
+            total_bytes: layout.total as u64,
+        });
+    }
+    // SAFETY: the layout lies within `bytes`, each part aligned to 128; sole producer and consumer by contract.
+    let (deliveries, releases) = unsafe {
+        (
+            Producer::new(
+                base.add(layout.delivery_indices).cast::<Indices>(),
+                base.add(layout.delivery_cells).cast::<RingCell<Delivery>>(),
+                shape.delivery_cells,
+            ),
+            Consumer::new(
+                base.add(layout.release_indices).cast::<Indices>(),
+                base.add(layout.release_cells).cast::<RingCell<Release>>(),
+                shape.release_cells,
+            ),
+        )
+    };
+    Ok(DaemonEnd { deliveries, releases, parts: Parts { base, layout } })
+}
+
+/// Checks a mapping that the daemon handed over and takes the application's end.
+///
+/// # Safety
+/// `base` points at `bytes` mapped, page-aligned bytes that stay mapped while the end lives; this is the only
+/// application's end.
+///
+/// # Errors
+/// [`SegmentError`] where the mapping is no segment of this version.
+pub unsafe fn app_end(base: *mut u8, bytes: usize) -> Result<AppEnd, SegmentError> {
+    if bytes < size_of::<SegmentHeader>() {
+        return Err(SegmentError::TooSmall { bytes });
+    }
+    // SAFETY: long enough, page-aligned, and every bit pattern is a valid header.
+    let header = unsafe { base.cast::<SegmentHeader>().read_volatile() };
+    if header.magic != MAGIC || !header.shape.is_sound() {
+        return Err(SegmentError::NotASegment);
+    }
+    let layout = SegmentLayout::new(header.shape);
+    if layout.total > bytes || header.total_bytes != layout.total as u64 {
+        return Err(SegmentError::TooSmall { bytes });
+    }
+    // SAFETY: as in `daemon_end`.
+    let (deliveries, releases) = unsafe {
+        (
+            Consumer::new(
+                base.add(layout.delivery_indices).cast::<Indices>(),
+                base.add(layout.delivery_cells).cast::<RingCell<Delivery>>(),
+                header.shape.delivery_cells,
+            ),
+            Producer::new(
+                base.add(layout.release_indices).cast::<Indices>(),
+                base.add(layout.release_cells).cast::<RingCell<Release>>(),
+                header.shape.release_cells,
+            ),
+        )
+    };
+    Ok(AppEnd { deliveries, releases, parts: Parts { base, layout } })
+}
+
+impl Parts {
+    fn slot(&self, index: u32) -> Option<SlotWord<'_>> {
+        if index >= self.layout.shape.slots {
+            return None;
+        }
+        // SAFETY: within the slots' part, which is aligned; the mapping outlives `self`.
+        let shared = unsafe { &*self.base.add(self.layout.slots + index as usize * 8).cast::<AtomicU64>() };
+        Some(SlotWord(shared))
+    }
+
+    fn user_header(&self, message: u32) -> Option<*mut UserHeaderCell> {
+        let at = self.layout.user_headers + message as usize * size_of::<UserHeaderCell>();
+        // SAFETY: within the user headers' part.
+        (message < self.layout.shape.messages).then(|| unsafe { self.base.add(at).cast() })
+    }
+}
+
+impl DaemonEnd {
+    /// A slot's word; `None` beyond the shape.
+    pub fn slot(&self, index: u32) -> Option<SlotWord<'_>> {
+        self.parts.slot(index)
+    }
+
+    /// Writes a message's long user header; longer ones than [`USER_HEADER_MAX`] are cut, `false` beyond the shape.
+    pub fn write_user_header(&mut self, message: u32, user_header: &[u8]) -> bool {
+        let Some(cell) = self.parts.user_header(message) else { return false };
+        let used = user_header.len().min(USER_HEADER_MAX);
+        // SAFETY: the cell has USER_HEADER_MAX bytes and does not overlap private memory; the application may read it
+        // meanwhile only if it does not keep to its descriptors, and then only harms itself.
+        unsafe { cell.cast::<u8>().copy_from_nonoverlapping(user_header.as_ptr(), used) };
+        true
+    }
+
+    /// The shape.
+    pub fn shape(&self) -> SegmentShape {
+        self.parts.layout.shape
+    }
+}
+
+impl AppEnd {
+    /// A slot's word; `None` beyond the shape.
+    pub fn slot(&self, index: u32) -> Option<SlotWord<'_>> {
+        self.parts.slot(index)
+    }
+
+    /// Copies a message's long user header; `None` beyond the shape.
+    pub fn read_user_header(&self, message: u32) -> Option<UserHeaderCell> {
+        // SAFETY: the cell is within the mapping and any bytes are valid.
+        self.parts.user_header(message).map(|cell| unsafe { cell.read_volatile() })
+    }
+
+    /// The shape.
+    pub fn shape(&self) -> SegmentShape {
+        self.parts.layout.shape
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::segment::DELIVERY_USER_HEADER_MAX;
+    use std::vec;
+    use std::vec::Vec;
+
+    #[repr(C, align(4096))]
+    #[derive(Clone, Copy)]
+    struct Page([u8; 4096]);
+
+    fn memory(shape: SegmentShape) -> Vec<Page> {
+        vec![Page([0; 4096]); SegmentLayout::new(shape).total_bytes() / 4096]
+    }
+
+    #[test]
+    fn both_ends_meet_in_the_same_memory() {
+        let shape = SegmentShape::new(16, 8);
+        let mut pages = memory(shape);
+        let (base, bytes) = (pages.as_mut_ptr().cast::<u8>(), pages.len() * 4096);
+        // SAFETY: the pages outlive both ends, and each is taken once.
+        let (mut daemon, mut app) =
+            unsafe { (daemon_end(base, bytes, shape).unwrap(), app_end(base, bytes).unwrap()) };
+        let delivery = Delivery {
+            kind: 1,
+            flags: 3,
+            user_header_bytes: 0,
+            slot: 3,
+            message: 2,
+            generations: Delivery::pack_generations(5, 6),
+            offset: 0,
+            message_bytes: 64,
+            bytes: 64,
+            slab: 9,
+            tag: 77,
+            sequence: 1,
+            sender: 4,
+            user_header: [0; DELIVERY_USER_HEADER_MAX],
+        };
+        daemon.deliveries.push(delivery).unwrap();
+        daemon.deliveries.publish();
+        assert_eq!(app.deliveries.pop().unwrap(), Some(delivery));
+        assert!(daemon.write_user_header(7, b"a long one"));
+        assert!(!daemon.write_user_header(8, b"beyond the shape"));
+        assert_eq!(&app.read_user_header(7).unwrap()[..10], b"a long one");
+        assert!(app.slot(15).is_some() && app.slot(16).is_none());
+    }
+
+    #[test]
+    fn what_is_no_segment_is_refused() {
+        let mut pages = memory(SegmentShape::new(16, 8));
+        let (base, bytes) = (pages.as_mut_ptr().cast::<u8>(), pages.len() * 4096);
+        // SAFETY: the pages outlive the ends.
+        unsafe {
+            assert_eq!(app_end(base, bytes).err(), Some(SegmentError::NotASegment));
+            drop(daemon_end(base, bytes, SegmentShape::new(16, 8)).unwrap());
+            assert_eq!(app_end(base, 8192).err(), Some(SegmentError::TooSmall { bytes: 8192 }));
+            base.add(8).write(0xff);
+            assert!(app_end(base, bytes).is_err());
+        }
+    }
+}

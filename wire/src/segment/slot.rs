@@ -1,0 +1,163 @@
+//! The slot word: who may touch a delivered run, and where it lies.
+//!
+//! | bits | meaning |
+//! |---|---|
+//! | 48..64 | generation, so that a late word of an earlier run is never taken for this one |
+//! | 34 | live: a run is delivered in this slot |
+//! | 33 | escaped: `place` counts slabs of escape memory, not of the pool |
+//! | 32 | pinned: the application is reading; the daemon must not move it |
+//! | 0..32 | place: the run's first slab |
+//!
+//! Orderings, by label: *place*: the daemon's Release in [`SlotWord::publish`] and [`SlotWord::relocate`] pairs with
+//! the Acquire in [`SlotWord::pin`] (the bytes are there before the place is seen). *done*: the application's Release in
+//! [`SlotWord::unpin`] pairs with the Acquire in [`SlotWord::relocate`] (it has read before the daemon reuses).
+
+use crate::sync::{AtomicU64, Ordering};
+
+const PINNED: u64 = 1 << 32;
+const ESCAPED: u64 = 1 << 33;
+const LIVE: u64 = 1 << 34;
+
+/// Where a run lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Its first slab.
+    pub slab: u32,
+    /// In escape memory instead of the pool.
+    pub escaped: bool,
+}
+
+/// Why a slot could not be pinned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PinError {
+    /// The slot holds another run, or none.
+    Stale,
+    /// It is pinned already.
+    Pinned,
+}
+
+/// Why a run could not be moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RelocateError {
+    /// The application is reading it.
+    Pinned,
+    /// The slot does not hold that run at that place (released, or the word was scribbled over).
+    Stale,
+}
+
+/// One shared word.
+#[derive(Clone, Copy)]
+pub struct SlotWord<'a>(pub(super) &'a AtomicU64);
+
+fn word(generation: u16, place: Place) -> u64 {
+    u64::from(generation) << 48 | LIVE | if place.escaped { ESCAPED } else { 0 } | u64::from(place.slab)
+}
+
+#[allow(clippy::cast_possible_truncation)] // the low half is what is wanted
+fn low_half(word: u64) -> u32 {
+    word as u32
+}
+
+impl SlotWord<'_> {
+    /// Daemon: a run was put here.
+    #[inline]
+    pub fn publish(self, generation: u16, place: Place) {
+        self.0.store(word(generation, place), Ordering::Release); // label: place
+    }
+
+    /// Application: start reading; until [`Self::unpin`] the run stays where this says.
+    ///
+    /// # Errors
+    /// [`PinError`].
+    #[inline]
+    pub fn pin(self, generation: u16) -> Result<Place, PinError> {
+        let mut seen = self.0.load(Ordering::Relaxed);
+        loop {
+            if seen >> 48 != u64::from(generation) || seen & LIVE == 0 {
+                return Err(PinError::Stale);
+            }
+            if seen & PINNED != 0 {
+                return Err(PinError::Pinned);
+            }
+            // label: place
+            match self.0.compare_exchange_weak(seen, seen | PINNED, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => {
+                    return Ok(Place { slab: low_half(seen), escaped: seen & ESCAPED != 0 });
+                }
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    /// Application: done reading. A no-op where the slot is not pinned for that run.
+    #[inline]
+    pub fn unpin(self, generation: u16) {
+        let seen = self.0.load(Ordering::Relaxed);
+        if seen >> 48 == u64::from(generation) && seen & PINNED != 0 {
+            // While pinned nobody else writes the word, but a daemon that closes the session may: so compare.
+            let _ = self.0.compare_exchange(seen, seen & !PINNED, Ordering::Release, Ordering::Relaxed); // label: done
+        }
+    }
+
+    /// Daemon: after copying the run from `from` to `to`, let readers find it there.
+    ///
+    /// # Errors
+    /// [`RelocateError`]; the copy is to be thrown away and the run left where it is.
+    pub fn relocate(self, generation: u16, from: Place, to: Place) -> Result<(), RelocateError> {
+        let expected = word(generation, from);
+        // labels: place, done
+        match self.0.compare_exchange(expected, word(generation, to), Ordering::AcqRel, Ordering::Relaxed) {
+            Ok(_) => Ok(()),
+            Err(found) if found == expected | PINNED => Err(RelocateError::Pinned),
+            Err(_) => Err(RelocateError::Stale),
+        }
+    }
+
+    /// Daemon: the slot holds nothing now. The generation stays, so that stale pins fail.
+    #[inline]
+    pub fn retire(self, generation: u16) {
+        self.0.store(u64::from(generation) << 48, Ordering::Release); // label: place
+    }
+}
+
+#[cfg(all(test, loom))]
+#[path = "slot_loom.rs"]
+mod loom_tests;
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const HERE: Place = Place { slab: 7, escaped: false };
+    const THERE: Place = Place { slab: 3, escaped: true };
+
+    #[test]
+    fn a_pinned_run_stays_and_an_unpinned_one_moves() {
+        let shared = AtomicU64::new(0);
+        let slot = SlotWord(&shared);
+        slot.publish(9, HERE);
+        assert_eq!(slot.pin(9), Ok(HERE));
+        assert_eq!(slot.pin(9), Err(PinError::Pinned));
+        assert_eq!(slot.relocate(9, HERE, THERE), Err(RelocateError::Pinned));
+        slot.unpin(9);
+        assert_eq!(slot.relocate(9, HERE, THERE), Ok(()));
+        assert_eq!(slot.pin(9), Ok(THERE));
+    }
+
+    #[test]
+    fn a_stale_generation_pins_nothing_and_moves_nothing() {
+        let shared = AtomicU64::new(0);
+        let slot = SlotWord(&shared);
+        slot.publish(9, HERE);
+        assert_eq!(slot.pin(8), Err(PinError::Stale));
+        assert_eq!(slot.relocate(8, HERE, THERE), Err(RelocateError::Stale));
+        slot.retire(9);
+        assert_eq!(slot.pin(9), Err(PinError::Stale));
+    }
+
+    #[test]
+    fn a_scribbled_word_is_never_moved() {
+        let shared = AtomicU64::new(u64::MAX);
+        assert_eq!(SlotWord(&shared).relocate(1, HERE, THERE), Err(RelocateError::Stale));
+    }
+}
