@@ -357,7 +357,7 @@ mod tests {
             assert_eq!(app_end(base, bytes).err(), Some(SegmentError::NotASegment));
             drop(daemon_end(base, bytes, SegmentShape::new(16, 8)).unwrap());
             assert_eq!(app_end(base, 8192).err(), Some(SegmentError::TooSmall { bytes: 8192 }));
-            base.add(8).write(0xff);
+            base.add(11).write(0xff);
             assert!(app_end(base, bytes).is_err());
         }
     }
