@@ -1,0 +1,201 @@
+//! Every number of the receiver, with the paper's as defaults.
+
+use jet_escape::{ThresholdError, Thresholds};
+use jet_wire::{SLAB_BYTES, SLAB_BYTES_U32};
+
+/// The most admission classes.
+pub const CLASSES_MAX: usize = 8;
+/// The most slabs of one fragment: one bit each in a slot's word of held slices.
+pub(crate) const FRAGMENT_SLABS_MAX: u32 = 64;
+
+/// What a receiver is made with. All of it is fixed once it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Slabs of 4 KiB in the pool. 3072 (12 MiB): Jet §4.1.3.
+    pub pool_slabs: u32,
+    /// The SRQ share's slabs at first, and the most SRQ entries. 1024 (4 MiB, for 32 QPs): Jet §4.1.3.
+    pub srq_slabs: u32,
+    /// Slabs that the SRQ share always keeps, so that control messages land.
+    pub srq_floor_slabs: u32,
+    /// SRQ entries kept posted beyond the credit that senders have: for those that were idle and wake.
+    pub srq_reserve_entries: u32,
+    /// The largest fragment, one READ. 256 KiB: Jet §4.1.2.
+    pub fragment_bytes: u32,
+    /// READs at once, and messages that are being read at once. 32: Jet §4.1.2.
+    pub reads_max: u32,
+    /// Bytes of READs at once. 8 MiB: Jet §4.1.2.
+    pub in_flight_bytes: u64,
+    /// Scatter entries of one READ: the NIC's limit.
+    pub scatter_max: u32,
+    /// The longest message that is taken.
+    pub message_bytes_max: u64,
+    /// Admission classes, 0 the most urgent.
+    pub classes: u8,
+    /// A message that waited this long goes ahead of more urgent classes.
+    pub aging_ns: u64,
+    /// Connected senders.
+    pub peers_max: u32,
+    /// Registered applications.
+    pub sessions_max: u32,
+    /// Messages known at once: waiting, being read, delivered and not finished.
+    pub messages_max: u32,
+    /// Unfinished requests for large messages of one sender.
+    pub requests_per_peer: u32,
+    /// The most credit of one sender.
+    pub credit_max: u32,
+    /// Runs delivered to one application and not released.
+    pub session_slots: u32,
+    /// Messages delivered to one application and not finished.
+    pub session_messages: u32,
+    /// SENDs to one peer that its NIC has not taken yet.
+    pub control_sends_max: u32,
+    /// How long a dead application's slabs stay unused: its own I/O may still be reading them.
+    pub quarantine_ns: u64,
+    /// Time between two looks at rates, credits and ages.
+    pub tick_ns: u64,
+    /// When the pool is under pressure.
+    pub thresholds: Thresholds,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            pool_slabs: 3072,
+            srq_slabs: 1024,
+            srq_floor_slabs: 128,
+            srq_reserve_entries: 64,
+            fragment_bytes: 256 << 10,
+            reads_max: 32,
+            in_flight_bytes: 8 << 20,
+            scatter_max: 64,
+            message_bytes_max: 1 << 30,
+            classes: 4,
+            aging_ns: 100_000_000,
+            peers_max: 4096,
+            sessions_max: 64,
+            messages_max: 8192,
+            requests_per_peer: 64,
+            credit_max: 256,
+            session_slots: 1024,
+            session_messages: 1024,
+            control_sends_max: 4,
+            quarantine_ns: 1_000_000_000,
+            tick_ns: 10_000_000,
+            thresholds: Thresholds { safe_permille: 200, danger_permille: 50, hysteresis_permille: 20 },
+        }
+    }
+}
+
+/// A configuration that cannot work. The message says which number and what it must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConfigError {
+    /// A number is out of its range.
+    Range {
+        /// Which.
+        name: &'static str,
+        /// What it is.
+        found: u64,
+        /// The least it may be.
+        min: u64,
+        /// The most it may be.
+        max: u64,
+    },
+    /// The fragment is no multiple of the slab.
+    FragmentAlignment {
+        /// What it is.
+        found: u32,
+    },
+    /// The escape lines contradict each other.
+    Thresholds(ThresholdError),
+}
+
+impl core::fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Range { name, found, min, max } => {
+                write!(f, "{name} is {found}, but must be {min} to {max}")
+            }
+            Self::FragmentAlignment { found } => {
+                write!(f, "fragment_bytes is {found}, but must be a multiple of the slab's {SLAB_BYTES}")
+            }
+            Self::Thresholds(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for ConfigError {}
+
+impl Config {
+    /// Checks that the numbers fit each other.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the first that does not.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let range = |name, found: u64, min: u64, max: u64| {
+            if (min..=max).contains(&found) {
+                Ok(())
+            } else {
+                Err(ConfigError::Range { name, found, min, max })
+            }
+        };
+        let pool = u64::from(self.pool_slabs);
+        let fragment = u64::from(self.fragment_bytes);
+        range("pool_slabs", pool, 8, 1 << 20)?;
+        range("srq_slabs", u64::from(self.srq_slabs), 2, pool - 1)?;
+        range("srq_floor_slabs", u64::from(self.srq_floor_slabs), 1, u64::from(self.srq_slabs))?;
+        range(
+            "srq_reserve_entries",
+            u64::from(self.srq_reserve_entries),
+            1,
+            u64::from(self.srq_floor_slabs),
+        )?;
+        range("fragment_bytes", fragment, 4096, u64::from(FRAGMENT_SLABS_MAX) * 4096)?;
+        if !self.fragment_bytes.is_multiple_of(SLAB_BYTES_U32) {
+            return Err(ConfigError::FragmentAlignment { found: self.fragment_bytes });
+        }
+        range("reads_max", u64::from(self.reads_max), 1, 4096)?;
+        range("in_flight_bytes", self.in_flight_bytes, fragment, pool * 4096)?;
+        range("scatter_max", u64::from(self.scatter_max), 1, 1 << 16)?;
+        range("message_bytes_max", self.message_bytes_max, 1, 1 << 40)?;
+        range("classes", u64::from(self.classes), 1, CLASSES_MAX as u64)?;
+        range("peers_max", u64::from(self.peers_max), 1, 1 << 20)?;
+        range("sessions_max", u64::from(self.sessions_max), 1, 4096)?;
+        range("messages_max", u64::from(self.messages_max), u64::from(self.srq_slabs), 1 << 20)?;
+        range("requests_per_peer", u64::from(self.requests_per_peer), 1, 1 << 16)?;
+        range("credit_max", u64::from(self.credit_max), 1, u64::from(self.srq_slabs))?;
+        range("session_slots", u64::from(self.session_slots), 64, 1 << 15)?;
+        range("session_messages", u64::from(self.session_messages), 1, 1 << 15)?;
+        range("control_sends_max", u64::from(self.control_sends_max), 1, 64)?;
+        range("tick_ns", self.tick_ns, 100_000, 1_000_000_000)?;
+        self.thresholds.check().map_err(ConfigError::Thresholds)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_papers_numbers_are_the_defaults() {
+        let config = Config::default();
+        config.check().unwrap();
+        assert_eq!(u64::from(config.pool_slabs) * 4096, 12 << 20);
+        assert_eq!(u64::from(config.srq_slabs) * 4096, 4 << 20);
+        assert_eq!(
+            (config.fragment_bytes, config.reads_max, config.in_flight_bytes),
+            (256 << 10, 32, 8 << 20)
+        );
+    }
+
+    #[test]
+    fn numbers_that_do_not_fit_are_named() {
+        let refused = |config: Config| alloc::format!("{}", config.check().unwrap_err());
+        assert!(refused(Config { srq_slabs: 4000, ..Config::default() }).contains("srq_slabs is 4000"));
+        assert!(refused(Config { fragment_bytes: 5000, ..Config::default() }).contains("multiple"));
+        assert!(refused(Config { in_flight_bytes: 1, ..Config::default() }).contains("in_flight_bytes"));
+        assert!(refused(Config { reads_max: 0, ..Config::default() }).contains("reads_max"));
+        assert!(
+            refused(Config { fragment_bytes: 512 << 10, ..Config::default() }).contains("fragment_bytes")
+        );
+    }
+}

@@ -1,0 +1,62 @@
+//! What the receiver asks of its driver.
+
+use crate::pool::Run;
+use crate::receiver::ReleaseError;
+use jet_wire::message::HeaderBytes;
+use jet_wire::segment::Delivery;
+
+/// A connected sender: an index below `Config::peers_max`, free for another after its loss was handled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PeerId(pub u32);
+
+/// A registered application: an index below `Config::sessions_max`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SessionId(pub u32);
+
+/// A READ in flight: an index below `Config::reads_max`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ReadId(pub u32);
+
+/// Where a READ reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remote {
+    /// The sender's address.
+    pub address: u64,
+    /// The sender's key.
+    pub key: u32,
+}
+
+/// Why a session ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SessionEnd {
+    /// The application closed it or died.
+    Gone,
+    /// The application broke the protocol of its segment.
+    Release(ReleaseError),
+}
+
+/// The driver's hands. Every call is to be carried out in the order of the calls; none may call back.
+pub trait Effects {
+    /// Post SRQ entry `entry` with slab `slab`.
+    fn post_srq(&mut self, entry: u32, slab: u32);
+
+    /// READ `bytes` from the peer into the runs, in their order. The last slab may be filled in part. Answer with
+    /// `handle_read_done`, also where it could not be posted.
+    fn post_read(&mut self, peer: PeerId, read: ReadId, remote: Remote, bytes: u32, runs: &[Run]);
+
+    /// SEND a header to the peer. Answer with `handle_sent` when its NIC took it.
+    fn send(&mut self, peer: PeerId, header: &HeaderBytes);
+
+    /// End the connection after what was sent. Answer with `handle_peer_lost`.
+    fn disconnect(&mut self, peer: PeerId);
+
+    /// Publish the slot and append the descriptor to the session's delivery ring. `user_header` is whole; where it
+    /// does not fit the descriptor it goes to the message's header cell first.
+    fn deliver(&mut self, session: SessionId, delivery: &Delivery, user_header: &[u8]);
+
+    /// Tell the application that its session is over and let go of it. No answer.
+    fn close_session(&mut self, session: SessionId, end: SessionEnd);
+
+    /// CRC32C of a slab's first bytes, going on from `crc`.
+    fn crc32c(&mut self, crc: u32, slab: u32, bytes: u32) -> u32;
+}

@@ -1,0 +1,37 @@
+//! The receiver as a state machine.
+//!
+//! Everything that decides about receiving lives here, and nothing that touches the world: `no_std`, no unsafe, no
+//! clock, no I/O. Time enters as a value. The same code runs under a real RNIC, a software NIC and a simulator.
+//!
+//! Inputs are the `handle_*` calls of [`Receiver`]; what is to be done about them comes out through [`Effects`], which
+//! the driver implements. The order of calls:
+//!
+//! 1. [`Receiver::new`], then [`Receiver::start`] posts the first SRQ entries.
+//! 2. For each completion, connection event or release entry, the `handle_*` that fits.
+//! 3. After each batch of those, [`Receiver::flush`]: tops up the SRQ, grants READs, sends acknowledgements.
+//! 4. By the time that [`Receiver::next_tick_ns`] names, [`Receiver::handle_tick`].
+//!
+//! After construction nothing allocates.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod admission;
+mod config;
+mod effects;
+mod histogram;
+mod message;
+mod peer;
+pub mod pool;
+mod read;
+mod receiver;
+mod session;
+mod stats;
+
+pub use admission::{GrantPolicy, QueueHead, StrictWithAging};
+pub use config::{CLASSES_MAX, Config, ConfigError};
+pub use effects::{Effects, PeerId, ReadId, Remote, SessionEnd, SessionId};
+pub use histogram::Histogram;
+pub use receiver::{Arrival, Joined, OpenError, Receiver, ReleaseError};
+pub use stats::{EndCounts, PeerStats, SessionStats, Stats};

@@ -1,0 +1,230 @@
+//! The table of messages that the receiver knows, from arrival to acknowledgement.
+
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
+use jet_wire::message::{AckStatus, USER_HEADER_MAX};
+
+/// No index: the end of a list, a peer or session that is gone.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// Where a message stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// The record is unused.
+    Free,
+    /// A request that waits for admission.
+    Waiting,
+    /// Admitted; READs are being made.
+    Running,
+    /// A small message that waits for a slot of its session.
+    Backlogged,
+    /// Everything was asked for, or nothing more will be.
+    Settling,
+}
+
+/// One message. A record lives until its sender has its acknowledgement and its application is done with it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Message {
+    pub state: State,
+    pub class: u8,
+    /// Small: it occupies an SRQ slab, not READs.
+    pub small: bool,
+    pub redelivered: bool,
+    /// Its acknowledgement was handed to the peer's pending ones, or has nobody to go to.
+    pub acked: bool,
+    /// Its end is decided (and kept in `failure` while the peer's pending ranges are full).
+    pub ended: bool,
+    /// The application knows of it: a session message index is in use.
+    pub app_open: bool,
+    /// The application finished it.
+    pub finished: bool,
+    pub has_crc: bool,
+    /// Of a finish: 0 consumed, else the rejection's code.
+    pub code: u32,
+    /// An end that was decided here: corrupt, application gone, and so on.
+    pub failure: Option<AckStatus>,
+    pub peer: u32,
+    pub session: u32,
+    pub app_message: u32,
+    pub next: u32,
+    /// READs in flight or waiting for slots.
+    pub reads: u32,
+    /// Slices delivered and not released.
+    pub held: u32,
+    pub sequence: u64,
+    pub sender: u64,
+    pub tag: u64,
+    pub length: u64,
+    /// Bytes that READs were posted for.
+    pub requested: u64,
+    /// Bytes that arrived and were delivered.
+    pub arrived: u64,
+    pub address: u64,
+    pub key: u32,
+    pub crc_expected: u32,
+    pub crc: u32,
+    pub user_header_bytes: u16,
+    pub footprint_bytes: u64,
+    /// When it began to wait, or last got a READ.
+    pub since_ns: u64,
+    /// A small one's slab while it is backlogged.
+    pub slab: u32,
+}
+
+const EMPTY: Message = Message {
+    state: State::Free,
+    class: 0,
+    small: false,
+    redelivered: false,
+    acked: false,
+    ended: false,
+    app_open: false,
+    finished: false,
+    has_crc: false,
+    code: 0,
+    failure: None,
+    peer: NONE,
+    session: NONE,
+    app_message: NONE,
+    next: NONE,
+    reads: 0,
+    held: 0,
+    sequence: 0,
+    sender: 0,
+    tag: 0,
+    length: 0,
+    requested: 0,
+    arrived: 0,
+    address: 0,
+    key: 0,
+    crc_expected: 0,
+    crc: 0,
+    user_header_bytes: 0,
+    footprint_bytes: 0,
+    since_ns: 0,
+    slab: NONE,
+};
+
+/// All messages, with a stack of unused records, last used first.
+#[derive(Debug)]
+pub(crate) struct Messages {
+    records: Box<[Message]>,
+    free: Vec<u32>,
+    user_headers: Box<[[u8; USER_HEADER_MAX]]>,
+}
+
+impl Messages {
+    pub fn new(capacity: u32) -> Self {
+        Self {
+            records: vec![EMPTY; capacity as usize].into_boxed_slice(),
+            free: (0..capacity).rev().collect(),
+            user_headers: vec![[0; USER_HEADER_MAX]; capacity as usize].into_boxed_slice(),
+        }
+    }
+
+    pub fn available(&self) -> usize {
+        self.free.len()
+    }
+
+    pub fn in_use(&self) -> usize {
+        self.records.len() - self.free.len()
+    }
+
+    #[inline]
+    pub fn add(&mut self, state: State) -> Option<u32> {
+        let index = self.free.pop()?;
+        self.records[index as usize] = Message { state, ..EMPTY };
+        Some(index)
+    }
+
+    #[inline]
+    pub fn remove(&mut self, index: u32) {
+        let record = &mut self.records[index as usize];
+        assert!(record.state != State::Free, "message {index} is removed twice");
+        record.state = State::Free;
+        self.free.push(index);
+    }
+
+    /// Keeps a user header beside the message until it is delivered.
+    pub fn keep_user_header(&mut self, index: u32, user_header: &[u8]) {
+        let used = user_header.len().min(USER_HEADER_MAX);
+        self.user_headers[index as usize][..used].copy_from_slice(&user_header[..used]);
+        self.records[index as usize].user_header_bytes = u16::try_from(used).unwrap_or(0);
+    }
+
+    pub fn user_header(&self, index: u32) -> &[u8] {
+        let used = usize::from(self.records[index as usize].user_header_bytes);
+        &self.user_headers[index as usize][..used]
+    }
+
+    pub fn indices(&self) -> core::ops::Range<u32> {
+        0..u32::try_from(self.records.len()).unwrap_or(NONE)
+    }
+}
+
+impl core::ops::Index<u32> for Messages {
+    type Output = Message;
+    #[inline]
+    fn index(&self, index: u32) -> &Message {
+        &self.records[index as usize]
+    }
+}
+
+impl core::ops::IndexMut<u32> for Messages {
+    #[inline]
+    fn index_mut(&mut self, index: u32) -> &mut Message {
+        &mut self.records[index as usize]
+    }
+}
+
+/// A first-in first-out list of messages, threaded through their `next`. A message is in at most one list.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MessageList {
+    head: u32,
+    tail: u32,
+    len: u32,
+}
+
+impl MessageList {
+    pub const EMPTY: Self = Self { head: NONE, tail: NONE, len: 0 };
+
+    pub fn head(&self) -> Option<u32> {
+        (self.head != NONE).then_some(self.head)
+    }
+
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    pub fn push(&mut self, messages: &mut Messages, index: u32) {
+        messages[index].next = NONE;
+        if self.tail == NONE {
+            self.head = index;
+        } else {
+            messages[self.tail].next = index;
+        }
+        self.tail = index;
+        self.len += 1;
+    }
+
+    /// Takes out every message that `leaves` names; the others keep their order.
+    pub fn take_out(&mut self, messages: &mut Messages, mut leaves: impl FnMut(u32) -> bool) {
+        let mut rest = core::mem::replace(self, Self::EMPTY);
+        while let Some(index) = rest.pop(messages) {
+            if !leaves(index) {
+                self.push(messages, index);
+            }
+        }
+    }
+
+    pub fn pop(&mut self, messages: &Messages) -> Option<u32> {
+        let index = self.head()?;
+        self.head = messages[index].next;
+        if self.head == NONE {
+            self.tail = NONE;
+        }
+        self.len -= 1;
+        Some(index)
+    }
+}

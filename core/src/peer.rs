@@ -1,0 +1,103 @@
+//! A connected sender: its credit and the acknowledgements that wait for it.
+
+use crate::message::{MessageList, NONE};
+use jet_wire::message::{ACK_RANGES_MAX, AckRange, AckStatus};
+
+/// One sender.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    pub connected: bool,
+    /// A farewell was sent; nothing from it counts any more.
+    pub leaving: bool,
+    pub sender: u64,
+    /// Index of the application that its messages are for.
+    pub app: u32,
+    /// SENDs that arrived.
+    pub arrived: u64,
+    /// SENDs that it may have made, all told.
+    pub credit_limit: u64,
+    /// Credit that it should have: follows its rate.
+    pub credit_target: u32,
+    /// Its outstanding credit counts in the budget (it sent lately).
+    pub active: bool,
+    /// A recall is under way: no new credit until its answer.
+    pub recalling: bool,
+    /// It waits in the list of those without credit.
+    pub hungry: bool,
+    /// It is in the list of those to be looked at by the next flush.
+    pub dirty: bool,
+    /// `arrived` at the last tick.
+    pub arrived_at_tick: u64,
+    pub idle_ticks: u32,
+    /// SENDs to it that its NIC has not taken.
+    pub sends_in_flight: u32,
+    /// Requests for large messages without an end.
+    pub requests: u32,
+    /// Unfinished messages of both kinds.
+    pub unfinished: u32,
+    pub ranges: [AckRange; ACK_RANGES_MAX],
+    pub range_count: usize,
+    /// Ended messages that found no room in `ranges`; the records keep their ends.
+    pub overflow: MessageList,
+}
+
+const NO_RANGE: AckRange = AckRange { first: 0, count: 0, status: AckStatus::Consumed };
+
+impl Peer {
+    pub const GONE: Self = Self {
+        connected: false,
+        leaving: false,
+        sender: 0,
+        app: NONE,
+        arrived: 0,
+        credit_limit: 0,
+        credit_target: 0,
+        active: false,
+        recalling: false,
+        hungry: false,
+        dirty: false,
+        arrived_at_tick: 0,
+        idle_ticks: 0,
+        sends_in_flight: 0,
+        requests: 0,
+        unfinished: 0,
+        ranges: [NO_RANGE; ACK_RANGES_MAX],
+        range_count: 0,
+        overflow: MessageList::EMPTY,
+    };
+
+    /// Credit that it has and has not used.
+    pub fn outstanding(&self) -> u64 {
+        self.credit_limit - self.arrived
+    }
+
+    /// Adds an end to the pending ranges; `false` where they are full.
+    #[inline]
+    pub fn add_end(&mut self, sequence: u64, status: AckStatus) -> bool {
+        if let Some(last) = self.range_count.checked_sub(1).map(|last| &mut self.ranges[last])
+            && last.status == status
+            && last.first.wrapping_add(u64::from(last.count)) == sequence
+            && last.count < u16::MAX
+        {
+            last.count += 1;
+            return true;
+        }
+        if self.range_count == ACK_RANGES_MAX {
+            return false;
+        }
+        self.ranges[self.range_count] = AckRange { first: sequence, count: 1, status };
+        self.range_count += 1;
+        true
+    }
+
+    pub fn has_ranges(&self) -> bool {
+        self.range_count > 0
+    }
+
+    /// The pending ranges, which are empty afterwards.
+    pub fn take_ranges(&mut self) -> ([AckRange; ACK_RANGES_MAX], usize) {
+        let taken = (self.ranges, self.range_count);
+        self.range_count = 0;
+        taken
+    }
+}

@@ -1,0 +1,79 @@
+//! READs in flight, and fragments that wait for their session's slots.
+
+use crate::config::FRAGMENT_SLABS_MAX;
+use crate::message::NONE;
+use crate::pool::Run;
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// One fragment, from the grant until its runs are delivered.
+#[derive(Clone, Debug)]
+pub(crate) struct Read {
+    pub message: u32,
+    pub offset: u64,
+    pub bytes: u32,
+    pub runs: [Run; FRAGMENT_SLABS_MAX as usize],
+    pub run_count: usize,
+    /// Runs that were delivered already, where slots ran out in the middle.
+    pub delivered: usize,
+    pub next: u32,
+    /// Not yet completed by the NIC.
+    pub in_flight: bool,
+}
+
+/// The table of READs.
+#[derive(Debug)]
+pub(crate) struct Reads {
+    records: Box<[Read]>,
+    free: Vec<u32>,
+}
+
+impl Reads {
+    pub fn new(capacity: u32) -> Self {
+        let empty = Read {
+            message: NONE,
+            offset: 0,
+            bytes: 0,
+            runs: [Run::default(); FRAGMENT_SLABS_MAX as usize],
+            run_count: 0,
+            delivered: 0,
+            next: NONE,
+            in_flight: false,
+        };
+        Self {
+            records: vec![empty; capacity as usize].into_boxed_slice(),
+            free: (0..capacity).rev().collect(),
+        }
+    }
+
+    pub fn any_free(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    pub fn in_use(&self) -> u32 {
+        u32::try_from(self.records.len() - self.free.len()).unwrap_or(NONE)
+    }
+
+    pub fn add(&mut self) -> Option<u32> {
+        self.free.pop()
+    }
+
+    pub fn remove(&mut self, index: u32) {
+        self.records[index as usize].message = NONE;
+        self.free.push(index);
+    }
+}
+
+impl core::ops::Index<u32> for Reads {
+    type Output = Read;
+    fn index(&self, index: u32) -> &Read {
+        &self.records[index as usize]
+    }
+}
+
+impl core::ops::IndexMut<u32> for Reads {
+    fn index_mut(&mut self, index: u32) -> &mut Read {
+        &mut self.records[index as usize]
+    }
+}

@@ -1,0 +1,196 @@
+//! A SEND arrived: a small message, a request for a large one, or an answer about credit.
+
+use super::Receiver;
+use crate::admission::GrantPolicy;
+use crate::effects::{Effects, PeerId};
+use crate::message::{NONE, State};
+use crate::pool::{Run, Share};
+use jet_wire::message::{
+    AckStatus, ByeReason, FromSender, HeaderBytes, HeaderError, RequestHeader, SmallHeader, parse_from_sender,
+};
+
+/// A completed SRQ entry.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival<'a> {
+    /// Whose SEND.
+    pub peer: PeerId,
+    /// The entry that was posted.
+    pub entry: u32,
+    /// The header area's bytes.
+    pub header: &'a HeaderBytes,
+    /// The slab's bytes that were filled.
+    pub payload: &'a [u8],
+}
+
+impl<P: GrantPolicy> Receiver<P> {
+    /// A SEND arrived (Jet §4.1.1).
+    #[inline]
+    pub fn handle_receive(&mut self, now_ns: u64, arrival: Arrival<'_>, effects: &mut impl Effects) {
+        let slab = self.take_entry(arrival.entry);
+        let peer = arrival.peer.0;
+        let record = &self.peers[peer as usize];
+        if !record.connected || record.leaving {
+            self.give_small(slab);
+            return;
+        }
+        if !self.use_credit(peer) {
+            self.give_small(slab);
+            self.expel(peer, ByeReason::CreditExceeded, effects);
+            return;
+        }
+        match parse_from_sender(arrival.header, arrival.payload.len()) {
+            Ok(FromSender::Small(small)) => self.small(now_ns, peer, slab, small, effects),
+            Ok(FromSender::Request(request)) => {
+                self.request(now_ns, peer, request, arrival.payload, effects);
+                self.give_small(slab);
+            }
+            Ok(FromSender::CreditReturn(answer)) => {
+                self.give_small(slab);
+                if !self.credit_returned(peer, answer.credit_limit.get()) {
+                    self.expel(peer, ByeReason::Malformed, effects);
+                }
+            }
+            Err(error) => {
+                self.give_small(slab);
+                let version = matches!(error, HeaderError::Version { .. });
+                self.expel(peer, if version { ByeReason::Version } else { ByeReason::Malformed }, effects);
+            }
+        }
+        self.mark_dirty(peer);
+    }
+
+    /// An SRQ entry completed without a message, or with an error of its peer: it can be posted again.
+    pub fn handle_receive_failed(&mut self, entry: u32) {
+        let slab = self.take_entry(entry);
+        self.give_small(slab);
+    }
+
+    fn take_entry(&mut self, entry: u32) -> u32 {
+        let slab = core::mem::replace(&mut self.entries[entry as usize], NONE);
+        assert!(slab != NONE, "SRQ entry {entry} completed but was not posted");
+        self.free_entries.push(entry);
+        self.posted -= 1;
+        slab
+    }
+
+    pub(super) fn give_small(&mut self, slab: u32) {
+        self.pool.give(Run { first: slab, count: 1 }, Share::Srq);
+    }
+
+    fn small(&mut self, now_ns: u64, peer: u32, slab: u32, small: &SmallHeader, effects: &mut impl Effects) {
+        let sequence = small.sequence.get();
+        let payload_bytes = small.payload_bytes.get();
+        self.stats.small_messages += 1;
+        self.stats.redelivered += u64::from(small.redelivered());
+        let session = self.apps[self.peers[peer as usize].app as usize].session;
+        let refused = if self.draining {
+            Some(AckStatus::Draining)
+        } else if session == NONE {
+            Some(AckStatus::NoApp)
+        } else if small.crc32c().is_some_and(|crc| effects.crc32c(0, slab, payload_bytes) != crc) {
+            Some(AckStatus::Corrupt)
+        } else {
+            None
+        };
+        let Some(message) = self.messages.add(State::Settling) else {
+            self.give_small(slab);
+            self.refuse_unrecorded(peer, sequence, refused.unwrap_or(AckStatus::Busy), effects);
+            return;
+        };
+        self.peers[peer as usize].unfinished += 1;
+        let record = &mut self.messages[message];
+        record.small = true;
+        record.redelivered = small.redelivered();
+        record.peer = peer;
+        record.sequence = sequence;
+        record.tag = small.tag.get();
+        record.sender = self.peers[peer as usize].sender;
+        record.length = u64::from(payload_bytes);
+        record.since_ns = now_ns;
+        if let Some(status) = refused {
+            self.give_small(slab);
+            self.fail(message, status);
+            return;
+        }
+        record.session = session;
+        let owner = &self.sessions[session as usize];
+        if owner.backlog.head().is_some() || owner.free_slots.is_empty() || owner.free_messages.is_empty() {
+            record.state = State::Backlogged;
+            record.slab = slab;
+            self.messages.keep_user_header(message, small.user_header());
+            self.sessions[session as usize].backlog.push(&mut self.messages, message);
+            return;
+        }
+        self.deliver_small(now_ns, message, slab, small.user_header(), effects);
+    }
+
+    fn request(
+        &mut self,
+        now_ns: u64,
+        peer: u32,
+        request: &RequestHeader,
+        payload: &[u8],
+        effects: &mut impl Effects,
+    ) {
+        let sequence = request.sequence.get();
+        self.stats.large_messages += 1;
+        self.stats.redelivered += u64::from(request.redelivered());
+        let session = self.apps[self.peers[peer as usize].app as usize].session;
+        let refused = if self.draining {
+            Some(AckStatus::Draining)
+        } else if session == NONE {
+            Some(AckStatus::NoApp)
+        } else if request.length.get() > self.config.message_bytes_max {
+            Some(AckStatus::TooLarge)
+        } else if request.class >= self.config.classes {
+            Some(AckStatus::Denied)
+        } else if self.peers[peer as usize].requests >= self.config.requests_per_peer
+            || self.messages.available() <= self.config.srq_slabs as usize
+        {
+            // The last records are for small messages, whose number the credit bounds.
+            Some(AckStatus::Busy)
+        } else {
+            None
+        };
+        let Some(message) = self.messages.add(State::Settling) else {
+            self.refuse_unrecorded(peer, sequence, refused.unwrap_or(AckStatus::Busy), effects);
+            return;
+        };
+        self.peers[peer as usize].unfinished += 1;
+        self.peers[peer as usize].requests += 1;
+        let record = &mut self.messages[message];
+        record.peer = peer;
+        record.redelivered = request.redelivered();
+        record.sequence = sequence;
+        record.sender = self.peers[peer as usize].sender;
+        if let Some(status) = refused {
+            self.fail(message, status);
+            return;
+        }
+        record.state = State::Waiting;
+        record.session = session;
+        record.class = request.class.max(self.sessions[session as usize].class);
+        record.tag = request.tag.get();
+        record.length = request.length.get();
+        record.address = request.address.get();
+        record.key = request.key.get();
+        record.has_crc = request.crc32c().is_some();
+        record.crc_expected = request.crc32c().unwrap_or(0);
+        record.since_ns = now_ns;
+        let class = usize::from(record.class);
+        self.messages.keep_user_header(message, request.inline_user_header().unwrap_or(payload));
+        self.queues[class].waiting.push(&mut self.messages, message);
+    }
+
+    /// No record is left to remember an end in: tell it now, or part with a peer that does not even listen.
+    fn refuse_unrecorded(&mut self, peer: u32, sequence: u64, status: AckStatus, effects: &mut impl Effects) {
+        if !self.peers[peer as usize].add_end(sequence, status) {
+            self.speak_to(peer, effects);
+            if !self.peers[peer as usize].add_end(sequence, status) {
+                self.expel(peer, ByeReason::CreditExceeded, effects);
+                return;
+            }
+        }
+        self.stats.ends.add(status);
+    }
+}

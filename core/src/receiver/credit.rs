@@ -1,0 +1,218 @@
+//! Credit: how many SENDs each sender may have on the way, so that the SRQ is never overrun.
+//!
+//! Outstanding credit of active senders never exceeds what the SRQ share can have posted. A sender's credit follows its
+//! rate: it doubles while the sender uses it up, halves while it does not, and what an idle sender still has above one
+//! is called back. The one credit that an idle sender keeps lies outside the budget: the entries of
+//! `srq_reserve_entries` stand for those that wake, and when more wake at once their NICs wait (RNR) for a moment.
+
+use super::Receiver;
+use crate::admission::GrantPolicy;
+use crate::effects::{Effects, PeerId};
+use jet_wire::message::{ACK_RANGES_MAX, AckHeader, CreditHeader};
+
+/// Credit of a sender that does nothing.
+const CREDIT_FLOOR: u32 = 1;
+/// Credit that a sender begins with, where there is any left.
+const CREDIT_INITIAL: u32 = 8;
+/// Ticks without a SEND after which unused credit is called back.
+const IDLE_TICKS: u32 = 2;
+
+impl<P: GrantPolicy> Receiver<P> {
+    fn credit_budget(&self) -> u64 {
+        let small_held = self.pool.srq_used() - self.posted;
+        let share = self.pool.srq_limit_max().min(self.config.srq_slabs);
+        let usable = share.saturating_sub(small_held + self.config.srq_reserve_entries);
+        u64::from(usable).saturating_sub(self.credits)
+    }
+
+    /// Credit for a sender that connects; it counts as active if it got more than the floor.
+    pub(super) fn first_credit(&mut self, peer: u32) -> u64 {
+        let first = u64::from(CREDIT_INITIAL.min(self.config.credit_max)).min(self.credit_budget());
+        let record = &mut self.peers[peer as usize];
+        record.active = first > u64::from(CREDIT_FLOOR);
+        record.credit_limit = first.max(u64::from(CREDIT_FLOOR));
+        record.credit_target = CREDIT_INITIAL.min(self.config.credit_max);
+        if record.active {
+            self.credits += record.credit_limit;
+        } else {
+            self.idle_credits += record.credit_limit;
+        }
+        record.credit_limit
+    }
+
+    /// One SEND of this sender arrived and used one credit. `false`: it had none.
+    #[inline]
+    pub(super) fn use_credit(&mut self, peer: u32) -> bool {
+        let record = &mut self.peers[peer as usize];
+        if record.arrived >= record.credit_limit {
+            return false;
+        }
+        record.arrived += 1;
+        if record.active {
+            self.credits -= 1;
+        } else {
+            // It wakes: what it still has counts in the budget from now on.
+            self.idle_credits -= record.outstanding() + 1;
+            self.credits += record.outstanding();
+            record.active = true;
+        }
+        record.idle_ticks = 0;
+        true
+    }
+
+    /// A sender is gone.
+    pub(super) fn drop_credit(&mut self, peer: u32) {
+        let record = &self.peers[peer as usize];
+        let outstanding = record.outstanding();
+        if record.active {
+            self.credits -= outstanding;
+        } else {
+            self.idle_credits -= outstanding;
+        }
+    }
+
+    /// The answer to a recall. `false`: it claims what cannot be.
+    pub(super) fn credit_returned(&mut self, peer: u32, limit: u64) -> bool {
+        let record = &mut self.peers[peer as usize];
+        if !record.recalling || limit < record.arrived || limit > record.credit_limit {
+            return false;
+        }
+        record.recalling = false;
+        self.credits -= record.credit_limit - limit;
+        record.credit_limit = limit;
+        self.mark_dirty(peer);
+        true
+    }
+
+    /// What the sender should get now, within the budget.
+    fn grant_credit(&mut self, peer: u32) -> u64 {
+        let budget = self.credit_budget();
+        let record = &mut self.peers[peer as usize];
+        if record.recalling {
+            return 0;
+        }
+        let outstanding = record.outstanding();
+        if record.active
+            && outstanding * 2 < u64::from(record.credit_target)
+            && record.arrived > record.arrived_at_tick
+        {
+            record.credit_target = (record.credit_target * 2).min(self.config.credit_max);
+        }
+        let wanted = u64::from(record.credit_target).saturating_sub(outstanding);
+        // Not each single one: a limit moves when it is worth a message, or rides on an acknowledgement.
+        let grant = wanted.min(budget);
+        if grant > 0 {
+            record.credit_limit += grant;
+            if record.active {
+                self.credits += grant;
+            } else {
+                self.idle_credits += grant;
+            }
+        } else if outstanding == 0 && !record.hungry {
+            record.hungry = true;
+            self.hungry_peers.push(peer);
+        }
+        grant
+    }
+
+    /// Senders without credit are looked at again now that some may be left, the longest waiting last in the list.
+    pub(super) fn feed_hungry(&mut self) {
+        if self.hungry_peers.is_empty() || self.credit_budget() == 0 {
+            return;
+        }
+        while let Some(peer) = self.hungry_peers.pop() {
+            self.peers[peer as usize].hungry = false;
+            self.mark_dirty(peer);
+        }
+    }
+
+    /// Sends a peer what it is due: ends of its messages, and credit.
+    pub(super) fn speak_to(&mut self, peer: u32, effects: &mut impl Effects) {
+        loop {
+            let record = &self.peers[peer as usize];
+            if !record.connected || record.leaving || record.sends_in_flight >= self.config.control_sends_max
+            {
+                return;
+            }
+            let wants_credit = record.outstanding() * 2 <= u64::from(record.credit_target);
+            let has_ranges = record.has_ranges();
+            let granted = if wants_credit || has_ranges { self.grant_credit(peer) } else { 0 };
+            let record = &mut self.peers[peer as usize];
+            if !has_ranges {
+                if granted > 0 {
+                    record.sends_in_flight += 1;
+                    effects.send(PeerId(peer), &CreditHeader::encode(record.credit_limit, false));
+                }
+                return;
+            }
+            let (ranges, count) = record.take_ranges();
+            record.sends_in_flight += 1;
+            debug_assert!(count <= ACK_RANGES_MAX, "ranges fill one header");
+            effects.send(PeerId(peer), &AckHeader::encode(record.credit_limit, &ranges[..count]));
+            self.refill_ranges(peer);
+        }
+    }
+
+    /// Moves ends that waited in message records into the ranges that were just sent.
+    fn refill_ranges(&mut self, peer: u32) {
+        while let Some(message) = self.peers[peer as usize].overflow.head() {
+            let (sequence, status) = (self.messages[message].sequence, self.messages[message].failure);
+            let status = status.expect("a message in the overflow list keeps its end");
+            if !self.peers[peer as usize].add_end(sequence, status) {
+                return;
+            }
+            let popped = self.peers[peer as usize].overflow.pop(&self.messages);
+            debug_assert_eq!(popped, Some(message), "the head is what is popped");
+            self.messages[message].acked = true;
+            self.free_if_settled(message);
+        }
+    }
+
+    /// A SEND to the peer was taken by its NIC.
+    pub fn handle_sent(&mut self, peer: PeerId) {
+        let record = &mut self.peers[peer.0 as usize];
+        record.sends_in_flight = record.sends_in_flight.saturating_sub(1);
+        if record.has_ranges() || record.outstanding() == 0 {
+            self.mark_dirty(peer.0);
+        }
+    }
+
+    pub(super) fn decay_credit(&mut self, effects: &mut impl Effects) {
+        for index in 0..self.config.peers_max {
+            let record = &mut self.peers[index as usize];
+            if !record.connected || record.leaving {
+                continue;
+            }
+            let arrived = record.arrived - record.arrived_at_tick;
+            record.arrived_at_tick = record.arrived;
+            if arrived * 4 < u64::from(record.credit_target) {
+                record.credit_target = (record.credit_target / 2).max(CREDIT_FLOOR);
+            }
+            if arrived > 0 {
+                record.idle_ticks = 0;
+                continue;
+            }
+            record.idle_ticks = record.idle_ticks.saturating_add(1);
+            if !record.active || record.recalling || record.idle_ticks < IDLE_TICKS {
+                continue;
+            }
+            let outstanding = record.outstanding();
+            if outstanding <= u64::from(CREDIT_FLOOR) {
+                if outstanding > 0 {
+                    record.active = false;
+                    self.credits -= outstanding;
+                    self.idle_credits += outstanding;
+                } else {
+                    self.mark_dirty(index);
+                }
+            } else if record.sends_in_flight < self.config.control_sends_max {
+                // The answer itself is a SEND and uses one.
+                record.recalling = true;
+                record.credit_target = CREDIT_FLOOR;
+                record.sends_in_flight += 1;
+                let keep = record.arrived + 1 + u64::from(CREDIT_FLOOR);
+                effects.send(PeerId(index), &CreditHeader::encode(keep, true));
+            }
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! READs: admission, fragments, completion (Jet §3.2 steps 2 to 4, §4.1.2).
+
+use super::Receiver;
+use super::settle::Part;
+use crate::admission::{GrantPolicy, QueueHead, footprint_bytes};
+use crate::config::{CLASSES_MAX, FRAGMENT_SLABS_MAX};
+use crate::effects::{Effects, PeerId, ReadId, Remote};
+use crate::message::{NONE, State};
+use crate::pool::{Run, Share};
+use jet_wire::message::{AckStatus, ByeReason, USER_HEADER_MAX};
+use jet_wire::{SLAB_BYTES, SLAB_BYTES_U32};
+
+impl<P: GrantPolicy> Receiver<P> {
+    /// Posts READs while the windows and the pool have room, class by class as the policy says.
+    pub(super) fn grant(&mut self, now_ns: u64, effects: &mut impl Effects) {
+        while self.reads.any_free() {
+            let heads = self.queue_heads();
+            let Some(class) = self.policy.next_class(&heads, now_ns) else { return };
+            if self.serve(now_ns, class, effects) {
+                continue;
+            }
+            // The class of choice waits for room that only running messages can give back: let those go on.
+            let running =
+                (0..CLASSES_MAX).find(|&c| c != usize::from(class) && self.queues[c].running.len() > 0);
+            let Some(other) = running else { return };
+            if !self.read_next(now_ns, other, effects) {
+                return;
+            }
+        }
+    }
+
+    fn queue_heads(&self) -> [Option<QueueHead>; CLASSES_MAX] {
+        let mut heads = [None; CLASSES_MAX];
+        for (class, head) in (0u8..).zip(heads.iter_mut()) {
+            let queue = &self.queues[usize::from(class)];
+            *head = queue
+                .running
+                .head()
+                .or_else(|| queue.waiting.head())
+                .map(|message| QueueHead { class, since_ns: self.messages[message].since_ns });
+        }
+        heads
+    }
+
+    /// Gives one READ to the class, or admits its next message. `false`: neither is possible now.
+    fn serve(&mut self, now_ns: u64, class: u8, effects: &mut impl Effects) -> bool {
+        let class = usize::from(class);
+        // New messages first, while the concurrency window has room: so that 32 short ones run side by side and one
+        // long one does not hold the others up.
+        if self.admit(class) {
+            return true;
+        }
+        self.queues[class].running.len() > 0 && self.read_next(now_ns, class, effects)
+    }
+
+    /// Admits the head of the class's queue if its footprint fits and the concurrency window has room.
+    fn admit(&mut self, class: usize) -> bool {
+        let Some(message) = self.queues[class].waiting.head() else { return false };
+        if self.running >= self.config.reads_max {
+            return false;
+        }
+        let record = &self.messages[message];
+        let owner = &self.sessions[record.session as usize];
+        let footprint =
+            footprint_bytes(record.length, self.config.fragment_bytes, owner.bytes_per_ms, owner.post_nic_ns);
+        if self.running > 0 && self.footprint_bytes + footprint > self.footprint_room() {
+            return false;
+        }
+        self.queues[class].waiting.pop(&self.messages);
+        let record = &mut self.messages[message];
+        record.state = State::Running;
+        record.footprint_bytes = footprint;
+        self.footprint_bytes += footprint;
+        self.running += 1;
+        self.queues[class].running.push(&mut self.messages, message);
+        true
+    }
+
+    /// What the READ share can hold beside what delivered messages hold already.
+    fn footprint_room(&self) -> u64 {
+        let srq = self.pool.srq_used().max(self.config.srq_floor_slabs);
+        let in_flight_slabs = u32::try_from(self.in_flight_bytes.div_ceil(SLAB_BYTES as u64)).unwrap_or(NONE);
+        let delivered = self.pool.read_used().saturating_sub(in_flight_slabs) + self.pool.quarantined();
+        u64::from(self.pool.total().saturating_sub(srq + delivered)) * SLAB_BYTES as u64
+    }
+
+    /// Posts the next fragment of the class's first running message.
+    fn read_next(&mut self, now_ns: u64, class: usize, effects: &mut impl Effects) -> bool {
+        let Some(message) = self.queues[class].running.head() else { return false };
+        let record = &self.messages[message];
+        let left = record.length - record.requested;
+        let bytes =
+            u32::try_from(left.min(u64::from(self.config.fragment_bytes))).expect("at most a fragment");
+        if self.in_flight_bytes + u64::from(bytes) > self.config.in_flight_bytes {
+            return false;
+        }
+        let slabs = bytes.div_ceil(SLAB_BYTES_U32);
+        let srq_needed =
+            u32::try_from(self.credits).unwrap_or(NONE).saturating_add(self.config.srq_reserve_entries);
+        let small_held = self.pool.srq_used() - self.posted;
+        let room = self.pool.read_room(slabs, srq_needed.saturating_add(small_held));
+        // A shorter fragment is better than none, but only where nothing else is on the way to give room back.
+        if room < slabs && (room == 0 || self.reads.in_use() > 0) {
+            return false;
+        }
+        let Some(read) = self.reads.add() else { return false };
+        let taken = self.take_runs(read, slabs.min(room));
+        let bytes = bytes.min(taken.saturating_mul(SLAB_BYTES_U32));
+        let record = &mut self.messages[message];
+        let entry = &mut self.reads[read];
+        entry.message = message;
+        entry.offset = record.requested;
+        entry.bytes = bytes;
+        entry.delivered = 0;
+        entry.next = NONE;
+        entry.in_flight = true;
+        let remote = Remote { address: record.address + record.requested, key: record.key };
+        record.requested += u64::from(bytes);
+        record.reads += 1;
+        record.since_ns = now_ns;
+        let peer = PeerId(record.peer);
+        let more = record.requested < record.length;
+        self.queues[class].running.pop(&self.messages);
+        if more {
+            self.queues[class].running.push(&mut self.messages, message);
+        } else {
+            self.messages[message].state = State::Settling;
+        }
+        self.in_flight_bytes += u64::from(bytes);
+        self.stats.reads_high_water = self.stats.reads_high_water.max(self.reads.in_use());
+        let entry = &self.reads[read];
+        effects.post_read(peer, ReadId(read), remote, bytes, &entry.runs[..entry.run_count]);
+        true
+    }
+
+    /// Fills the READ's runs with up to `slabs` slabs, contiguous ones first; returns how many there are.
+    fn take_runs(&mut self, read: u32, slabs: u32) -> u32 {
+        let scatter_max = self.config.scatter_max.min(FRAGMENT_SLABS_MAX) as usize;
+        let entry = &mut self.reads[read];
+        entry.run_count = 0;
+        let mut taken = 0;
+        while taken < slabs && entry.run_count < scatter_max {
+            let Some(run) = self.pool.take_read(slabs - taken) else { break };
+            entry.runs[entry.run_count] = run;
+            entry.run_count += 1;
+            taken += run.count;
+        }
+        taken
+    }
+
+    /// A READ ended. `ok`: its bytes are there. A READ that failed takes its connection with it, so
+    /// [`Self::handle_peer_lost`] follows; `refused` says that the peer's key or length was at fault.
+    pub fn handle_read_done(
+        &mut self,
+        now_ns: u64,
+        read: ReadId,
+        ok: bool,
+        refused: bool,
+        effects: &mut impl Effects,
+    ) {
+        let read = read.0;
+        let entry = &mut self.reads[read];
+        assert!(entry.in_flight && entry.message != NONE, "READ {read} ended but was not in flight");
+        entry.in_flight = false;
+        let message = entry.message;
+        self.in_flight_bytes -= u64::from(entry.bytes);
+        let record = &self.messages[message];
+        if record.peer != NONE && refused {
+            self.expel(record.peer, ByeReason::BadMemory, effects);
+        } else if record.peer != NONE && !ok {
+            // The connection is ending; there is nobody to speak to.
+            self.peers[record.peer as usize].leaving = true;
+        }
+        let record = &self.messages[message];
+        if !ok || record.failure.is_some() || record.finished || record.session == NONE {
+            if !ok && record.failure.is_none() && !record.finished {
+                self.unlink(message);
+                self.withdraw(message, false, effects);
+                self.messages[message].failure = Some(AckStatus::PeerLost);
+            }
+            self.drop_read(read);
+            return;
+        }
+        if !self.checksum_fits(read, effects) {
+            self.withdraw(message, true, effects);
+            self.messages[message].failure = Some(AckStatus::Corrupt);
+            self.drop_read(read);
+            return;
+        }
+        let session = self.messages[message].session;
+        if self.first_backlogged_read(session).is_some() || !self.deliver_read(now_ns, read, effects) {
+            self.push_backlogged_read(session, read);
+            return;
+        }
+        self.finish_read(read);
+    }
+
+    /// Goes on with the message's checksum; at its end says whether it fits. READs of one peer end in order.
+    fn checksum_fits(&mut self, read: u32, effects: &mut impl Effects) -> bool {
+        let entry = &self.reads[read];
+        let record = &mut self.messages[entry.message];
+        if !record.has_crc {
+            return true;
+        }
+        let mut left = entry.bytes;
+        for run in &entry.runs[..entry.run_count] {
+            let bytes = left.min(run.count * SLAB_BYTES_U32);
+            record.crc = effects.crc32c(record.crc, run.first, bytes);
+            left -= bytes;
+        }
+        entry.offset + u64::from(entry.bytes) < record.length || record.crc == record.crc_expected
+    }
+
+    /// Delivers what is left of a READ's runs. `false`: slots or numbers ran out; the rest waits.
+    pub(super) fn deliver_read(&mut self, now_ns: u64, read: u32, effects: &mut impl Effects) -> bool {
+        let message = self.reads[read].message;
+        while self.reads[read].delivered < self.reads[read].run_count {
+            let record = &self.messages[message];
+            let owner = &self.sessions[record.session as usize];
+            if owner.free_slots.is_empty() || (!record.app_open && owner.free_messages.is_empty()) {
+                return false;
+            }
+            let entry = &mut self.reads[read];
+            let before: u32 =
+                entry.runs[..entry.delivered].iter().map(|run| run.count * SLAB_BYTES_U32).sum();
+            let run = entry.runs[entry.delivered];
+            entry.delivered += 1;
+            let bytes = (run.count * SLAB_BYTES_U32).min(entry.bytes - before);
+            let part = Part { run, offset: entry.offset + u64::from(before), bytes, share: Share::Read };
+            if record.app_open {
+                self.deliver(now_ns, message, part, &[], effects);
+            } else {
+                let mut user_header = [0; USER_HEADER_MAX];
+                let kept = self.messages.user_header(message);
+                let used = kept.len();
+                user_header[..used].copy_from_slice(kept);
+                self.deliver(now_ns, message, part, &user_header[..used], effects);
+            }
+        }
+        true
+    }
+
+    /// All runs of the READ are delivered.
+    pub(super) fn finish_read(&mut self, read: u32) {
+        let message = self.reads[read].message;
+        self.reads.remove(read);
+        self.read_ended(message);
+    }
+
+    /// The READ's slabs that were not delivered come back; they were never shown to anybody.
+    pub(super) fn drop_read(&mut self, read: u32) {
+        let message = self.reads[read].message;
+        for index in self.reads[read].delivered..self.reads[read].run_count {
+            let run = self.reads[read].runs[index];
+            self.pool.give(run, Share::Read);
+        }
+        self.reads.remove(read);
+        self.read_ended(message);
+    }
+
+    fn read_ended(&mut self, message: u32) {
+        let record = &mut self.messages[message];
+        record.reads -= 1;
+        if record.reads == 0 && record.state == State::Settling {
+            self.leave_running(message);
+        }
+        self.settle(message);
+    }
+
+    /// The message no longer counts among those being read.
+    pub(super) fn leave_running(&mut self, message: u32) {
+        let footprint = core::mem::take(&mut self.messages[message].footprint_bytes);
+        if footprint > 0 {
+            self.footprint_bytes -= footprint;
+            self.running -= 1;
+        }
+    }
+
+    /// Takes a message out of whatever list it waits in; no further READ is posted for it.
+    pub(super) fn unlink(&mut self, message: u32) {
+        let record = &self.messages[message];
+        let class = usize::from(record.class);
+        match record.state {
+            State::Waiting => self.queues[class].waiting.take_out(&mut self.messages, |m| m == message),
+            State::Running => self.queues[class].running.take_out(&mut self.messages, |m| m == message),
+            State::Backlogged => {
+                let session = record.session as usize;
+                self.sessions[session].backlog.take_out(&mut self.messages, |m| m == message);
+                let slab = core::mem::replace(&mut self.messages[message].slab, NONE);
+                self.pool.give(Run { first: slab, count: 1 }, Share::Srq);
+            }
+            State::Free | State::Settling => return,
+        }
+        self.messages[message].state = State::Settling;
+        if self.messages[message].reads == 0 {
+            self.leave_running(message);
+        }
+    }
+
+    pub(super) fn first_backlogged_read(&self, session: u32) -> Option<u32> {
+        let head = self.sessions[session as usize].read_backlog.0;
+        (head != NONE).then_some(head)
+    }
+
+    fn push_backlogged_read(&mut self, session: u32, read: u32) {
+        let (head, tail) = self.sessions[session as usize].read_backlog;
+        self.reads[read].next = NONE;
+        if tail != NONE {
+            self.reads[tail].next = read;
+        }
+        self.sessions[session as usize].read_backlog = (if head == NONE { read } else { head }, read);
+    }
+
+    pub(super) fn pop_backlogged_read(&mut self, session: u32) -> Option<u32> {
+        let head = self.first_backlogged_read(session)?;
+        let next = self.reads[head].next;
+        let backlog = &mut self.sessions[session as usize].read_backlog;
+        backlog.0 = next;
+        if next == NONE {
+            backlog.1 = NONE;
+        }
+        Some(head)
+    }
+}

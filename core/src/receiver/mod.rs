@@ -1,0 +1,311 @@
+//! The receiver: its state, its clockwork, and what is told about it. Each input has a file of its own.
+
+mod arrival;
+mod credit;
+mod grant;
+mod peers;
+mod release;
+mod sessions;
+mod settle;
+
+pub use arrival::Arrival;
+pub use peers::Joined;
+pub use release::ReleaseError;
+pub use sessions::OpenError;
+
+use crate::admission::{GrantPolicy, StrictWithAging};
+use crate::config::{CLASSES_MAX, Config, ConfigError};
+use crate::effects::{Effects, PeerId, SessionId};
+use crate::message::{MessageList, Messages, NONE, State};
+use crate::peer::Peer;
+use crate::pool::Pool;
+use crate::read::Reads;
+use crate::session::{Session, SessionState};
+use crate::stats::{PeerStats, SessionStats, Stats};
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
+use jet_wire::message::hello::AppName;
+
+/// An application by name: senders and a session meet here.
+#[derive(Clone, Copy, Debug)]
+struct App {
+    name: Option<AppName>,
+    session: u32,
+    users: u32,
+}
+
+/// Work of one class: messages that wait, and those that are being read.
+#[derive(Clone, Copy, Debug)]
+struct ClassQueue {
+    waiting: MessageList,
+    running: MessageList,
+}
+
+/// The receiver on a host, as a state machine. See the crate's text for the order of calls.
+#[derive(Debug)]
+pub struct Receiver<P: GrantPolicy = StrictWithAging> {
+    config: Config,
+    policy: P,
+    incarnation: u64,
+    pool: Pool,
+    messages: Messages,
+    reads: Reads,
+    peers: Box<[Peer]>,
+    free_peers: Vec<u32>,
+    dirty_peers: Vec<u32>,
+    hungry_peers: Vec<u32>,
+    apps: Box<[App]>,
+    sessions: Box<[Session]>,
+    queues: [ClassQueue; CLASSES_MAX],
+    running: u32,
+    footprint_bytes: u64,
+    in_flight_bytes: u64,
+    /// SRQ entries: which slab each posted one has.
+    entries: Box<[u32]>,
+    free_entries: Vec<u32>,
+    posted: u32,
+    /// Outstanding credit of active peers.
+    credits: u64,
+    /// Outstanding credit of idle peers, outside the budget.
+    idle_credits: u64,
+    draining: bool,
+    last_tick_ns: u64,
+    stats: Stats,
+}
+
+impl Receiver<StrictWithAging> {
+    /// A receiver with strict priority between classes and an aging bound. `incarnation` tells this start from others.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the number that does not fit.
+    pub fn new(config: Config, incarnation: u64) -> Result<Self, ConfigError> {
+        Self::with_policy(config, incarnation, StrictWithAging { aging_ns: config.aging_ns })
+    }
+}
+
+impl<P: GrantPolicy> Receiver<P> {
+    /// A receiver whose grants another policy decides.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the number that does not fit.
+    pub fn with_policy(config: Config, incarnation: u64, policy: P) -> Result<Self, ConfigError> {
+        config.check()?;
+        let apps = config.peers_max + config.sessions_max;
+        Ok(Self {
+            config,
+            policy,
+            incarnation,
+            pool: Pool::new(config.pool_slabs, config.srq_slabs, config.srq_floor_slabs),
+            messages: Messages::new(config.messages_max),
+            reads: Reads::new(config.reads_max),
+            peers: vec![Peer::GONE; config.peers_max as usize].into_boxed_slice(),
+            free_peers: (0..config.peers_max).rev().collect(),
+            dirty_peers: Vec::with_capacity(config.peers_max as usize),
+            hungry_peers: Vec::with_capacity(config.peers_max as usize),
+            apps: vec![App { name: None, session: NONE, users: 0 }; apps as usize].into_boxed_slice(),
+            sessions: (0..config.sessions_max)
+                .map(|_| Session::new(config.session_slots, config.session_messages))
+                .collect(),
+            queues: [ClassQueue { waiting: MessageList::EMPTY, running: MessageList::EMPTY }; CLASSES_MAX],
+            running: 0,
+            footprint_bytes: 0,
+            in_flight_bytes: 0,
+            entries: vec![NONE; config.srq_slabs as usize].into_boxed_slice(),
+            free_entries: (0..config.srq_slabs).rev().collect(),
+            posted: 0,
+            credits: 0,
+            idle_credits: 0,
+            draining: false,
+            last_tick_ns: 0,
+            stats: Stats::default(),
+        })
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Posts the first SRQ entries.
+    pub fn start(&mut self, now_ns: u64, effects: &mut impl Effects) {
+        self.last_tick_ns = now_ns;
+        self.top_up(effects);
+    }
+
+    /// After a batch of inputs: grants READs, gives credit, sends what is due, tops up the SRQ.
+    pub fn flush(&mut self, now_ns: u64, effects: &mut impl Effects) {
+        if self.running > 0 || self.has_waiting() {
+            self.grant(now_ns, effects);
+        }
+        self.feed_hungry();
+        while let Some(peer) = self.dirty_peers.pop() {
+            self.peers[peer as usize].dirty = false;
+            self.speak_to(peer, effects);
+        }
+        self.top_up(effects);
+    }
+
+    /// When [`Self::handle_tick`] is due: `None` while nothing changes with time.
+    pub fn next_tick_ns(&self) -> Option<u64> {
+        let restless = self.credits > 0
+            || self.messages.in_use() > 0
+            || self
+                .sessions
+                .iter()
+                .any(|s| matches!(s.state, SessionState::Quarantine { .. }) || s.bytes_per_ms > 0);
+        restless.then(|| self.last_tick_ns + self.config.tick_ns)
+    }
+
+    /// Time passed: rates, ages, credit that is not used, quarantines that end. Call [`Self::flush`] afterwards.
+    pub fn handle_tick(&mut self, now_ns: u64, effects: &mut impl Effects) {
+        let span_ns = now_ns.saturating_sub(self.last_tick_ns);
+        if span_ns < self.config.tick_ns {
+            return;
+        }
+        self.last_tick_ns = now_ns;
+        for session in 0..self.config.sessions_max {
+            match self.sessions[session as usize].state {
+                SessionState::Free => {}
+                SessionState::Open => self.sessions[session as usize].tick(span_ns),
+                SessionState::Quarantine { until_ns } if now_ns >= until_ns => self.end_quarantine(session),
+                SessionState::Quarantine { .. } => {}
+            }
+        }
+        self.decay_credit(effects);
+        self.pool.restore_line();
+    }
+
+    /// From now on every new message is answered `Draining` and every new peer refused; what is known goes on.
+    pub fn drain(&mut self) {
+        self.draining = true;
+    }
+
+    /// Whether [`Self::drain`] was called.
+    pub fn is_draining(&self) -> bool {
+        self.draining
+    }
+
+    /// Whether every message has its end and every end is on its way.
+    pub fn is_drained(&self) -> bool {
+        self.reads.in_use() == 0
+            && self
+                .messages
+                .indices()
+                .all(|m| self.messages[m].state == State::Free || self.messages[m].acked)
+            && self.peers.iter().all(|p| !p.connected || (!p.has_ranges() && p.overflow.len() == 0))
+    }
+
+    fn has_waiting(&self) -> bool {
+        self.queues.iter().any(|queue| queue.waiting.len() > 0)
+    }
+
+    fn mark_dirty(&mut self, peer: u32) {
+        let record = &mut self.peers[peer as usize];
+        if record.connected && !record.dirty {
+            record.dirty = true;
+            self.dirty_peers.push(peer);
+        }
+    }
+
+    /// Posts SRQ entries until there are as many as there is credit, and the reserve.
+    fn top_up(&mut self, effects: &mut impl Effects) {
+        let reserve = self.config.srq_reserve_entries;
+        let wanted =
+            u32::try_from(self.credits).unwrap_or(NONE).saturating_add(reserve).min(self.config.srq_slabs);
+        while self.posted < wanted {
+            let Some(slab) = self.pool.take_srq() else { return };
+            let Some(entry) = self.free_entries.pop() else {
+                self.pool.give(crate::pool::Run { first: slab, count: 1 }, crate::pool::Share::Srq);
+                return;
+            };
+            self.entries[entry as usize] = slab;
+            self.posted += 1;
+            effects.post_srq(entry, slab);
+        }
+    }
+
+    /// What was counted, and how things stand.
+    pub fn stats(&self) -> Stats {
+        let waiting = self.queues.iter().map(|queue| queue.waiting.len()).sum();
+        let free = self.pool.free();
+        Stats {
+            pool_slabs: self.pool.total(),
+            free_slabs: free,
+            posted_slabs: self.posted,
+            small_held_slabs: self.pool.srq_used() - self.posted,
+            read_slabs: self.pool.read_used(),
+            quarantined_slabs: self.pool.quarantined(),
+            srq_limit_slabs: self.pool.srq_limit(),
+            high_water_slabs: self.pool.high_water(),
+            line_moves: self.pool.line_moves(),
+            reads_in_flight: self.reads.in_use(),
+            in_flight_bytes: self.in_flight_bytes,
+            waiting,
+            running: self.running,
+            messages: u32::try_from(self.messages.in_use()).unwrap_or(NONE),
+            peers: self.config.peers_max - u32::try_from(self.free_peers.len()).unwrap_or(0),
+            sessions: u32::try_from(self.sessions.iter().filter(|s| s.is_open()).count()).unwrap_or(NONE),
+            pressure: self.config.thresholds.read(self.stats.pressure, free + self.posted, self.pool.total()),
+            ..self.stats
+        }
+    }
+
+    /// Starts the high-water marks anew.
+    pub fn reset_high_water(&mut self) {
+        self.pool.reset_high_water();
+        self.stats.reads_high_water = self.reads.in_use();
+    }
+
+    /// One session; `None` where it is not open.
+    pub fn session_stats(&self, session: SessionId) -> Option<SessionStats> {
+        let record = self.sessions.get(session.0 as usize).filter(|record| record.is_open())?;
+        let quantile = |permille| record.post_nic.quantile_ns(permille);
+        Some(SessionStats {
+            app: self.apps[record.app as usize].name?,
+            class: record.class,
+            held_slabs: record.held_slabs,
+            delivered_messages: record.delivered_messages,
+            delivered_bytes: record.delivered_bytes,
+            bytes_per_ms: record.bytes_per_ms,
+            post_nic_ns: record.post_nic_ns,
+            post_nic_quantiles_ns: [quantile(500), quantile(990), quantile(999), record.post_nic.max_ns()],
+            backlog: record.backlog.len(),
+        })
+    }
+
+    /// One sender; `None` where it is not connected.
+    pub fn peer_stats(&self, peer: PeerId) -> Option<PeerStats> {
+        let record = self.peers.get(peer.0 as usize).filter(|record| record.connected)?;
+        Some(PeerStats {
+            sender: record.sender,
+            app: self.apps[record.app as usize].name?,
+            arrived: record.arrived,
+            credit: record.outstanding(),
+            unfinished: record.unfinished,
+        })
+    }
+
+    /// Finds an application by name, or makes room for it; one use is counted.
+    fn use_app(&mut self, name: AppName) -> Option<u32> {
+        let known = self.apps.iter().position(|app| app.name == Some(name));
+        let index = known.or_else(|| self.apps.iter().position(|app| app.name.is_none()))?;
+        let app = &mut self.apps[index];
+        if app.name.is_none() {
+            *app = App { name: Some(name), session: NONE, users: 0 };
+        }
+        app.users += 1;
+        u32::try_from(index).ok()
+    }
+
+    fn drop_app(&mut self, index: u32) {
+        let app = &mut self.apps[index as usize];
+        app.users -= 1;
+        if app.users == 0 {
+            app.name = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,102 @@
+//! Senders come and go.
+
+use super::Receiver;
+use crate::admission::GrantPolicy;
+use crate::effects::{Effects, PeerId};
+use crate::message::{MessageList, NONE, State};
+use crate::peer::Peer;
+use jet_wire::message::hello::{Hello, Refusal, Welcome, features};
+use jet_wire::message::{AckStatus, ByeHeader, ByeReason};
+
+/// A sender was let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Joined {
+    /// Who it is from now on.
+    pub peer: PeerId,
+    /// What to answer it.
+    pub welcome: Welcome,
+}
+
+impl<P: GrantPolicy> Receiver<P> {
+    /// A sender asks to connect. Its connection counts from now on; if it fails, [`Self::handle_peer_lost`] it.
+    ///
+    /// # Errors
+    /// The [`Refusal`] to answer.
+    pub fn handle_hello(&mut self, hello: &Hello) -> Result<Joined, Refusal> {
+        if self.draining {
+            return Err(Refusal::Draining);
+        }
+        let peer = self.free_peers.pop().ok_or(Refusal::TooManyPeers)?;
+        let Some(app) = self.use_app(hello.app) else {
+            self.free_peers.push(peer);
+            return Err(Refusal::TooManyPeers);
+        };
+        self.peers[peer as usize] = Peer { connected: true, sender: hello.sender_id, app, ..Peer::GONE };
+        let credit_limit = self.first_credit(peer);
+        let welcome = Welcome {
+            features: hello.features & features::ALL,
+            incarnation: self.incarnation,
+            credit_limit,
+            message_bytes_max: self.config.message_bytes_max,
+            requests_max: self.config.requests_per_peer,
+        };
+        Ok(Joined { peer: PeerId(peer), welcome })
+    }
+
+    /// The connection is gone; all its work requests were answered before. What its messages hold comes back.
+    pub fn handle_peer_lost(&mut self, peer: PeerId, effects: &mut impl Effects) {
+        let index = peer.0;
+        if !self.peers[index as usize].connected {
+            return;
+        }
+        self.drop_credit(index);
+        // Ends that nobody will hear any more.
+        let mut overflow = core::mem::replace(&mut self.peers[index as usize].overflow, MessageList::EMPTY);
+        while let Some(message) = overflow.pop(&self.messages) {
+            self.messages[message].acked = true;
+            self.messages[message].peer = NONE;
+            self.free_if_settled(message);
+        }
+        for message in self.messages.indices() {
+            let record = &self.messages[message];
+            if record.state == State::Free || record.peer != index {
+                continue;
+            }
+            let complete =
+                record.arrived == record.length || record.state == State::Backlogged || record.ended;
+            self.messages[message].peer = NONE;
+            if complete || self.messages[message].finished || self.messages[message].failure.is_some() {
+                self.settle(message);
+                continue;
+            }
+            self.unlink(message);
+            self.withdraw(message, false, effects);
+            self.fail(message, AckStatus::PeerLost);
+        }
+        let app = self.peers[index as usize].app;
+        self.peers[index as usize] = Peer::GONE;
+        self.dirty_peers.retain(|&dirty| dirty != index);
+        self.hungry_peers.retain(|&hungry| hungry != index);
+        self.drop_app(app);
+        self.free_peers.push(index);
+    }
+
+    /// Says farewell and ends the connection; the driver reports the loss.
+    pub(super) fn expel(&mut self, peer: u32, reason: ByeReason, effects: &mut impl Effects) {
+        let record = &mut self.peers[peer as usize];
+        if record.leaving || !record.connected {
+            return;
+        }
+        record.leaving = true;
+        self.stats.peer_faults += u64::from(reason != ByeReason::Draining);
+        effects.send(PeerId(peer), &ByeHeader::encode(reason));
+        effects.disconnect(PeerId(peer));
+    }
+
+    /// Says farewell to every peer, at the end of a drain.
+    pub fn disconnect_all(&mut self, effects: &mut impl Effects) {
+        for peer in 0..self.config.peers_max {
+            self.expel(peer, ByeReason::Draining, effects);
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! Ends of messages, and delivery into sessions' slots.
+
+use super::Receiver;
+use crate::admission::GrantPolicy;
+use crate::effects::{Effects, SessionId};
+use crate::message::{NONE, State};
+use crate::pool::{Run, Share};
+use jet_wire::message::{AckStatus, USER_HEADER_MAX};
+use jet_wire::segment::{DELIVERY_USER_HEADER_MAX, Delivery, delivery_flags, delivery_kind};
+
+/// Part of a message that is ready for its application.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    pub run: Run,
+    pub offset: u64,
+    pub bytes: u32,
+    pub share: Share,
+}
+
+impl<P: GrantPolicy> Receiver<P> {
+    /// The message ends like this, whatever else happens to it; it must be in no list.
+    pub(super) fn fail(&mut self, message: u32, status: AckStatus) {
+        let record = &mut self.messages[message];
+        if record.failure.is_none() && !record.ended {
+            record.failure = Some(status);
+        }
+        self.settle(message);
+    }
+
+    /// Decides the message's end if it can be decided, and lets go of what nobody needs.
+    #[inline]
+    pub(super) fn settle(&mut self, message: u32) {
+        let record = &self.messages[message];
+        if record.state != State::Settling || record.reads > 0 {
+            return;
+        }
+        if !record.ended {
+            let status = match record.failure {
+                Some(status) => status,
+                None if !record.finished => return,
+                None if record.code != 0 => AckStatus::Rejected(record.code),
+                None if record.held == 0 => AckStatus::Consumed,
+                None => return,
+            };
+            self.end(message, status);
+        }
+        let record = &self.messages[message];
+        if record.app_open && record.finished && record.held == 0 {
+            let (session, number) = (record.session, record.app_message);
+            self.messages[message].app_open = false;
+            if session != NONE {
+                let owner = &mut self.sessions[session as usize];
+                owner.messages[number as usize].0 = NONE;
+                owner.free_messages.push(u16::try_from(number).expect("below session_messages"));
+            }
+        }
+        self.free_if_settled(message);
+    }
+
+    pub(super) fn free_if_settled(&mut self, message: u32) {
+        let record = &self.messages[message];
+        if record.acked && !record.app_open && record.reads == 0 && record.state == State::Settling {
+            self.messages.remove(message);
+        }
+    }
+
+    fn end(&mut self, message: u32, status: AckStatus) {
+        self.stats.ends.add(status);
+        let record = &mut self.messages[message];
+        record.ended = true;
+        let peer = record.peer;
+        if peer == NONE {
+            record.acked = true;
+            return;
+        }
+        let sender = &mut self.peers[peer as usize];
+        sender.unfinished -= 1;
+        sender.requests -= u32::from(!record.small);
+        // What waits in the overflow goes first.
+        if sender.overflow.len() == 0 && sender.add_end(record.sequence, status) {
+            record.acked = true;
+        } else {
+            record.failure = Some(status);
+            sender.overflow.push(&mut self.messages, message);
+        }
+        self.mark_dirty(peer);
+    }
+
+    /// Delivers a small message; the session has a slot and a number.
+    pub(super) fn deliver_small(
+        &mut self,
+        now_ns: u64,
+        message: u32,
+        slab: u32,
+        user_header: &[u8],
+        effects: &mut impl Effects,
+    ) {
+        let bytes = u32::try_from(self.messages[message].length).expect("small");
+        let part = Part { run: Run { first: slab, count: 1 }, offset: 0, bytes, share: Share::Srq };
+        self.deliver(now_ns, message, part, user_header, effects);
+    }
+
+    /// Hands one run to its session; the session has a slot, and a number if this is the first.
+    #[inline]
+    pub(super) fn deliver(
+        &mut self,
+        now_ns: u64,
+        message: u32,
+        part: Part,
+        user_header: &[u8],
+        effects: &mut impl Effects,
+    ) {
+        let record = &mut self.messages[message];
+        let session = record.session;
+        let owner = &mut self.sessions[session as usize];
+        let first = !record.app_open;
+        if first {
+            let number = owner.free_messages.pop().expect("the caller looked");
+            let entry = &mut owner.messages[usize::from(number)];
+            *entry = (message, entry.1.wrapping_add(1));
+            record.app_message = u32::from(number);
+            record.app_open = true;
+            owner.delivered_messages += 1;
+        }
+        let slot_index = owner.free_slots.pop().expect("the caller looked");
+        let slot = &mut owner.slots[usize::from(slot_index)];
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.message = message;
+        slot.run = part.run;
+        slot.share = part.share;
+        slot.held = u64::MAX >> (64 - part.run.count);
+        slot.since_ns = now_ns;
+        record.held += part.run.count;
+        record.arrived += u64::from(part.bytes);
+        owner.held_slabs += part.run.count;
+        owner.delivered_bytes += u64::from(part.bytes);
+        self.stats.delivered_bytes += u64::from(part.bytes);
+        let last = record.arrived == record.length;
+        let flags = (if first { delivery_flags::FIRST } else { 0 })
+            | (if last { delivery_flags::LAST } else { 0 })
+            | (if record.redelivered { delivery_flags::REDELIVERED } else { 0 });
+        let mut inline = [0; DELIVERY_USER_HEADER_MAX];
+        if let Some(place) = inline.get_mut(..user_header.len()) {
+            place.copy_from_slice(user_header);
+        }
+        let delivery = Delivery {
+            kind: delivery_kind::SLICES,
+            flags,
+            user_header_bytes: u16::try_from(user_header.len()).expect("at most USER_HEADER_MAX"),
+            slot: u32::from(slot_index),
+            message: record.app_message,
+            generations: Delivery::pack_generations(
+                slot.generation,
+                owner.messages[record.app_message as usize].1,
+            ),
+            offset: part.offset,
+            message_bytes: record.length,
+            bytes: part.bytes,
+            slab: part.run.first,
+            tag: record.tag,
+            sequence: record.sequence,
+            sender: record.sender,
+            user_header: inline,
+        };
+        effects.deliver(SessionId(session), &delivery, user_header);
+    }
+
+    /// Tells the application that the rest of a message will not come, if it knows of the message.
+    pub(super) fn withdraw(&mut self, message: u32, corrupt: bool, effects: &mut impl Effects) {
+        let record = &self.messages[message];
+        if !record.app_open || record.session == NONE || record.finished {
+            return;
+        }
+        let owner = &self.sessions[record.session as usize];
+        let delivery = Delivery {
+            kind: delivery_kind::WITHDRAWN,
+            flags: if corrupt { delivery_flags::CORRUPT } else { 0 },
+            user_header_bytes: 0,
+            slot: 0,
+            message: record.app_message,
+            generations: Delivery::pack_generations(0, owner.messages[record.app_message as usize].1),
+            offset: record.arrived,
+            message_bytes: record.length,
+            bytes: 0,
+            slab: 0,
+            tag: record.tag,
+            sequence: record.sequence,
+            sender: record.sender,
+            user_header: [0; DELIVERY_USER_HEADER_MAX],
+        };
+        effects.deliver(SessionId(record.session), &delivery, &[]);
+    }
+
+    /// Slots or numbers came free: what waited for them goes on, READs first.
+    pub(super) fn deliver_backlog(&mut self, now_ns: u64, session: u32, effects: &mut impl Effects) {
+        while let Some(read) = self.first_backlogged_read(session) {
+            if !self.deliver_read(now_ns, read, effects) {
+                return;
+            }
+            self.pop_backlogged_read(session);
+            self.finish_read(read);
+        }
+        loop {
+            let owner = &mut self.sessions[session as usize];
+            if owner.free_slots.is_empty() || owner.free_messages.is_empty() {
+                return;
+            }
+            let Some(message) = owner.backlog.pop(&self.messages) else { return };
+            let mut user_header = [0; USER_HEADER_MAX];
+            let used = self.messages.user_header(message).len();
+            user_header[..used].copy_from_slice(self.messages.user_header(message));
+            self.messages[message].state = State::Settling;
+            let slab = core::mem::replace(&mut self.messages[message].slab, NONE);
+            self.deliver_small(now_ns, message, slab, &user_header[..used], effects);
+        }
+    }
+}

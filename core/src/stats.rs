@@ -1,0 +1,140 @@
+//! What the receiver counts, as plain values.
+
+use jet_escape::Pressure;
+use jet_wire::message::AckStatus;
+use jet_wire::message::hello::AppName;
+
+/// How many messages ended how.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EndCounts {
+    /// Consumed.
+    pub consumed: u64,
+    /// Rejected by their application.
+    pub rejected: u64,
+    /// No room to queue.
+    pub busy: u64,
+    /// No such application.
+    pub no_app: u64,
+    /// Not admitted.
+    pub denied: u64,
+    /// Too large.
+    pub too_large: u64,
+    /// Checksum did not fit.
+    pub corrupt: u64,
+    /// The application went away.
+    pub app_gone: u64,
+    /// Came while draining.
+    pub draining: u64,
+    /// Their sender went away before it could hear.
+    pub peer_lost: u64,
+}
+
+impl EndCounts {
+    pub(crate) fn add(&mut self, status: AckStatus) {
+        *match status {
+            AckStatus::Consumed => &mut self.consumed,
+            AckStatus::Rejected(_) => &mut self.rejected,
+            AckStatus::Busy => &mut self.busy,
+            AckStatus::NoApp => &mut self.no_app,
+            AckStatus::Denied => &mut self.denied,
+            AckStatus::TooLarge => &mut self.too_large,
+            AckStatus::Corrupt => &mut self.corrupt,
+            AckStatus::AppGone => &mut self.app_gone,
+            AckStatus::Draining => &mut self.draining,
+            AckStatus::PeerLost => &mut self.peer_lost,
+        } += 1;
+    }
+}
+
+/// The receiver as a whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Slabs in the pool.
+    pub pool_slabs: u32,
+    /// Slabs that nobody uses.
+    pub free_slabs: u32,
+    /// Slabs posted to the SRQ.
+    pub posted_slabs: u32,
+    /// Slabs that hold small messages.
+    pub small_held_slabs: u32,
+    /// Slabs of READs in flight and of large messages.
+    pub read_slabs: u32,
+    /// Slabs in quarantine.
+    pub quarantined_slabs: u32,
+    /// Slabs that the SRQ share may use now.
+    pub srq_limit_slabs: u32,
+    /// The most slabs in use at once.
+    pub high_water_slabs: u32,
+    /// Times that the line between the shares moved.
+    pub line_moves: u64,
+    /// READs in flight.
+    pub reads_in_flight: u32,
+    /// The most READs in flight at once.
+    pub reads_high_water: u32,
+    /// Bytes of READs in flight.
+    pub in_flight_bytes: u64,
+    /// Messages waiting for admission.
+    pub waiting: u32,
+    /// Messages being read.
+    pub running: u32,
+    /// Messages known.
+    pub messages: u32,
+    /// Connected senders.
+    pub peers: u32,
+    /// Open sessions.
+    pub sessions: u32,
+    /// Small messages that arrived.
+    pub small_messages: u64,
+    /// Large messages that were requested.
+    pub large_messages: u64,
+    /// Payload bytes that were delivered.
+    pub delivered_bytes: u64,
+    /// Messages that came marked redelivered.
+    pub redelivered: u64,
+    /// Peers cut off for what they sent.
+    pub peer_faults: u64,
+    /// Sessions ended for what they released.
+    pub session_faults: u64,
+    /// Ends of messages.
+    pub ends: EndCounts,
+    /// The pool's pressure.
+    pub pressure: Pressure,
+}
+
+/// One session.
+#[derive(Clone, Copy, Debug)]
+pub struct SessionStats {
+    /// Its application's name.
+    pub app: AppName,
+    /// Its class.
+    pub class: u8,
+    /// Slabs that it holds.
+    pub held_slabs: u32,
+    /// Messages delivered to it.
+    pub delivered_messages: u64,
+    /// Bytes delivered to it.
+    pub delivered_bytes: u64,
+    /// Measured throughput.
+    pub bytes_per_ms: u64,
+    /// Measured post-NIC time, mean.
+    pub post_nic_ns: u64,
+    /// Median, 99 % and 99.9 % of it, and the longest.
+    pub post_nic_quantiles_ns: [u64; 4],
+    /// Messages that wait for its slots.
+    pub backlog: u32,
+}
+
+/// One sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerStats {
+    /// Its identity.
+    pub sender: u64,
+    /// Its application's name.
+    pub app: AppName,
+    /// SENDs that arrived from it.
+    pub arrived: u64,
+    /// Credit that it has not used.
+    pub credit: u64,
+    /// Its messages without an end.
+    pub unfinished: u32,
+}
