@@ -31,6 +31,15 @@ pub struct Indices {
     sleeping: Padded,
 }
 
+#[cfg(any(test, loom))]
+impl Indices {
+    /// As if `index` items had passed already.
+    fn starting_at(index: u32) -> Self {
+        let padded = |value| Padded(AtomicU32::new(value));
+        Self { tail: padded(index), head: padded(index), sleeping: padded(0) }
+    }
+}
+
 /// The peer wrote an index that cannot be: it is broken or hostile, and the ring is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingError {
@@ -98,8 +107,36 @@ fn check_capacity<T>(capacity: u32) {
     );
 }
 
+#[cfg(test)]
 impl<T: Item> Producer<T> {
-    /// Takes the writing end of a ring whose indices are all zero or were left by a previous producer at `tail`.
+    /// The writing end of a ring made by [`Indices::starting_at`]; otherwise as [`Self::new`].
+    unsafe fn starting_at(
+        indices: *const Indices,
+        cells: *const RingCell<T>,
+        capacity: u32,
+        index: u32,
+    ) -> Self {
+        check_capacity::<T>(capacity);
+        Self { indices, cells, capacity, tail: index, published: index, head: index }
+    }
+}
+
+#[cfg(test)]
+impl<T: Item> Consumer<T> {
+    /// The reading end of a ring made by [`Indices::starting_at`]; otherwise as [`Self::new`].
+    unsafe fn starting_at(
+        indices: *const Indices,
+        cells: *const RingCell<T>,
+        capacity: u32,
+        index: u32,
+    ) -> Self {
+        check_capacity::<T>(capacity);
+        Self { indices, cells, capacity, head: index, advanced: index, tail: index }
+    }
+}
+
+impl<T: Item> Producer<T> {
+    /// Takes the writing end of a ring whose indices are all zero.
     ///
     /// # Safety
     /// `indices` and `capacity` cells from `cells` are valid, 8-byte aligned, and stay mapped while this end lives;
@@ -152,8 +189,8 @@ impl<T: Item> Producer<T> {
 
     fn refresh(&mut self) -> Result<(), RingError> {
         let found = self.indices().head.0.load(Ordering::Acquire); // label: room
-        let unread_before = self.tail.wrapping_sub(self.head);
-        if self.tail.wrapping_sub(found) > unread_before {
+        // It only goes on, and never past what was shown.
+        if found.wrapping_sub(self.head) > self.published.wrapping_sub(self.head) {
             return Err(RingError { found, own: self.tail, capacity: self.capacity });
         }
         self.head = found;
@@ -214,8 +251,10 @@ impl<T: Item> Consumer<T> {
             if unread == 0 {
                 return Ok(None);
             }
-            // The producer may be ahead of `advanced` by at most the capacity.
-            if found.wrapping_sub(self.advanced) > self.capacity {
+            // The producer may be ahead of `advanced` by at most the capacity, and never goes back behind `head`:
+            // an index between the two would make this end read four thousand million old cells.
+            let room = self.capacity - self.head.wrapping_sub(self.advanced);
+            if unread > room {
                 return Err(RingError { found, own: self.head, capacity: self.capacity });
             }
             self.tail = found;

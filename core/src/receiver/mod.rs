@@ -25,6 +25,7 @@ use crate::stats::{PeerStats, SessionStats, Stats};
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
+use jet_escape::Pressure;
 use jet_wire::message::hello::AppName;
 
 /// An application by name: senders and a session meet here.
@@ -157,6 +158,12 @@ impl<P: GrantPolicy> Receiver<P> {
         restless.then(|| self.last_tick_ns + self.config.tick_ns)
     }
 
+    /// Whether a tick is due: cheap enough to ask at every turn.
+    #[inline]
+    pub fn next_tick_due(&self, now_ns: u64) -> bool {
+        now_ns.saturating_sub(self.last_tick_ns) >= self.config.tick_ns
+    }
+
     /// Time passed: rates, ages, credit that is not used, quarantines that end. Call [`Self::flush`] afterwards.
     pub fn handle_tick(&mut self, now_ns: u64, effects: &mut impl Effects) {
         let span_ns = now_ns.saturating_sub(self.last_tick_ns);
@@ -174,6 +181,7 @@ impl<P: GrantPolicy> Receiver<P> {
         }
         self.decay_credit(effects);
         self.pool.restore_line();
+        self.stats.pressure = self.pressure();
     }
 
     /// From now on every new message is answered `Draining` and every new peer refused; what is known goes on.
@@ -246,9 +254,13 @@ impl<P: GrantPolicy> Receiver<P> {
             messages: u32::try_from(self.messages.in_use()).unwrap_or(NONE),
             peers: self.config.peers_max - u32::try_from(self.free_peers.len()).unwrap_or(0),
             sessions: u32::try_from(self.sessions.iter().filter(|s| s.is_open()).count()).unwrap_or(NONE),
-            pressure: self.config.thresholds.read(self.stats.pressure, free + self.posted, self.pool.total()),
+            pressure: self.pressure(),
             ..self.stats
         }
+    }
+
+    fn pressure(&self) -> Pressure {
+        self.config.thresholds.read(self.stats.pressure, self.pool.free() + self.posted, self.pool.total())
     }
 
     /// Starts the high-water marks anew.

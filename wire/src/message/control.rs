@@ -107,6 +107,16 @@ pub struct RawRange {
     pub code: U32,
 }
 
+impl RawRange {
+    /// Not empty, within the sequences, with a status that exists, and a code only where the status has one.
+    pub(super) fn is_sound(&self) -> bool {
+        let status = AckStatus::from_wire(self.status.get(), self.code.get());
+        self.count.get() > 0
+            && self.first.get().checked_add(u64::from(self.count.get())).is_some()
+            && status.is_some_and(|status| status.to_wire() == (self.status.get(), self.code.get()))
+    }
+}
+
 /// Ends of messages, with the credit limit that follows from them.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -115,7 +125,7 @@ pub struct AckHeader {
     pub prefix: Prefix,
     /// The sender may have sent this many SENDs on this connection, all told.
     pub credit_limit: U64,
-    reserved: [u8; 16],
+    pub(super) reserved: [u8; 16],
     pub(super) ranges: [RawRange; ACK_RANGES_MAX],
 }
 
@@ -127,7 +137,7 @@ pub struct CreditHeader {
     pub prefix: Prefix,
     /// The sender may have sent this many SENDs on this connection, all told.
     pub credit_limit: U64,
-    reserved: [u8; 112],
+    pub(super) reserved: [u8; 112],
 }
 
 /// The answer to a recall: this SEND counts, and nothing above the limit will come until a new one is given.
@@ -138,7 +148,7 @@ pub struct CreditReturn {
     pub prefix: Prefix,
     /// The limit that the sender now keeps to: at least what it has sent, this SEND included.
     pub credit_limit: U64,
-    reserved: [u8; 112],
+    pub(super) reserved: [u8; 112],
 }
 
 /// The receiver asks its senders to cut their windows.
@@ -149,7 +159,7 @@ pub struct CongestionHeader {
     pub prefix: Prefix,
     /// Window that the sender may use, in thousandths of its full one; 1000 is all of it.
     pub window_permille: U32,
-    reserved: [u8; 116],
+    pub(super) reserved: [u8; 116],
 }
 
 /// Why the receiver ends the connection.
@@ -198,7 +208,7 @@ pub struct ByeHeader {
     pub prefix: Prefix,
     /// A [`ByeReason`].
     pub reason: U16,
-    reserved: [u8; 118],
+    pub(super) reserved: [u8; 118],
 }
 
 const _: () = assert!(size_of::<AckHeader>() == HEADER_BYTES);
@@ -211,12 +221,16 @@ impl AckHeader {
     /// Writes an acknowledgement of at most [`ACK_RANGES_MAX`] ranges.
     ///
     /// # Panics
-    /// Where there are more ranges than fit.
+    /// Where there are more ranges than fit, or one that no sender would accept: empty, or [`AckStatus::PeerLost`].
     pub fn encode(credit_limit: u64, ranges: &[AckRange]) -> HeaderBytes {
         let mut raw =
             [RawRange { first: 0.into(), count: 0.into(), status: 0.into(), code: 0.into() }; ACK_RANGES_MAX];
         for (slot, range) in raw[..ranges.len()].iter_mut().zip(ranges) {
             let (status, code) = range.status.to_wire();
+            assert!(
+                range.count > 0 && range.status != AckStatus::PeerLost,
+                "an acknowledgement cannot say {range:?}"
+            );
             *slot = RawRange {
                 first: range.first.into(),
                 count: range.count.into(),

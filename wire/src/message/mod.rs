@@ -55,6 +55,15 @@ pub struct HeaderBytes(pub [u8; HEADER_BYTES]);
 impl HeaderBytes {
     /// All zero: no valid header (kind 0 does not exist).
     pub const ZERO: Self = Self([0; HEADER_BYTES]);
+
+    /// Copies a header off the front of bytes that arrived; what follows is its payload.
+    ///
+    /// # Errors
+    /// [`HeaderError::Truncated`] where there are fewer bytes than a header has.
+    pub fn from_front(bytes: &[u8]) -> Result<Self, HeaderError> {
+        let (front, _) = bytes.split_first_chunk().ok_or(HeaderError::Truncated { bytes: bytes.len() })?;
+        Ok(Self(*front))
+    }
 }
 
 /// What a header is. The value on the wire is the discriminant.
@@ -117,5 +126,5 @@ pub mod flags {
     pub const KNOWN: u16 = CRC32C | REDELIVERED | RECALL;
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;

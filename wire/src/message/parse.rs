@@ -1,12 +1,12 @@
 //! From bytes to checked views. Everything a stranger can get wrong is an error here and nowhere later.
 
 use super::{
-    ACK_RANGES_MAX, AckHeader, AckStatus, ByeHeader, CongestionHeader, CreditHeader, CreditReturn,
-    HEADER_BYTES, HeaderBytes, Kind, Prefix, RequestHeader, SMALL_USER_HEADER_MAX, SmallHeader,
-    USER_HEADER_MAX, WIRE_VERSION, flags,
+    ACK_RANGES_MAX, AckHeader, ByeHeader, CongestionHeader, CreditHeader, CreditReturn, HEADER_BYTES,
+    HeaderBytes, Kind, Prefix, RequestHeader, SMALL_USER_HEADER_MAX, SmallHeader, USER_HEADER_MAX,
+    WIRE_VERSION, flags,
 };
 use crate::SLAB_BYTES;
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 /// What a receiver may get.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +50,8 @@ pub enum HeaderError {
         /// The kind found.
         found: u8,
     },
-    /// Flag bits that this version does not know, or reserved bytes that are not zero.
+    /// Flag bits that this version does not know or that do not belong to the kind, or fields that must be zero and
+    /// are not.
     Reserved,
     /// A user header longer than this kind allows.
     UserHeader {
@@ -78,6 +79,16 @@ pub enum HeaderError {
         /// Its position in the acknowledgement.
         index: usize,
     },
+    /// A window that is nothing, or more than all.
+    Window {
+        /// The thousandths stated.
+        permille: u32,
+    },
+    /// A farewell for a reason that this version does not know.
+    Reason {
+        /// The reason found.
+        found: u16,
+    },
 }
 
 impl core::fmt::Display for HeaderError {
@@ -91,7 +102,7 @@ impl core::fmt::Display for HeaderError {
                 )
             }
             Self::Kind { found } => write!(f, "unknown or misdirected kind {found}"),
-            Self::Reserved => f.write_str("unknown flags or reserved bytes set"),
+            Self::Reserved => f.write_str("unknown or misplaced flags, or fields set that must be zero"),
             Self::UserHeader { bytes, max } => {
                 write!(f, "user header of {bytes} bytes, at most {max} are allowed")
             }
@@ -104,6 +115,10 @@ impl core::fmt::Display for HeaderError {
             Self::Range { index } => {
                 write!(f, "acknowledgement range {index} is empty, wraps, or has no status")
             }
+            Self::Window { permille } => {
+                write!(f, "a window of {permille} thousandths; 1 to 1000 are possible")
+            }
+            Self::Reason { found } => write!(f, "farewell for the unknown reason {found}"),
         }
     }
 }
@@ -123,6 +138,8 @@ pub fn parse_from_sender(header: &HeaderBytes, payload_bytes: usize) -> Result<F
             return Err(HeaderError::UserHeader { bytes: user_bytes, max: SMALL_USER_HEADER_MAX });
         }
         let small = view::<SmallHeader>(bytes);
+        check_flags(prefix, MESSAGE_FLAGS)?;
+        check_crc32c(prefix, small.crc32c.get())?;
         let stated = small.payload_bytes.get();
         if stated as usize != payload_bytes || payload_bytes > SLAB_BYTES {
             return Err(HeaderError::Payload { stated: u64::from(stated), arrived: payload_bytes });
@@ -133,6 +150,8 @@ pub fn parse_from_sender(header: &HeaderBytes, payload_bytes: usize) -> Result<F
             return Err(HeaderError::UserHeader { bytes: user_bytes, max: USER_HEADER_MAX });
         }
         let request = view::<RequestHeader>(bytes);
+        check_flags(prefix, MESSAGE_FLAGS)?;
+        check_crc32c(prefix, request.crc32c.get())?;
         let behind = if request.user_header_is_payload() { user_bytes } else { 0 };
         if behind != payload_bytes {
             return Err(HeaderError::Payload { stated: behind as u64, arrived: payload_bytes });
@@ -147,7 +166,9 @@ pub fn parse_from_sender(header: &HeaderBytes, payload_bytes: usize) -> Result<F
         Ok(FromSender::Request(request))
     } else if prefix.kind == Kind::CreditReturn as u8 {
         no_payload(payload_bytes)?;
-        Ok(FromSender::CreditReturn(view(bytes)))
+        let credit = view::<CreditReturn>(bytes);
+        check_bare(prefix, 0, &credit.reserved)?;
+        Ok(FromSender::CreditReturn(credit))
     } else {
         Err(HeaderError::Kind { found: prefix.kind })
     }
@@ -166,26 +187,39 @@ pub fn parse_from_receiver(
     no_payload(payload_bytes)?;
     if prefix.kind == Kind::Ack as u8 {
         let ack = view::<AckHeader>(bytes);
+        check_flags(prefix, 0)?;
         let count = usize::from(prefix.count.get());
         if count > ACK_RANGES_MAX {
             return Err(HeaderError::Range { index: ACK_RANGES_MAX });
         }
-        for (index, range) in ack.ranges[..count].iter().enumerate() {
-            let ends = range.first.get().checked_add(u64::from(range.count.get()));
-            if range.count.get() == 0
-                || ends.is_none()
-                || AckStatus::from_wire(range.status.get(), range.code.get()).is_none()
-            {
-                return Err(HeaderError::Range { index });
-            }
+        let (used, unused) = ack.ranges.split_at(count);
+        if let Some(index) = used.iter().position(|range| !range.is_sound()) {
+            return Err(HeaderError::Range { index });
+        }
+        if ack.reserved != [0; 16] || !unused.iter().all(|range| is_zero(range.as_bytes())) {
+            return Err(HeaderError::Reserved);
         }
         Ok(FromReceiver::Ack(ack))
     } else if prefix.kind == Kind::Credit as u8 {
-        Ok(FromReceiver::Credit(view(bytes)))
+        let credit = view::<CreditHeader>(bytes);
+        check_bare(prefix, flags::RECALL, &credit.reserved)?;
+        Ok(FromReceiver::Credit(credit))
     } else if prefix.kind == Kind::Congestion as u8 {
-        Ok(FromReceiver::Congestion(view(bytes)))
+        let congestion = view::<CongestionHeader>(bytes);
+        check_bare(prefix, 0, &congestion.reserved)?;
+        // A window of 0 would hold the sender's messages for ever without telling anybody.
+        let permille = congestion.window_permille.get();
+        if !(1..=1000).contains(&permille) {
+            return Err(HeaderError::Window { permille });
+        }
+        Ok(FromReceiver::Congestion(congestion))
     } else if prefix.kind == Kind::Bye as u8 {
-        Ok(FromReceiver::Bye(view(bytes)))
+        let bye = view::<ByeHeader>(bytes);
+        check_bare(prefix, 0, &bye.reserved)?;
+        if bye.reason().is_none() {
+            return Err(HeaderError::Reason { found: bye.reason.get() });
+        }
+        Ok(FromReceiver::Bye(bye))
     } else {
         Err(HeaderError::Kind { found: prefix.kind })
     }
@@ -201,6 +235,28 @@ fn prefix(bytes: &[u8; HEADER_BYTES]) -> Result<&Prefix, HeaderError> {
         return Err(HeaderError::Reserved);
     }
     Ok(prefix)
+}
+
+/// The flags that a small message and a request may carry.
+const MESSAGE_FLAGS: u16 = flags::CRC32C | flags::REDELIVERED;
+
+fn check_flags(prefix: &Prefix, allowed: u16) -> Result<(), HeaderError> {
+    if prefix.flags.get() & !allowed == 0 { Ok(()) } else { Err(HeaderError::Reserved) }
+}
+
+/// A checksum without its flag would go unchecked though its sender meant it to be.
+fn check_crc32c(prefix: &Prefix, crc32c: u32) -> Result<(), HeaderError> {
+    if prefix.flags.get() & flags::CRC32C != 0 || crc32c == 0 { Ok(()) } else { Err(HeaderError::Reserved) }
+}
+
+/// Headers without a count: only these flags, and the rest of the bytes zero.
+fn check_bare(prefix: &Prefix, allowed: u16, reserved: &[u8]) -> Result<(), HeaderError> {
+    check_flags(prefix, allowed)?;
+    if prefix.count.get() == 0 && is_zero(reserved) { Ok(()) } else { Err(HeaderError::Reserved) }
+}
+
+fn is_zero(bytes: &[u8]) -> bool {
+    bytes.iter().all(|byte| *byte == 0)
 }
 
 fn view<T: FromBytes + zerocopy::KnownLayout + zerocopy::Immutable>(bytes: &[u8; HEADER_BYTES]) -> &T {

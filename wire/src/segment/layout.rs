@@ -44,7 +44,11 @@ impl SegmentShape {
     fn is_sound(&self) -> bool {
         let small = |n: u32| (1..=1 << 16).contains(&n);
         let ring = |n: u32| n.is_power_of_two() && n <= 1 << 20;
-        small(self.slots) && small(self.messages) && ring(self.delivery_cells) && ring(self.release_cells)
+        small(self.slots)
+            && small(self.messages)
+            && ring(self.delivery_cells)
+            && ring(self.release_cells)
+            && self.delivery_cells >= self.slots + self.messages
     }
 }
 
@@ -355,10 +359,13 @@ mod tests {
         // SAFETY: the pages outlive the ends.
         unsafe {
             assert_eq!(app_end(base, bytes).err(), Some(SegmentError::NotASegment));
-            drop(daemon_end(base, bytes, SegmentShape::new(16, 8)).unwrap());
-            assert_eq!(app_end(base, 8192).err(), Some(SegmentError::TooSmall { bytes: 8192 }));
+            assert!(daemon_end(base, bytes, SegmentShape::new(16, 8)).is_ok());
+            let short = bytes - 4096;
+            assert_eq!(app_end(base, short).err(), Some(SegmentError::TooSmall { bytes: short }));
+            assert_eq!(app_end(base, 16).err(), Some(SegmentError::TooSmall { bytes: 16 }));
+            // The highest byte of `slots`: sixteen million times too many.
             base.add(11).write(0xff);
-            assert!(app_end(base, bytes).is_err());
+            assert_eq!(app_end(base, bytes).err(), Some(SegmentError::NotASegment));
         }
     }
 }

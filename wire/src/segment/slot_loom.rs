@@ -1,1 +1,138 @@
+//! The slot word under the model checker: a run that is being read never moves, and what was moved is never read.
 
+use super::*;
+use crate::sync::UnsafeCell;
+use loom::sync::Arc;
+use loom::thread;
+
+const POOL: Place = Place { slab: 0, escaped: false };
+const ESCAPE: Place = Place { slab: 1, escaped: true };
+const BYTES: u64 = 42;
+const GARBAGE: u64 = 13;
+
+/// A slot word, and the two places where its run can lie. loom's cells catch a read beside a write.
+struct Shared {
+    word: AtomicU64,
+    slabs: [UnsafeCell<u64>; 2],
+}
+
+// SAFETY: the slabs are touched by the slot word's protocol only; loom checks it.
+unsafe impl Sync for Shared {}
+// SAFETY: as above.
+unsafe impl Send for Shared {}
+
+impl Shared {
+    fn new() -> Arc<Self> {
+        let slabs = [UnsafeCell::new(0), UnsafeCell::new(0)];
+        Arc::new(Self { word: AtomicU64::new(0), slabs })
+    }
+
+    fn slot(&self) -> SlotWord<'_> {
+        SlotWord(&self.word)
+    }
+
+    fn read(&self, place: Place) -> u64 {
+        // SAFETY: loom checks that nobody writes meanwhile.
+        self.slabs[place.slab as usize].with(|slab| unsafe { *slab })
+    }
+
+    fn write(&self, place: Place, value: u64) {
+        // SAFETY: loom checks that nobody reads or writes meanwhile.
+        self.slabs[place.slab as usize].with_mut(|slab| unsafe { *slab = value });
+    }
+
+    /// The daemon copies the run out and, where that held, uses its slab for something else.
+    fn escape(&self, generation: u16) -> Result<(), RelocateError> {
+        self.write(ESCAPE, self.read(POOL));
+        self.slot().relocate(generation, POOL, ESCAPE)?;
+        self.write(POOL, GARBAGE);
+        Ok(())
+    }
+
+    /// The application reads the run once, if it is there.
+    fn receive(&self, generation: u16) -> Option<u64> {
+        let place = self.slot().pin(generation).ok()?;
+        let read = self.read(place);
+        self.slot().unpin(generation);
+        Some(read)
+    }
+}
+
+#[test]
+fn loom_what_is_read_never_moves() {
+    loom::model(|| {
+        let shared = Shared::new();
+        let daemon = shared.clone();
+        let daemon = thread::spawn(move || {
+            daemon.write(POOL, BYTES);
+            daemon.slot().publish(7, POOL);
+            match daemon.escape(7) {
+                Ok(()) | Err(RelocateError::Pinned) => {}
+                Err(RelocateError::Stale) => panic!("nobody retired it"),
+            }
+        });
+        for _ in 0..2 {
+            if let Some(read) = shared.receive(7) {
+                assert_eq!(read, BYTES);
+            }
+        }
+        daemon.join().unwrap();
+        assert_eq!(shared.receive(7), Some(BYTES));
+    });
+}
+
+/// The application unpins and tells the daemon (here by a flag with the release ring's orderings); the daemon retires
+/// the slot, reuses the slab, and puts the next run in the same slot.
+#[test]
+fn loom_a_retired_slot_is_never_read_as_the_run_before() {
+    loom::model(|| {
+        let shared = Shared::new();
+        shared.write(POOL, BYTES);
+        shared.slot().publish(7, POOL);
+        let released = Arc::new(AtomicU64::new(0));
+        let (app, tell) = (shared.clone(), released.clone());
+        let app = thread::spawn(move || {
+            let read = app.receive(7);
+            tell.store(1, Ordering::Release);
+            // A second look at the same run, as of an application that forgot that it released it.
+            let late = app.slot().pin(7);
+            (read, late.is_ok())
+        });
+        let moved = shared.escape(7);
+        assert_ne!(moved, Err(RelocateError::Stale));
+        let was_released = released.load(Ordering::Acquire) == 1;
+        if was_released {
+            shared.slot().retire(7);
+            assert_eq!(shared.slot().relocate(7, POOL, ESCAPE), Err(RelocateError::Stale));
+            shared.slot().publish(8, POOL);
+        }
+        let (read, late) = app.join().unwrap();
+        assert_eq!(read, Some(BYTES));
+        assert!(was_released || late, "only a retired slot may refuse a pin");
+        if was_released {
+            assert_eq!(shared.slot().pin(7), Err(PinError::Stale));
+            shared.slot().unpin(7);
+            assert_eq!(shared.slot().pin(8), Ok(POOL));
+        }
+    });
+}
+
+/// The daemon closes the session while the application reads: its late unpin must not bring the slot back to life.
+#[test]
+fn loom_an_unpin_never_revives_a_retired_slot() {
+    loom::model(|| {
+        let shared = Shared::new();
+        shared.slot().publish(7, POOL);
+        let app = shared.clone();
+        let app = thread::spawn(move || {
+            if app.slot().pin(7).is_ok() {
+                app.slot().unpin(7);
+            }
+        });
+        shared.slot().retire(7);
+        app.join().unwrap();
+        assert_eq!(shared.slot().pin(7), Err(PinError::Stale));
+        shared.slot().publish(8, ESCAPE);
+        assert_eq!(shared.slot().pin(8), Ok(ESCAPE));
+    });
+}

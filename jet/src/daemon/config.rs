@@ -1,0 +1,451 @@
+//! The daemon's configuration: TOML, every number of the paper a key with the paper's default.
+
+use jet_escape::Thresholds;
+use jet_fabric::Address;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+const SLAB_BYTES: u64 = jet_wire::SLAB_BYTES as u64;
+
+/// Everything that can be set. `jet daemon --print-config` prints the defaults.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Where applications register and the tool asks.
+    pub control_socket: PathBuf,
+    /// Where senders connect; several are possible, `shm:` and `tcp:` beside each other.
+    pub listen: Vec<String>,
+    /// The pool (Jet §4.1.3).
+    pub pool: Pool,
+    /// READs (Jet §4.1.2).
+    pub read: Read,
+    /// Admission (Jet §3.2, §5).
+    pub admission: Admission,
+    /// How many of what.
+    pub limits: Limits,
+    /// Applications' sessions.
+    pub session: Session,
+    /// Escape (Jet §4.3).
+    pub escape: Escape,
+    /// The reactor thread.
+    pub reactor: Reactor,
+    /// The software NIC.
+    pub nic: Nic,
+    /// The end.
+    pub shutdown: Shutdown,
+}
+
+/// The pool's sizes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Pool {
+    /// All slabs together: 12 MiB.
+    pub bytes: u64,
+    /// The SRQ share at first, and the most that is posted: 4 MiB (1024 entries of 4 KiB).
+    pub srq_bytes: u64,
+    /// What the SRQ share always keeps.
+    pub srq_floor_bytes: u64,
+    /// SRQ entries posted beyond the credit that senders have.
+    pub srq_reserve_entries: u32,
+    /// 2 MiB pages: `auto` takes them where there are any, `require` fails where there are none, `off`.
+    pub huge_pages: HugePages,
+}
+
+/// Whether the pool lies on huge pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum HugePages {
+    /// Where there are any.
+    Auto,
+    /// Or not at all.
+    Require,
+    /// Never.
+    Off,
+}
+
+/// The READ windows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Read {
+    /// The largest fragment: 256 KiB.
+    pub fragment_bytes: u64,
+    /// READs at once: 32.
+    pub concurrency: u32,
+    /// Bytes of READs at once: 8 MiB.
+    pub in_flight_bytes: u64,
+    /// The longest message that is taken.
+    pub message_bytes_max: u64,
+}
+
+/// The admission queues.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Admission {
+    /// Classes, 0 the most urgent.
+    pub classes: u8,
+    /// What waited this long goes ahead of more urgent classes.
+    pub aging_ms: u64,
+}
+
+/// How many of what.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// Connected senders.
+    pub peers: u32,
+    /// Registered applications.
+    pub sessions: u32,
+    /// Messages known at once.
+    pub messages: u32,
+    /// Unfinished large messages of one sender.
+    pub requests_per_peer: u32,
+    /// SENDs that one sender may have on the way.
+    pub credit_per_peer: u32,
+}
+
+/// An application's session.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Session {
+    /// Runs delivered and not released.
+    pub slots: u32,
+    /// Messages delivered and not finished.
+    pub messages: u32,
+    /// How long a dead application's slabs stay unused.
+    pub quarantine_ms: u64,
+}
+
+/// The pressure lines.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Escape {
+    /// CACHE_SAFE, in thousandths of the pool.
+    pub safe_permille: u32,
+    /// CACHE_DANGER, in thousandths of the pool.
+    pub danger_permille: u32,
+    /// How far above a line it counts as crossed on the way back.
+    pub hysteresis_permille: u32,
+}
+
+/// The reactor thread.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Reactor {
+    /// The core that it is pinned to; none: where the kernel puts it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<usize>,
+    /// The longest that it spins before it sleeps; adapts below that.
+    pub spin_us_max: u64,
+}
+
+/// The software NIC.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Nic {
+    /// Whether the NIC has a thread of its own: `on`, `off` (the reactor's thread moves the bytes), or `auto`: on where
+    /// there are more than two cores.
+    pub thread: NicThread,
+    /// The core that the NIC's thread is pinned to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<usize>,
+}
+
+/// Whether the software NIC has a thread of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NicThread {
+    /// On where there are more than two cores.
+    Auto,
+    /// It has.
+    On,
+    /// It has not.
+    Off,
+}
+
+/// The end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Shutdown {
+    /// How long a drain may take before the daemon stops anyway.
+    pub drain_ms: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            control_socket: PathBuf::from(jet_client::registration::CONTROL_SOCKET),
+            listen: vec!["shm:/run/jet/nic.sock".to_owned()],
+            pool: Pool::default(),
+            read: Read::default(),
+            admission: Admission::default(),
+            limits: Limits::default(),
+            session: Session::default(),
+            escape: Escape::default(),
+            reactor: Reactor::default(),
+            nic: Nic::default(),
+            shutdown: Shutdown::default(),
+        }
+    }
+}
+
+impl Default for Pool {
+    fn default() -> Self {
+        let core = jet_core::Config::default();
+        Self {
+            bytes: u64::from(core.pool_slabs) * SLAB_BYTES,
+            srq_bytes: u64::from(core.srq_slabs) * SLAB_BYTES,
+            srq_floor_bytes: u64::from(core.srq_floor_slabs) * SLAB_BYTES,
+            srq_reserve_entries: core.srq_reserve_entries,
+            huge_pages: HugePages::Auto,
+        }
+    }
+}
+
+impl Default for Read {
+    fn default() -> Self {
+        let core = jet_core::Config::default();
+        Self {
+            fragment_bytes: u64::from(core.fragment_bytes),
+            concurrency: core.reads_max,
+            in_flight_bytes: core.in_flight_bytes,
+            message_bytes_max: core.message_bytes_max,
+        }
+    }
+}
+
+impl Default for Admission {
+    fn default() -> Self {
+        let core = jet_core::Config::default();
+        Self { classes: core.classes, aging_ms: core.aging_ns / 1_000_000 }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let core = jet_core::Config::default();
+        Self {
+            peers: core.peers_max,
+            sessions: core.sessions_max,
+            messages: core.messages_max,
+            requests_per_peer: core.requests_per_peer,
+            credit_per_peer: core.credit_max,
+        }
+    }
+}
+
+impl Default for Session {
+    fn default() -> Self {
+        let core = jet_core::Config::default();
+        Self {
+            slots: core.session_slots,
+            messages: core.session_messages,
+            quarantine_ms: core.quarantine_ns / 1_000_000,
+        }
+    }
+}
+
+impl Default for Escape {
+    fn default() -> Self {
+        let Thresholds { safe_permille, danger_permille, hysteresis_permille } = Thresholds::default();
+        Self { safe_permille, danger_permille, hysteresis_permille }
+    }
+}
+
+impl Default for Reactor {
+    fn default() -> Self {
+        Self { cpu: None, spin_us_max: 50 }
+    }
+}
+
+impl Default for Nic {
+    fn default() -> Self {
+        Self { thread: NicThread::Auto, cpu: None }
+    }
+}
+
+impl Default for Shutdown {
+    fn default() -> Self {
+        Self { drain_ms: 10_000 }
+    }
+}
+
+/// Why a configuration is no good. Each says which key and what to write instead.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read the configuration {}: {source}", path.display())]
+    File {
+        /// Which file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// It is not TOML, has unknown keys, or values of the wrong type.
+    #[error("configuration: {0}")]
+    Toml(#[from] toml::de::Error),
+    /// `--set` is not `key=value`.
+    #[error("'--set {text}' is not SECTION.KEY=VALUE, as in --set pool.bytes=25165824")]
+    Override {
+        /// What was given.
+        text: String,
+    },
+    /// An address is none.
+    #[error("configuration: listen: {0}")]
+    Address(#[from] jet_fabric::AddressError),
+    /// There is nowhere to listen.
+    #[error(
+        "configuration: listen is empty; name at least one address, as in listen = [\"shm:/run/jet/nic.sock\"]"
+    )]
+    NoAddress,
+    /// A size is no multiple of the slab, or too large.
+    #[error("configuration: {key} = {bytes} must be a multiple of the 4096-byte slab, and below 4 GiB")]
+    Slabs {
+        /// Which key.
+        key: &'static str,
+        /// What it is.
+        bytes: u64,
+    },
+    /// The numbers do not fit each other.
+    #[error("configuration: {0}")]
+    Core(#[from] jet_core::ConfigError),
+}
+
+impl Config {
+    /// Reads a file (none: the defaults) and then overrides (`section.key=value`).
+    ///
+    /// # Errors
+    /// [`ConfigError`].
+    pub fn load(file: Option<&Path>, overrides: &[String]) -> Result<Self, ConfigError> {
+        let mut table = match file {
+            None => toml::Table::new(),
+            Some(path) => std::fs::read_to_string(path)
+                .map_err(|source| ConfigError::File { path: path.to_owned(), source })?
+                .parse::<toml::Table>()?,
+        };
+        for text in overrides {
+            set(&mut table, text)?;
+        }
+        let config: Self = table.try_into()?;
+        config.addresses()?;
+        config.core(1)?.check()?;
+        Ok(config)
+    }
+
+    /// The addresses to listen on.
+    ///
+    /// # Errors
+    /// [`ConfigError::Address`], [`ConfigError::NoAddress`].
+    pub fn addresses(&self) -> Result<Vec<Address>, ConfigError> {
+        if self.listen.is_empty() {
+            return Err(ConfigError::NoAddress);
+        }
+        Ok(self.listen.iter().map(|text| text.parse()).collect::<Result<_, _>>()?)
+    }
+
+    /// The receiver's part of it, for a NIC with so many scatter entries.
+    ///
+    /// # Errors
+    /// [`ConfigError::Slabs`].
+    pub fn core(&self, scatter_max: u32) -> Result<jet_core::Config, ConfigError> {
+        let slabs = |key, bytes: u64| match u32::try_from(bytes / SLAB_BYTES) {
+            Ok(slabs) if bytes.is_multiple_of(SLAB_BYTES) && bytes < 1 << 32 => Ok(slabs),
+            _ => Err(ConfigError::Slabs { key, bytes }),
+        };
+        Ok(jet_core::Config {
+            pool_slabs: slabs("pool.bytes", self.pool.bytes)?,
+            srq_slabs: slabs("pool.srq_bytes", self.pool.srq_bytes)?,
+            srq_floor_slabs: slabs("pool.srq_floor_bytes", self.pool.srq_floor_bytes)?,
+            srq_reserve_entries: self.pool.srq_reserve_entries,
+            fragment_bytes: slabs("read.fragment_bytes", self.read.fragment_bytes)?
+                .saturating_mul(jet_wire::SLAB_BYTES_U32),
+            reads_max: self.read.concurrency,
+            in_flight_bytes: self.read.in_flight_bytes,
+            scatter_max,
+            message_bytes_max: self.read.message_bytes_max,
+            classes: self.admission.classes,
+            aging_ns: self.admission.aging_ms.saturating_mul(1_000_000),
+            peers_max: self.limits.peers,
+            sessions_max: self.limits.sessions,
+            messages_max: self.limits.messages,
+            requests_per_peer: self.limits.requests_per_peer,
+            credit_max: self.limits.credit_per_peer,
+            session_slots: self.session.slots,
+            session_messages: self.session.messages,
+            quarantine_ns: self.session.quarantine_ms.saturating_mul(1_000_000),
+            thresholds: Thresholds {
+                safe_permille: self.escape.safe_permille,
+                danger_permille: self.escape.danger_permille,
+                hysteresis_permille: self.escape.hysteresis_permille,
+            },
+            ..jet_core::Config::default()
+        })
+    }
+}
+
+/// Puts `section.key=value` into the table; the value is TOML, or a bare word taken as text.
+fn set(table: &mut toml::Table, text: &str) -> Result<(), ConfigError> {
+    let malformed = || ConfigError::Override { text: text.to_owned() };
+    let (path, value) = text.split_once('=').ok_or_else(malformed)?;
+    let value = match format!("v = {value}").parse::<toml::Table>() {
+        Ok(mut parsed) => parsed.remove("v").ok_or_else(malformed)?,
+        Err(_) => toml::Value::String(value.to_owned()),
+    };
+    let mut keys: Vec<&str> = path.split('.').collect();
+    let last = keys.pop().filter(|key| !key.is_empty()).ok_or_else(malformed)?;
+    let mut place = table;
+    for key in keys {
+        let entry = place.entry(key).or_insert_with(|| toml::Value::Table(toml::Table::new()));
+        place = entry.as_table_mut().ok_or_else(malformed)?;
+    }
+    place.insert(last.to_owned(), value);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(overrides: &[&str]) -> Result<Config, ConfigError> {
+        Config::load(None, &overrides.iter().map(|&text| text.to_owned()).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn the_defaults_are_the_papers() {
+        let config = load(&[]).unwrap();
+        assert_eq!((config.pool.bytes, config.pool.srq_bytes), (12 << 20, 4 << 20));
+        assert_eq!((config.read.concurrency, config.read.in_flight_bytes), (32, 8 << 20));
+        assert_eq!(config.read.fragment_bytes, 256 << 10);
+    }
+
+    #[test]
+    fn what_is_printed_can_be_read() {
+        let printed = toml::to_string(&Config::default()).unwrap();
+        assert_eq!(printed.parse::<toml::Table>().unwrap().try_into::<Config>().unwrap(), Config::default());
+    }
+
+    #[test]
+    fn overrides_reach_into_sections() {
+        let config = load(&["pool.bytes=25165824", "listen=[\"tcp:127.0.0.1:0\"]", "reactor.cpu=1"]).unwrap();
+        assert_eq!((config.pool.bytes, config.reactor.cpu), (24 << 20, Some(1)));
+        assert_eq!(config.listen, ["tcp:127.0.0.1:0"]);
+    }
+
+    #[test]
+    fn what_cannot_be_says_what_to_write() {
+        for (given, named) in [
+            ("pool.bytez=1", "bytez"),
+            ("pool.bytes=5000", "pool.bytes"),
+            ("pool.bytes=8192", "pool_slabs"),
+            ("listen=[]", "listen"),
+            ("listen=[\"udp:x\"]", "tcp:host:port"),
+            ("read.concurrency=0", "reads_max"),
+            ("escape.danger_permille=900", "danger"),
+            ("nonsense", "SECTION.KEY=VALUE"),
+        ] {
+            let error = load(&[given]).unwrap_err().to_string();
+            assert!(error.contains(named), "{given}: {error}");
+        }
+        let missing = Config::load(Some(Path::new("/nonexistent.toml")), &[]).unwrap_err();
+        assert!(missing.to_string().contains("/nonexistent.toml"));
+    }
+}

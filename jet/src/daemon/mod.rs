@@ -1,0 +1,384 @@
+//! The daemon: one reactor thread for the data, one tokio runtime for everything else.
+
+pub mod config;
+mod control;
+mod reactor;
+pub mod status;
+
+pub use config::{Config, ConfigError};
+
+use config::{HugePages, NicThread};
+use control::ControlContext;
+use jet_core::Receiver;
+use jet_fabric::memory::{Pages, SharedMemory};
+use jet_fabric::nic::{Access, ListenError, Nic, RegisterError};
+use jet_fabric::soft::threaded::{Threaded, ThreadedOptions};
+use jet_fabric::soft::{SoftNic, SoftOptions};
+use jet_wire::message::HEADER_BYTES;
+use jet_wire::segment::SegmentShape;
+use reactor::{Command, CommandInbox, Commands, Epoll, Hands, PoolMemory, Reactor, ReactorOptions};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use tokio::net::UnixListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, oneshot};
+
+/// The daemon's arguments. What they set goes before the configuration file.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct DaemonArgs {
+    /// Configuration file (TOML); without one the defaults hold, which are the paper's
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Listen here instead of where the configuration says: shm:/path/nic.sock or tcp:host:port; may be repeated
+    #[arg(long, value_name = "ADDR")]
+    pub listen: Vec<String>,
+    /// Control socket instead of the configuration's [default: /run/jet/jetd.sock]
+    #[arg(long, value_name = "PATH")]
+    pub control_socket: Option<PathBuf>,
+    /// Set one key of the configuration, as in --set pool.bytes=25165824; may be repeated
+    #[arg(long, value_name = "SECTION.KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Print the configuration that would be used, as TOML, and exit
+    #[arg(long)]
+    pub print_config: bool,
+}
+
+/// Why the daemon did not start, or stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum DaemonError {
+    /// The configuration is no good.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Another daemon has the control socket.
+    #[error("a daemon is running already on {}; stop it, or give this one another --control-socket", path.display())]
+    Running {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// The control socket cannot be made.
+    #[error("cannot make the control socket {}: {source}; its directory must exist and be writable (as root: \
+             mkdir -p /run/jet), or choose another with --control-socket", path.display())]
+    ControlSocket {
+        /// The socket.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The NIC does not listen.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// The pool cannot be registered.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+    /// The pool cannot be had.
+    #[error("cannot get {bytes} bytes of memory for the pool: {source}")]
+    Pool {
+        /// Bytes asked for.
+        bytes: u64,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Huge pages were required and there are none.
+    #[error(
+        "pool.huge_pages = \"require\", but there are no {needed} free 2 MiB pages; \
+             reserve them (sysctl vm.nr_hugepages={needed}) or set it to \"auto\""
+    )]
+    HugePages {
+        /// Pages needed.
+        needed: u64,
+    },
+    /// The system refused something else.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What it said.
+        source: io::Error,
+    },
+    /// The reactor ended before it was told to.
+    #[error("the reactor stopped unexpectedly; its last words are above")]
+    Reactor,
+}
+
+fn system(what: &'static str) -> impl FnOnce(io::Error) -> DaemonError {
+    move |source| DaemonError::System { what, source }
+}
+
+impl DaemonArgs {
+    /// The configuration that these arguments mean.
+    ///
+    /// # Errors
+    /// [`ConfigError`].
+    pub fn load(&self) -> Result<Config, ConfigError> {
+        let mut config = Config::load(self.config.as_deref(), &self.set)?;
+        if !self.listen.is_empty() {
+            config.listen.clone_from(&self.listen);
+            config.addresses()?;
+        }
+        if let Some(path) = &self.control_socket {
+            config.control_socket.clone_from(path);
+        }
+        Ok(config)
+    }
+}
+
+/// Runs the daemon as its arguments say; errors go to standard error.
+pub fn run_from_args(args: &DaemonArgs) -> ExitCode {
+    let result = args.load().map_err(DaemonError::from).and_then(|config| {
+        if args.print_config {
+            let text = toml::to_string(&config).expect("a configuration is always TOML");
+            print!("{text}");
+            return Ok(());
+        }
+        run(&config)
+    });
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("jetd: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs the daemon until it is told to stop (SIGTERM, SIGINT, or a drain by the tool).
+///
+/// # Errors
+/// [`DaemonError`].
+pub fn run(config: &Config) -> Result<(), DaemonError> {
+    raise_descriptor_limit();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(system("cannot start the control plane"))?;
+    runtime.block_on(govern(config))
+}
+
+/// Everything but the data: starts the reactor, serves the control socket, ends both.
+async fn govern(config: &Config) -> Result<(), DaemonError> {
+    let mut terminate = signal(SignalKind::terminate()).map_err(system("cannot watch for SIGTERM"))?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(system("cannot watch for SIGINT"))?;
+    let listener = bind_control(&config.control_socket)?;
+    let _socket = RemoveOnDrop::new(&config.control_socket);
+    let (commands, inbox) = Commands::new().map_err(system("cannot make the command queue"))?;
+    let (drain, mut drains) = mpsc::channel(4);
+    let (ended, mut reactor_ended) = oneshot::channel();
+    let started = start_reactor(config, inbox, ended)?;
+    let context = Arc::new(ControlContext {
+        commands: Arc::clone(&commands),
+        pool: started.pool,
+        pool_slabs: started.pool_slabs,
+        shape: SegmentShape::new(config.session.slots, config.session.messages),
+        incarnation: started.incarnation,
+        drain,
+    });
+    eprintln!(
+        "jetd: listening on {}; control socket {}",
+        started.listen.join(", "),
+        config.control_socket.display()
+    );
+    let mut draining = false;
+    loop {
+        let deadline_ms = tokio::select! {
+            accepted = listener.accept() => {
+                match accepted {
+                    Ok((stream, _)) => drop(tokio::spawn(control::serve(Arc::clone(&context), stream))),
+                    Err(error) => {
+                        // Out of descriptors, most likely: let those that are open finish first.
+                        eprintln!("jetd: cannot accept a control connection: {error}");
+                        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                    }
+                }
+                continue;
+            }
+            _ = terminate.recv() => config.shutdown.drain_ms,
+            _ = interrupt.recv() => config.shutdown.drain_ms,
+            Some(deadline_ms) = drains.recv() => deadline_ms,
+            result = &mut reactor_ended => {
+                return match result {
+                    Ok(Ok(())) if draining => Ok(()),
+                    Ok(Err(source)) => Err(DaemonError::System { what: "the reactor cannot sleep", source }),
+                    _ => Err(DaemonError::Reactor),
+                };
+            }
+        };
+        if draining {
+            eprintln!("jetd: told twice; stopping at once");
+            return Ok(());
+        }
+        eprintln!("jetd: draining, for at most {} s", deadline_ms.div_ceil(1000));
+        draining = true;
+        if commands.send(Command::Drain { deadline_ms }).is_err() {
+            return Ok(());
+        }
+    }
+}
+
+struct Started {
+    pool: Arc<SharedMemory>,
+    pool_slabs: u32,
+    listen: Vec<String>,
+    incarnation: u64,
+}
+
+/// Makes the NIC that the configuration asks for, and starts the reactor on it.
+fn start_reactor(
+    config: &Config,
+    inbox: CommandInbox,
+    ended: oneshot::Sender<io::Result<()>>,
+) -> Result<Started, DaemonError> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threaded = match config.nic.thread {
+        NicThread::On => true,
+        NicThread::Off => false,
+        NicThread::Auto => cores > 2,
+    };
+    let peers = config.limits.peers;
+    let srq_entries = u32::try_from(config.pool.srq_bytes / jet_wire::SLAB_BYTES as u64).unwrap_or(u32::MAX);
+    let options = SoftOptions {
+        qps_max: peers + peers / 8 + 16,
+        srq_entries_max: srq_entries,
+        reads_max: config.read.concurrency,
+        reads_per_qp_max: config.read.concurrency,
+        // Every SRQ entry, every READ, and the few SENDs that each peer may have on the way.
+        completions: srq_entries + config.read.concurrency + peers.saturating_mul(8) + 64,
+        ..SoftOptions::default()
+    };
+    let nic = SoftNic::new(options).map_err(system("cannot make the software NIC"))?;
+    if threaded {
+        let nic = Threaded::new(
+            nic,
+            &ThreadedOptions {
+                cpu: config.nic.cpu,
+                sends_max: peers.saturating_mul(8) + 64,
+                ..ThreadedOptions::default()
+            },
+        )
+        .map_err(system("cannot start the NIC's thread"))?;
+        launch(config, nic, true, inbox, ended)
+    } else {
+        launch(config, nic, false, inbox, ended)
+    }
+}
+
+/// Gives the NIC its memory, lets it listen, and starts the reactor's thread.
+fn launch<N: Nic + 'static>(
+    config: &Config,
+    mut nic: N,
+    nic_thread: bool,
+    inbox: CommandInbox,
+    ended: oneshot::Sender<io::Result<()>>,
+) -> Result<Started, DaemonError> {
+    let core = config.core(nic.limits().scatter_max)?;
+    let pool = pool_memory(config)?;
+    let header_bytes = core.srq_slabs as usize * HEADER_BYTES;
+    let headers = SharedMemory::new("jet-headers", header_bytes, false)
+        .map(Arc::new)
+        .map_err(system("cannot get memory for the header area"))?;
+    let pool_key = nic.register(&pool, Access::LocalWrite)?;
+    let headers_key = nic.register(&headers, Access::LocalWrite)?;
+    pool.seal_future_writes()
+        .map_err(system("cannot seal the pool against writing (Linux 5.1 or later is needed)"))?;
+    let mut listen = Vec::new();
+    for address in config.addresses()? {
+        listen.push(nic.listen(&address)?.to_string());
+    }
+    let incarnation = incarnation().map_err(system("cannot get random bytes"))?;
+    let receiver = Receiver::new(core, incarnation).map_err(ConfigError::from)?;
+    let epoll = Epoll::new(&nic.wait_fd(), &inbox.bell).map_err(system("cannot make an epoll"))?;
+    let memory = PoolMemory { pool: Arc::clone(&pool), headers, pool_key, headers_key };
+    let hands = Hands::new(nic, memory, &core, epoll);
+    let options = ReactorOptions {
+        cpu: config.reactor.cpu,
+        spin_ns_max: config.reactor.spin_us_max.saturating_mul(1000),
+        incarnation,
+        listen: listen.clone(),
+        pages: if pool.pages() == Pages::Huge { "huge" } else { "small" },
+        nic_thread,
+    };
+    std::thread::Builder::new()
+        .name("jet-reactor".into())
+        .spawn(move || {
+            let result = Reactor::new(receiver, hands, inbox, options).run();
+            // The control plane is gone only when the process is about to be.
+            let _ = ended.send(result);
+        })
+        .map_err(system("cannot start the reactor's thread"))?;
+    Ok(Started { pool, pool_slabs: core.pool_slabs, listen, incarnation })
+}
+
+fn pool_memory(config: &Config) -> Result<Arc<SharedMemory>, DaemonError> {
+    let bytes = config.pool.bytes;
+    let failed = |source| DaemonError::Pool { bytes, source };
+    let wanted = usize::try_from(bytes).map_err(|_| failed(io::ErrorKind::OutOfMemory.into()))?;
+    let pool =
+        SharedMemory::new("jet-pool", wanted, config.pool.huge_pages != HugePages::Off).map_err(failed)?;
+    if config.pool.huge_pages == HugePages::Require && pool.pages() != Pages::Huge {
+        return Err(DaemonError::HugePages { needed: bytes.div_ceil(2 << 20) });
+    }
+    Ok(Arc::new(pool))
+}
+
+fn incarnation() -> io::Result<u64> {
+    let mut bytes = [0u8; 8];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+/// Each sender over `shm:` costs two descriptors; take as many as the system allows.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current != maximum {
+        // Where this fails the limit stays; running out of descriptors is reported when it happens.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+    }
+}
+
+/// Listens on the control socket: replaces a dead daemon's, respects a living one's.
+fn bind_control(path: &Path) -> Result<UnixListener, DaemonError> {
+    let failed = |source| DaemonError::ControlSocket { path: path.to_owned(), source };
+    if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
+        std::fs::create_dir_all(directory).map_err(failed)?;
+    }
+    match std::os::unix::net::UnixStream::connect(path) {
+        Ok(_) => return Err(DaemonError::Running { path: path.to_owned() }),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path).map_err(failed)?;
+        }
+        Err(_) => {}
+    }
+    let listener = UnixListener::bind(path).map_err(failed)?;
+    // Whoever may connect may read every message in the pool: the owner and the group.
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660)).map_err(failed)?;
+    Ok(listener)
+}
+
+/// Removes the control socket at the end, if it is still ours.
+struct RemoveOnDrop {
+    path: PathBuf,
+    inode: Option<u64>,
+}
+
+impl RemoveOnDrop {
+    fn new(path: &Path) -> Self {
+        Self { path: path.to_owned(), inode: inode(path) }
+    }
+}
+
+fn inode(path: &Path) -> Option<u64> {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::symlink_metadata(path).ok().map(|metadata| metadata.ino())
+}
+
+impl Drop for RemoveOnDrop {
+    fn drop(&mut self) {
+        if self.inode.is_some() && inode(&self.path) == self.inode {
+            // Gone already is as good.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}

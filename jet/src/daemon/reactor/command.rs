@@ -1,0 +1,112 @@
+//! What the control plane asks of the reactor. Bounded, rare, and never waited for by the reactor.
+
+use crate::daemon::status::Status;
+use crossbeam_queue::ArrayQueue;
+use jet_core::{OpenError, SessionEnd, SessionId};
+use jet_fabric::memory::SharedMemory;
+use jet_fabric::unix::Doorbell;
+use jet_wire::message::hello::AppName;
+use jet_wire::segment::DaemonEnd;
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+/// Commands that may wait for the reactor.
+const COMMANDS: usize = 256;
+
+/// A session in the making: all that the control plane prepared, so that the reactor allocates nothing for it.
+pub struct NewSession {
+    /// The application's name.
+    pub app: AppName,
+    /// Its class.
+    pub class: u8,
+    /// The daemon's end of the segment.
+    pub segment: DaemonEnd,
+    /// The segment's mapping, which the end points into.
+    pub memory: Arc<SharedMemory>,
+    /// The daemon's end of the doorbell.
+    pub doorbell: Doorbell,
+    /// Hears why the session ended, unless the control plane ended it.
+    pub ended: oneshot::Sender<SessionEnd>,
+}
+
+/// A session that stands: its number, and a ticket that no other session ever has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionTicket {
+    /// The number.
+    pub session: SessionId,
+    /// The ticket.
+    pub ticket: u64,
+}
+
+/// One command.
+pub enum Command {
+    /// Register an application.
+    Open {
+        /// What was prepared.
+        new: Box<NewSession>,
+        /// The answer.
+        reply: oneshot::Sender<Result<SessionTicket, OpenError>>,
+    },
+    /// Its connection or process is gone.
+    Close {
+        /// Which.
+        ticket: SessionTicket,
+    },
+    /// Tell how things stand.
+    Status {
+        /// The answer.
+        reply: oneshot::Sender<Box<Status>>,
+    },
+    /// Take nothing new, finish what there is, stop.
+    Drain {
+        /// Stop anyway after so long.
+        deadline_ms: u64,
+    },
+}
+
+/// The way from the control plane to the reactor.
+pub struct Commands {
+    queue: ArrayQueue<Command>,
+    bell: Doorbell,
+}
+
+/// The reactor's end.
+pub struct CommandInbox {
+    shared: Arc<Commands>,
+    /// What the other bell rings.
+    pub bell: Doorbell,
+}
+
+impl Commands {
+    /// Both ends.
+    ///
+    /// # Errors
+    /// What the system says; out of file descriptors.
+    pub fn new() -> std::io::Result<(Arc<Self>, CommandInbox)> {
+        let (ours, theirs) = Doorbell::pair()?;
+        let shared = Arc::new(Self { queue: ArrayQueue::new(COMMANDS), bell: ours });
+        Ok((Arc::clone(&shared), CommandInbox { shared, bell: theirs }))
+    }
+
+    /// Gives the reactor a command; it comes back where too many wait.
+    ///
+    /// # Errors
+    /// The command itself.
+    pub fn send(&self, command: Command) -> Result<(), Command> {
+        self.queue.push(command)?;
+        self.bell.ring();
+        Ok(())
+    }
+}
+
+impl CommandInbox {
+    /// The next command.
+    pub fn take(&self) -> Option<Command> {
+        self.shared.queue.pop()
+    }
+
+    /// Whether any waits.
+    pub fn is_empty(&self) -> bool {
+        self.shared.queue.is_empty()
+    }
+}

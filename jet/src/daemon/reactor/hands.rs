@@ -1,0 +1,300 @@
+//! Carries out what the receiver says: posts to the NIC, writes to sessions' rings.
+
+use super::command::NewSession;
+use super::epoll::Epoll;
+use jet_core::pool::Run;
+use jet_core::{Effects, PeerId, ReadId, Remote, SessionEnd, SessionId};
+use jet_fabric::memory::SharedMemory;
+use jet_fabric::nic::{MemoryKey, Nic, Payload, Qp, ReadRequest, SendRequest, Sge, SrqEntry};
+use jet_wire::message::{HEADER_BYTES, HeaderBytes};
+use jet_wire::segment::{DELIVERY_USER_HEADER_MAX, DaemonEnd, Delivery, Place};
+use jet_wire::{SLAB_BYTES, SLAB_BYTES_U32};
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+const HEADER_BYTES_U32: u32 = 128;
+const _: () = assert!(HEADER_BYTES_U32 as usize == HEADER_BYTES);
+
+/// One application as the driver knows it.
+pub struct AppSession {
+    /// Its end of the segment.
+    pub segment: DaemonEnd,
+    /// Where its releases wake us, and our deliveries wake it.
+    pub doorbell: jet_fabric::unix::Doorbell,
+    /// Tells it from earlier ones of the same number.
+    pub ticket: u64,
+    /// Delivered to since the last publish.
+    dirty: bool,
+    ended: Option<oneshot::Sender<SessionEnd>>,
+    /// Keeps the segment mapped.
+    _memory: Arc<SharedMemory>,
+}
+
+/// The memory that the NIC fills.
+pub struct PoolMemory {
+    /// Slabs.
+    pub pool: Arc<SharedMemory>,
+    /// Header areas, one an SRQ entry.
+    pub headers: Arc<SharedMemory>,
+    /// Their keys.
+    pub pool_key: MemoryKey,
+    /// Their keys.
+    pub headers_key: MemoryKey,
+}
+
+/// The receiver's hands.
+pub struct Hands<N: Nic> {
+    /// The NIC.
+    pub nic: N,
+    memory: PoolMemory,
+    qps: Box<[Option<Qp>]>,
+    /// Peer by the QP's index, with the QP's generation.
+    peers: Box<[Option<(u32, PeerId)>]>,
+    sessions: Box<[Option<AppSession>]>,
+    open: Vec<u32>,
+    dirty: Vec<u32>,
+    faulted: Vec<SessionId>,
+    unposted_reads: Vec<ReadId>,
+    entry_slabs: Box<[u32]>,
+    scatter: Vec<Sge>,
+    /// What the reactor sleeps on.
+    pub epoll: Epoll,
+    next_ticket: u64,
+}
+
+impl<N: Nic> Hands<N> {
+    /// For a receiver of this configuration.
+    pub fn new(nic: N, memory: PoolMemory, config: &jet_core::Config, epoll: Epoll) -> Self {
+        let qps = nic.limits().qps_max;
+        Self {
+            nic,
+            memory,
+            qps: vec![None; config.peers_max as usize].into(),
+            peers: vec![None; qps as usize].into(),
+            sessions: (0..config.sessions_max).map(|_| None).collect(),
+            open: Vec::with_capacity(config.sessions_max as usize),
+            dirty: Vec::with_capacity(config.sessions_max as usize),
+            faulted: Vec::with_capacity(config.sessions_max as usize),
+            unposted_reads: Vec::with_capacity(config.reads_max as usize),
+            entry_slabs: vec![0; config.srq_slabs as usize].into(),
+            scatter: Vec::with_capacity(config.scatter_max as usize),
+            epoll,
+            next_ticket: 1,
+        }
+    }
+
+    /// The peer of a QP.
+    pub fn peer(&self, qp: Qp) -> Option<PeerId> {
+        let (generation, peer) = (*self.peers.get(qp.index as usize)?)?;
+        (generation == qp.generation).then_some(peer)
+    }
+
+    /// From now on this QP is this peer.
+    pub fn bind(&mut self, qp: Qp, peer: PeerId) {
+        self.peers[qp.index as usize] = Some((qp.generation, peer));
+        self.qps[peer.0 as usize] = Some(qp);
+    }
+
+    /// This QP is gone.
+    pub fn unbind(&mut self, qp: Qp) -> Option<PeerId> {
+        let peer = self.peer(qp)?;
+        self.peers[qp.index as usize] = None;
+        self.qps[peer.0 as usize] = None;
+        Some(peer)
+    }
+
+    /// Peers that are bound to a QP.
+    pub fn bound(&self) -> usize {
+        self.qps.iter().flatten().count()
+    }
+
+    /// The header and the payload of an arrival.
+    pub fn arrived(&self, entry: u32, payload_bytes: u32) -> (&HeaderBytes, &[u8]) {
+        let slab = self.entry_slabs[entry as usize] as usize;
+        let bytes = payload_bytes.min(SLAB_BYTES_U32) as usize;
+        // SAFETY: the entry was posted with these places, which lie within the two mappings that `self` keeps; it is
+        // completed, so the NIC no longer writes there until it is posted again, which needs `&mut self`. Applications
+        // map the pool read-only and the header area not at all. Header areas are 128 bytes each in page-aligned memory.
+        unsafe {
+            let header =
+                &*self.memory.headers.base().add(entry as usize * HEADER_BYTES).cast::<HeaderBytes>();
+            let payload = std::slice::from_raw_parts(self.memory.pool.base().add(slab * SLAB_BYTES), bytes);
+            (header, payload)
+        }
+    }
+
+    /// Lets an application in under the number that the receiver gave it.
+    ///
+    /// # Errors
+    /// What the system says about watching its doorbell.
+    pub fn attach(&mut self, session: SessionId, new: NewSession) -> std::io::Result<u64> {
+        self.epoll.add_session(&new.doorbell, session.0)?;
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        self.sessions[session.0 as usize] = Some(AppSession {
+            segment: new.segment,
+            doorbell: new.doorbell,
+            ticket,
+            dirty: false,
+            ended: Some(new.ended),
+            _memory: new.memory,
+        });
+        self.open.push(session.0);
+        Ok(ticket)
+    }
+
+    /// The number of the n-th open session.
+    pub fn open_session(&self, position: usize) -> Option<SessionId> {
+        self.open.get(position).map(|&session| SessionId(session))
+    }
+
+    /// An open session.
+    pub fn session(&mut self, session: SessionId) -> Option<&mut AppSession> {
+        self.sessions[session.0 as usize].as_mut()
+    }
+
+    /// A session whose delivery ring turned out to be broken.
+    pub fn take_faulted(&mut self) -> Option<SessionId> {
+        self.faulted.pop()
+    }
+
+    /// A READ that could not be posted.
+    pub fn take_unposted_read(&mut self) -> Option<ReadId> {
+        self.unposted_reads.pop()
+    }
+
+    /// Shows applications what was delivered and wakes those that sleep; rings the NIC's doorbell.
+    pub fn publish(&mut self) {
+        while let Some(session) = self.dirty.pop() {
+            let Some(app) = self.sessions[session as usize].as_mut() else { continue };
+            app.dirty = false;
+            app.segment.deliveries.publish();
+            if app.segment.deliveries.wake_needed() {
+                app.doorbell.ring();
+            }
+        }
+        self.nic.flush();
+    }
+
+    /// Every session says "about to sleep". `false`: one of them has releases waiting.
+    pub fn prepare_sleep(&mut self) -> bool {
+        for position in 0..self.open.len() {
+            let session = self.open[position] as usize;
+            let Some(app) = self.sessions[session].as_mut() else { continue };
+            if !app.segment.releases.prepare_sleep() {
+                self.wake_up(position);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Takes "about to sleep" back for the first so many sessions.
+    pub fn wake_up(&mut self, sessions: usize) {
+        for position in 0..sessions.min(self.open.len()) {
+            if let Some(app) = self.sessions[self.open[position] as usize].as_mut() {
+                app.segment.releases.awake();
+            }
+        }
+    }
+
+    /// Open sessions.
+    pub fn open_count(&self) -> usize {
+        self.open.len()
+    }
+
+    fn sge(&self, run: Run, bytes: u32) -> Sge {
+        Sge { key: self.memory.pool_key, offset: u64::from(run.first) * SLAB_BYTES as u64, bytes }
+    }
+}
+
+impl<N: Nic> Effects for Hands<N> {
+    fn post_srq(&mut self, entry: u32, slab: u32) {
+        self.entry_slabs[entry as usize] = slab;
+        let header = Sge {
+            key: self.memory.headers_key,
+            offset: u64::from(entry) * u64::from(HEADER_BYTES_U32),
+            bytes: HEADER_BYTES_U32,
+        };
+        let payload = self.sge(Run { first: slab, count: 1 }, SLAB_BYTES_U32);
+        let posted = self.nic.post_srq(SrqEntry { id: entry, header, payload: Some(payload) });
+        posted.expect("the NIC's SRQ has room for every entry, and both regions are registered");
+    }
+
+    fn post_read(&mut self, peer: PeerId, read: ReadId, remote: Remote, bytes: u32, runs: &[Run]) {
+        self.scatter.clear();
+        let mut left = bytes;
+        for &run in runs {
+            let part = left.min(run.count * SLAB_BYTES_U32);
+            let sge = self.sge(run, part);
+            self.scatter.push(sge);
+            left -= part;
+        }
+        let request = ReadRequest {
+            id: u64::from(read.0),
+            address: remote.address,
+            key: remote.key,
+            scatter: &self.scatter,
+        };
+        let posted = self.qps[peer.0 as usize].map(|qp| self.nic.post_read(qp, request));
+        // A stale QP: its end is on the way, and the receiver hears of this READ before it.
+        if !matches!(posted, Some(Ok(()))) {
+            self.unposted_reads.push(read);
+        }
+    }
+
+    fn send(&mut self, peer: PeerId, header: &HeaderBytes) {
+        if let Some(qp) = self.qps[peer.0 as usize] {
+            // A stale QP has nobody to hear it; its end is on the way. The queue is never full: the receiver keeps
+            // fewer SENDs on the way than it holds.
+            let _ =
+                self.nic.post_send(qp, SendRequest { id: u64::from(peer.0), header, payload: Payload::None });
+        }
+    }
+
+    fn disconnect(&mut self, peer: PeerId) {
+        if let Some(qp) = self.qps[peer.0 as usize] {
+            self.nic.disconnect(qp);
+        }
+    }
+
+    fn deliver(&mut self, session: SessionId, delivery: &Delivery, user_header: &[u8]) {
+        let Some(app) = self.sessions[session.0 as usize].as_mut() else { return };
+        if user_header.len() > DELIVERY_USER_HEADER_MAX {
+            app.segment.write_user_header(delivery.message, user_header);
+        }
+        if delivery.bytes > 0 || delivery.kind == jet_wire::segment::delivery_kind::SLICES {
+            let slot = app.segment.slot(delivery.slot).expect("the receiver's slots are the segment's");
+            slot.publish(delivery.slot_generation(), Place { slab: delivery.slab, escaped: false });
+        }
+        // Slots bound what an honest application can have unread, so a full ring is as broken as a wild index.
+        if app.segment.deliveries.push(*delivery).is_err() && !self.faulted.contains(&session) {
+            self.faulted.push(session);
+        }
+        if !app.dirty {
+            app.dirty = true;
+            self.dirty.push(session.0);
+        }
+    }
+
+    fn close_session(&mut self, session: SessionId, end: SessionEnd) {
+        self.open.retain(|&open| open != session.0);
+        if let Some(mut app) = self.sessions[session.0 as usize].take() {
+            self.epoll.remove(&app.doorbell);
+            if let Some(ended) = app.ended.take() {
+                // Nobody listens where the control plane itself ended the session.
+                let _ = ended.send(end);
+            }
+        }
+    }
+
+    fn crc32c(&mut self, crc: u32, slab: u32, bytes: u32) -> u32 {
+        // SAFETY: the receiver asks about slabs that a completed request filled and that are not posted; runs lie
+        // within the pool, which `self` keeps mapped and nobody else can write.
+        let data = unsafe {
+            let start = self.memory.pool.base().add(slab as usize * SLAB_BYTES);
+            std::slice::from_raw_parts(start, bytes as usize)
+        };
+        crc32c::crc32c_append(crc, data)
+    }
+}

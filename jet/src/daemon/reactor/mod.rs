@@ -1,0 +1,231 @@
+//! The reactor: one thread that polls the NIC, the applications' release rings and the command queue, tells the
+//! receiver, and carries out what it says. Nothing on its message path allocates, locks or makes a system call while
+//! there is work.
+
+mod command;
+mod epoll;
+mod hands;
+mod turn;
+
+pub use command::{Command, CommandInbox, Commands, NewSession, SessionTicket};
+pub use epoll::Epoll;
+pub use hands::{Hands, PoolMemory};
+
+use super::status::{
+    FaultStatus, MessageStatus, PEERS_SHOWN, PeerStatus, PoolStatus, ReadStatus, SessionStatus, Status,
+    pressure_word,
+};
+use jet_core::{PeerId, Receiver, SessionId};
+use jet_fabric::nic::Nic;
+use std::io;
+use std::time::Instant;
+
+/// What a reactor is made with besides its parts.
+#[derive(Clone, Debug)]
+pub struct ReactorOptions {
+    /// The core that it is pinned to.
+    pub cpu: Option<usize>,
+    /// The longest that it spins before it sleeps.
+    pub spin_ns_max: u64,
+    /// Tells this start of the daemon from others.
+    pub incarnation: u64,
+    /// Where the NIC listens.
+    pub listen: Vec<String>,
+    /// The pool's pages.
+    pub pages: &'static str,
+    /// Whether the NIC has its own thread.
+    pub nic_thread: bool,
+}
+
+/// How long peers may take to hear the farewell at the end of a drain.
+const FAREWELL_NS: u64 = 1_500_000_000;
+
+/// Where a drain stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Drain {
+    Not,
+    /// Messages are being finished.
+    Finishing {
+        deadline_ns: u64,
+    },
+    /// Peers are being told goodbye.
+    Leaving {
+        deadline_ns: u64,
+    },
+}
+
+/// The receiver, its hands and its clock.
+pub struct Reactor<N: Nic> {
+    receiver: Receiver,
+    hands: Hands<N>,
+    commands: CommandInbox,
+    options: ReactorOptions,
+    started: Instant,
+    drain: Drain,
+    spin_ns: u64,
+}
+
+impl<N: Nic> Reactor<N> {
+    /// A reactor that has not started.
+    pub fn new(receiver: Receiver, hands: Hands<N>, commands: CommandInbox, options: ReactorOptions) -> Self {
+        let spin_ns = options.spin_ns_max;
+        Self { receiver, hands, commands, options, started: Instant::now(), drain: Drain::Not, spin_ns }
+    }
+
+    /// Runs until a drain is over.
+    ///
+    /// # Errors
+    /// What the system says about sleeping: there is no going on without it.
+    pub fn run(mut self) -> io::Result<()> {
+        if let Some(cpu) = self.options.cpu {
+            core_affinity::set_for_current(core_affinity::CoreId { id: cpu });
+        }
+        let now_ns = self.now_ns();
+        self.receiver.start(now_ns, &mut self.hands);
+        self.hands.nic.flush();
+        let mut idle_since_ns = None;
+        let mut idle_turns = 0u32;
+        loop {
+            let now_ns = self.now_ns();
+            if self.turn(now_ns) {
+                if idle_since_ns.take().is_some() && idle_turns > 0 {
+                    // Spinning paid off.
+                    self.spin_ns = (self.spin_ns * 2).min(self.options.spin_ns_max);
+                }
+                idle_turns = 0;
+                continue;
+            }
+            if self.drain_is_over(now_ns) {
+                return Ok(());
+            }
+            let idle_ns = now_ns - *idle_since_ns.get_or_insert(now_ns);
+            if idle_ns < self.spin_ns {
+                idle_turns += 1;
+                if idle_turns.is_multiple_of(YIELD_EVERY) {
+                    // Both ends may share this core.
+                    rustix::thread::sched_yield();
+                } else {
+                    std::hint::spin_loop();
+                }
+                continue;
+            }
+            self.spin_ns = (self.spin_ns / 2).max(SPIN_NS_MIN.min(self.options.spin_ns_max));
+            (idle_since_ns, idle_turns) = (None, 0);
+            self.sleep(now_ns)?;
+        }
+    }
+
+    fn now_ns(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    fn sleep(&mut self, now_ns: u64) -> io::Result<()> {
+        let tick_ns = self.receiver.next_tick_ns().map(|tick| tick.saturating_sub(now_ns).max(1));
+        let drain_ns = (self.drain != Drain::Not).then_some(DRAIN_LOOK_NS);
+        let span_ns = match (tick_ns, drain_ns) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        if !self.hands.prepare_sleep() {
+            return Ok(());
+        }
+        let sessions = self.hands.open_count();
+        if !self.commands.is_empty() || !self.hands.nic.arm() {
+            self.hands.wake_up(sessions);
+            return Ok(());
+        }
+        let mut rung = [None; 64];
+        let mut count = 0;
+        self.hands.epoll.sleep(span_ns, |woken| {
+            if count < rung.len() {
+                rung[count] = Some(woken);
+                count += 1;
+            }
+        })?;
+        self.hands.wake_up(sessions);
+        for woken in rung.into_iter().flatten() {
+            match woken {
+                epoll::Woken::Commands => {
+                    self.commands.bell.clear();
+                }
+                epoll::Woken::Session(session) => self.silence(SessionId(session)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the rings of a session's doorbell. A closed one is not watched any more: the control plane sees the same
+    /// hang-up and closes the session.
+    fn silence(&mut self, session: SessionId) {
+        let Some(app) = self.hands.session(session) else { return };
+        if app.doorbell.clear() == jet_fabric::unix::Rung::Closed {
+            let doorbell = std::os::fd::AsFd::as_fd(&app.doorbell).try_clone_to_owned();
+            if let Ok(doorbell) = doorbell {
+                self.hands.epoll.remove(&doorbell);
+            }
+        }
+    }
+
+    fn drain_is_over(&mut self, now_ns: u64) -> bool {
+        match self.drain {
+            Drain::Not => false,
+            Drain::Finishing { deadline_ns } => {
+                if now_ns >= deadline_ns || self.receiver.is_drained() {
+                    self.receiver.disconnect_all(&mut self.hands);
+                    self.hands.publish();
+                    self.drain = Drain::Leaving { deadline_ns: now_ns + FAREWELL_NS };
+                }
+                false
+            }
+            Drain::Leaving { deadline_ns } => now_ns >= deadline_ns || self.hands.bound() == 0,
+        }
+    }
+
+    fn status(&self) -> Box<Status> {
+        let stats = self.receiver.stats();
+        let config = self.receiver.config();
+        let sessions = (0..config.sessions_max)
+            .filter_map(|n| Some(SessionStatus::new(n, &self.receiver.session_stats(SessionId(n))?)))
+            .collect();
+        let peers = (0..config.peers_max)
+            .filter_map(|n| {
+                let peer = self.receiver.peer_stats(PeerId(n))?;
+                Some(PeerStatus {
+                    peer: n,
+                    sender: format!("{:016x}", peer.sender),
+                    app: peer.app.to_string(),
+                    arrived: peer.arrived,
+                    credit: peer.credit,
+                    unfinished: peer.unfinished,
+                })
+            })
+            .take(PEERS_SHOWN)
+            .collect();
+        Box::new(Status {
+            version: env!("CARGO_PKG_VERSION"),
+            pid: std::process::id(),
+            incarnation: self.options.incarnation,
+            uptime_ms: self.now_ns() / 1_000_000,
+            draining: self.receiver.is_draining(),
+            listen: self.options.listen.clone(),
+            pressure: pressure_word(stats.pressure),
+            nic_thread: self.options.nic_thread,
+            pool: PoolStatus::new(&stats, self.options.pages),
+            reads: ReadStatus::new(&stats),
+            messages: MessageStatus::new(&stats),
+            ends: stats.ends.into(),
+            faults: FaultStatus { peers: stats.peer_faults, sessions: stats.session_faults },
+            nic: self.hands.nic.counters().into(),
+            sessions,
+            peers,
+            peer_count: stats.peers,
+        })
+    }
+}
+
+/// The least that a reactor which may spin spins.
+const SPIN_NS_MIN: u64 = 2_000;
+/// Idle turns between two yields.
+const YIELD_EVERY: u32 = 8;
+/// Between two looks at a drain's progress.
+const DRAIN_LOOK_NS: u64 = 5_000_000;

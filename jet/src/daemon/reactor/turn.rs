@@ -1,0 +1,216 @@
+//! One turn of the reactor: everything that waits, a bounded amount of each.
+
+use super::command::{Command, NewSession, SessionTicket};
+use super::{Drain, Reactor};
+use jet_core::{Arrival, OpenError, ReadId, ReleaseError};
+use jet_fabric::nic::{Completion, Event, Nic, PrivateData, Qp, Status, Work};
+use jet_wire::message::hello::{Hello, HelloError, Refusal};
+
+/// Completions taken in one turn.
+const COMPLETIONS: usize = 64;
+/// Release entries of one session taken in one turn.
+const RELEASES: usize = 128;
+
+const NOTHING: Completion =
+    Completion { qp: Qp { index: 0, generation: 0 }, work: Work::Send { id: 0 }, status: Status::Success };
+
+impl<N: Nic> Reactor<N> {
+    /// `false`: there was nothing to do.
+    pub(super) fn turn(&mut self, now_ns: u64) -> bool {
+        let mut worked = self.poll_nic(now_ns);
+        worked |= self.poll_releases(now_ns);
+        while let Some(command) = self.commands.take() {
+            self.obey(now_ns, command);
+            worked = true;
+        }
+        let due = self.receiver.next_tick_due(now_ns);
+        if due {
+            self.receiver.handle_tick(now_ns, &mut self.hands);
+        }
+        if worked || due {
+            self.receiver.flush(now_ns, &mut self.hands);
+            self.mend(now_ns);
+            self.hands.publish();
+        }
+        worked
+    }
+
+    fn poll_nic(&mut self, now_ns: u64) -> bool {
+        let mut completions = [NOTHING; COMPLETIONS];
+        let count = self.hands.nic.poll(&mut completions);
+        for completion in &completions[..count] {
+            self.complete(now_ns, completion);
+        }
+        let mut worked = count > 0;
+        // A connection's end comes after its last completion was polled.
+        while let Some(event) = self.hands.nic.poll_event() {
+            self.connection(event);
+            worked = true;
+        }
+        worked
+    }
+
+    #[inline]
+    fn complete(&mut self, now_ns: u64, completion: &Completion) {
+        let ok = completion.status == Status::Success;
+        match completion.work {
+            Work::Receive { entry, payload_bytes } => {
+                let Some(peer) = self.hands.peer(completion.qp).filter(|_| ok) else {
+                    self.receiver.handle_receive_failed(entry);
+                    return;
+                };
+                let (header, payload) = self.hands.arrived(entry, payload_bytes);
+                // The receiver may post and deliver meanwhile, but never this entry or this slab: both are its own
+                // until it gives them back, so they are copied out (128 bytes) or not written (the slab).
+                let header = *header;
+                let payload: *const [u8] = payload;
+                // SAFETY: as in `Hands::arrived`: the slab is not posted again before `flush`, and nobody else can
+                // write it; the receiver looks at it only during this call.
+                let payload = unsafe { &*payload };
+                let arrival = Arrival { peer, entry, header: &header, payload };
+                self.receiver.handle_receive(now_ns, arrival, &mut self.hands);
+            }
+            Work::Read { id } => {
+                let refused = completion.status == Status::RemoteAccess;
+                let read = ReadId(u32::try_from(id).expect("a READ's id is its index"));
+                self.receiver.handle_read_done(now_ns, read, ok, refused, &mut self.hands);
+            }
+            Work::Send { .. } => {
+                if let Some(peer) = self.hands.peer(completion.qp) {
+                    self.receiver.handle_sent(peer);
+                }
+            }
+            Work::SrqFlush { entry } => self.receiver.handle_receive_failed(entry),
+        }
+    }
+
+    fn connection(&mut self, event: Event) {
+        match event {
+            Event::ConnectRequest { qp, private_data } => self.welcome(qp, &private_data),
+            Event::Connected { .. } => {}
+            Event::Rejected { qp, .. } | Event::Disconnected { qp, .. } => {
+                if let Some(peer) = self.hands.unbind(qp) {
+                    self.receiver.handle_peer_lost(peer, &mut self.hands);
+                }
+            }
+        }
+    }
+
+    fn welcome(&mut self, qp: Qp, private_data: &PrivateData) {
+        let joined = match Hello::decode(private_data.as_slice()) {
+            Ok(hello) => self.receiver.handle_hello(&hello),
+            Err(HelloError::Version { .. }) => Err(Refusal::Version),
+            Err(_) => Err(Refusal::Malformed),
+        };
+        match joined {
+            Ok(joined) => {
+                self.hands.bind(qp, joined.peer);
+                let answer = PrivateData::new(&joined.welcome.encode()).expect("a welcome fits private data");
+                if self.hands.nic.accept(qp, &answer).is_err() {
+                    self.hands.unbind(qp);
+                    self.receiver.handle_peer_lost(joined.peer, &mut self.hands);
+                }
+            }
+            Err(refusal) => {
+                let answer = PrivateData::new(&refusal.encode()).expect("a refusal fits private data");
+                self.hands.nic.reject(qp, &answer);
+            }
+        }
+    }
+
+    fn poll_releases(&mut self, now_ns: u64) -> bool {
+        let mut worked = false;
+        let mut position = 0;
+        while let Some(session) = self.hands.open_session(position) {
+            for _ in 0..RELEASES {
+                let Some(app) = self.hands.session(session) else { break };
+                match app.segment.releases.pop() {
+                    Ok(Some(release)) => {
+                        worked = true;
+                        // An error has closed the session; it is counted, and the application is told.
+                        let _ = self.receiver.handle_release(now_ns, session, release, &mut self.hands);
+                    }
+                    Ok(None) => break,
+                    Err(_) => {
+                        worked = true;
+                        self.receiver.handle_session_fault(
+                            now_ns,
+                            session,
+                            ReleaseError::Ring,
+                            &mut self.hands,
+                        );
+                    }
+                }
+            }
+            if let Some(app) = self.hands.session(session) {
+                app.segment.releases.advance();
+            }
+            // A session that was closed made room for the next at the same position.
+            if self.hands.open_session(position) == Some(session) {
+                position += 1;
+            }
+        }
+        worked
+    }
+
+    /// What the hands could not carry out comes back to the receiver.
+    fn mend(&mut self, now_ns: u64) {
+        loop {
+            let mut mended = false;
+            while let Some(read) = self.hands.take_unposted_read() {
+                self.receiver.handle_read_done(now_ns, read, false, false, &mut self.hands);
+                mended = true;
+            }
+            while let Some(session) = self.hands.take_faulted() {
+                self.receiver.handle_session_fault(now_ns, session, ReleaseError::Ring, &mut self.hands);
+                mended = true;
+            }
+            if !mended {
+                return;
+            }
+            self.receiver.flush(now_ns, &mut self.hands);
+        }
+    }
+
+    fn obey(&mut self, now_ns: u64, command: Command) {
+        match command {
+            Command::Open { new, reply } => {
+                let opened = self.open(now_ns, *new);
+                if let Err(Ok(ticket)) = reply.send(opened) {
+                    // The control plane gave up meanwhile.
+                    self.close(now_ns, ticket);
+                }
+            }
+            Command::Close { ticket } => self.close(now_ns, ticket),
+            Command::Status { reply } => {
+                // Whoever asked may be gone.
+                let _ = reply.send(self.status());
+            }
+            Command::Drain { deadline_ms } => {
+                if self.drain == Drain::Not {
+                    self.receiver.drain();
+                    self.hands.nic.stop_listening();
+                    let deadline_ns = now_ns.saturating_add(deadline_ms.saturating_mul(1_000_000));
+                    self.drain = Drain::Finishing { deadline_ns };
+                }
+            }
+        }
+    }
+
+    fn open(&mut self, now_ns: u64, new: NewSession) -> Result<SessionTicket, OpenError> {
+        let session = self.receiver.handle_session_opened(new.app, new.class)?;
+        match self.hands.attach(session, new) {
+            Ok(ticket) => Ok(SessionTicket { session, ticket }),
+            Err(_) => {
+                self.receiver.handle_session_gone(now_ns, session, &mut self.hands);
+                Err(OpenError::TooMany { max: self.receiver.config().sessions_max })
+            }
+        }
+    }
+
+    fn close(&mut self, now_ns: u64, ticket: SessionTicket) {
+        if self.hands.session(ticket.session).is_some_and(|app| app.ticket == ticket.ticket) {
+            self.receiver.handle_session_gone(now_ns, ticket.session, &mut self.hands);
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! What `jet status` shows, as the daemon tells it.
+
+use jet_core::{EndCounts, SessionStats, Stats};
+use jet_escape::Pressure;
+use jet_fabric::nic::Counters;
+use serde::Serialize;
+
+/// The daemon's state and counters: one JSON object.
+#[derive(Clone, Debug, Serialize)]
+pub struct Status {
+    /// The daemon's version.
+    pub version: &'static str,
+    /// Its process.
+    pub pid: u32,
+    /// Changes with every start.
+    pub incarnation: u64,
+    /// Since its start.
+    pub uptime_ms: u64,
+    /// Whether it takes nothing new.
+    pub draining: bool,
+    /// Where it listens, ports resolved.
+    pub listen: Vec<String>,
+    /// `ok`, `unsafe` or `danger`.
+    pub pressure: &'static str,
+    /// Whether the software NIC has a thread of its own.
+    pub nic_thread: bool,
+    /// The pool.
+    pub pool: PoolStatus,
+    /// READs.
+    pub reads: ReadStatus,
+    /// Messages.
+    pub messages: MessageStatus,
+    /// Ends of messages.
+    pub ends: EndStatus,
+    /// What others did wrong.
+    pub faults: FaultStatus,
+    /// The NIC's counters.
+    pub nic: NicStatus,
+    /// Applications.
+    pub sessions: Vec<SessionStatus>,
+    /// Senders; at most [`PEERS_SHOWN`].
+    pub peers: Vec<PeerStatus>,
+    /// Senders altogether.
+    pub peer_count: u32,
+}
+
+/// The most senders that a status lists one by one, so that it fits a frame.
+pub const PEERS_SHOWN: usize = 2048;
+
+/// The pool, in slabs.
+#[derive(Clone, Debug, Serialize)]
+pub struct PoolStatus {
+    /// All.
+    pub slabs: u32,
+    /// Bytes of one.
+    pub slab_bytes: u32,
+    /// Nobody's.
+    pub free: u32,
+    /// Posted to the SRQ.
+    pub posted: u32,
+    /// Holding small messages.
+    pub small_held: u32,
+    /// Holding READs and large messages.
+    pub read: u32,
+    /// Of dead applications.
+    pub quarantined: u32,
+    /// What the SRQ share may use.
+    pub srq_limit: u32,
+    /// The most in use at once.
+    pub high_water: u32,
+    /// `small` or `huge`.
+    pub pages: &'static str,
+    /// Every slab is free or posted.
+    pub whole: bool,
+    /// Times that the line between the shares moved.
+    pub line_moves: u64,
+}
+
+/// READs.
+#[derive(Clone, Debug, Serialize)]
+pub struct ReadStatus {
+    /// Now.
+    pub in_flight: u32,
+    /// The most at once.
+    pub high_water: u32,
+    /// Bytes now.
+    pub in_flight_bytes: u64,
+    /// Messages waiting for admission.
+    pub waiting: u32,
+    /// Messages being read.
+    pub running: u32,
+}
+
+/// Messages.
+#[derive(Clone, Debug, Serialize)]
+pub struct MessageStatus {
+    /// Without an end, or not let go of.
+    pub known: u32,
+    /// Small ones that arrived.
+    pub small: u64,
+    /// Large ones that were requested.
+    pub large: u64,
+    /// Payload that was delivered.
+    pub delivered_bytes: u64,
+    /// Messages marked redelivered.
+    pub redelivered: u64,
+}
+
+/// Ends of messages.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)] // the names are those of `AckStatus`
+pub struct EndStatus {
+    pub consumed: u64,
+    pub rejected: u64,
+    pub busy: u64,
+    pub no_app: u64,
+    pub denied: u64,
+    pub too_large: u64,
+    pub corrupt: u64,
+    pub app_gone: u64,
+    pub draining: u64,
+    pub peer_lost: u64,
+}
+
+/// What others did wrong.
+#[derive(Clone, Debug, Serialize)]
+pub struct FaultStatus {
+    /// Senders cut off.
+    pub peers: u64,
+    /// Sessions ended for what they released.
+    pub sessions: u64,
+}
+
+/// The NIC's counters.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)] // the names are those of `Counters`
+pub struct NicStatus {
+    pub receives: u64,
+    pub sends: u64,
+    pub reads: u64,
+    pub bytes_in: u64,
+    pub rnr: u64,
+    pub flushed: u64,
+    pub protocol_errors: u64,
+}
+
+/// One application.
+#[derive(Clone, Debug, Serialize)]
+pub struct SessionStatus {
+    /// Its number.
+    pub session: u32,
+    /// Its name.
+    pub app: String,
+    /// Its class.
+    pub class: u8,
+    /// Slabs that it holds.
+    pub held_slabs: u32,
+    /// Messages delivered to it.
+    pub delivered_messages: u64,
+    /// Bytes delivered to it.
+    pub delivered_bytes: u64,
+    /// Measured throughput.
+    pub bytes_per_s: u64,
+    /// From delivery to release.
+    pub post_nic_ns: PostNicStatus,
+    /// Messages that wait for its slots.
+    pub backlog: u32,
+}
+
+/// Post-NIC time.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)] // the names say it
+pub struct PostNicStatus {
+    pub mean: u64,
+    pub p50: u64,
+    pub p99: u64,
+    pub p999: u64,
+    pub max: u64,
+}
+
+/// One sender.
+#[derive(Clone, Debug, Serialize)]
+pub struct PeerStatus {
+    /// Its number.
+    pub peer: u32,
+    /// Its identity.
+    pub sender: String,
+    /// The application that it sends to.
+    pub app: String,
+    /// SENDs that arrived.
+    pub arrived: u64,
+    /// Credit that it has.
+    pub credit: u64,
+    /// Messages without an end.
+    pub unfinished: u32,
+}
+
+impl PoolStatus {
+    /// From what the receiver counts.
+    pub fn new(stats: &Stats, pages: &'static str) -> Self {
+        Self {
+            slabs: stats.pool_slabs,
+            slab_bytes: jet_wire::SLAB_BYTES_U32,
+            free: stats.free_slabs,
+            posted: stats.posted_slabs,
+            small_held: stats.small_held_slabs,
+            read: stats.read_slabs,
+            quarantined: stats.quarantined_slabs,
+            srq_limit: stats.srq_limit_slabs,
+            high_water: stats.high_water_slabs,
+            pages,
+            whole: stats.free_slabs + stats.posted_slabs == stats.pool_slabs,
+            line_moves: stats.line_moves,
+        }
+    }
+}
+
+impl ReadStatus {
+    /// From what the receiver counts.
+    pub fn new(stats: &Stats) -> Self {
+        Self {
+            in_flight: stats.reads_in_flight,
+            high_water: stats.reads_high_water,
+            in_flight_bytes: stats.in_flight_bytes,
+            waiting: stats.waiting,
+            running: stats.running,
+        }
+    }
+}
+
+impl MessageStatus {
+    /// From what the receiver counts.
+    pub fn new(stats: &Stats) -> Self {
+        Self {
+            known: stats.messages,
+            small: stats.small_messages,
+            large: stats.large_messages,
+            delivered_bytes: stats.delivered_bytes,
+            redelivered: stats.redelivered,
+        }
+    }
+}
+
+impl From<EndCounts> for EndStatus {
+    fn from(ends: EndCounts) -> Self {
+        let EndCounts {
+            consumed,
+            rejected,
+            busy,
+            no_app,
+            denied,
+            too_large,
+            corrupt,
+            app_gone,
+            draining,
+            peer_lost,
+        } = ends;
+        Self { consumed, rejected, busy, no_app, denied, too_large, corrupt, app_gone, draining, peer_lost }
+    }
+}
+
+impl From<Counters> for NicStatus {
+    fn from(counters: Counters) -> Self {
+        let Counters { receives, sends, reads, bytes_in, rnr, flushed, protocol_errors } = counters;
+        Self { receives, sends, reads, bytes_in, rnr, flushed, protocol_errors }
+    }
+}
+
+impl SessionStatus {
+    /// From what the receiver counts.
+    pub fn new(session: u32, stats: &SessionStats) -> Self {
+        let [p50, p99, p999, max] = stats.post_nic_quantiles_ns;
+        Self {
+            session,
+            app: stats.app.to_string(),
+            class: stats.class,
+            held_slabs: stats.held_slabs,
+            delivered_messages: stats.delivered_messages,
+            delivered_bytes: stats.delivered_bytes,
+            bytes_per_s: stats.bytes_per_ms.saturating_mul(1000),
+            post_nic_ns: PostNicStatus { mean: stats.post_nic_ns, p50, p99, p999, max },
+            backlog: stats.backlog,
+        }
+    }
+}
+
+/// The pressure's word.
+pub fn pressure_word(pressure: Pressure) -> &'static str {
+    match pressure {
+        Pressure::Ok => "ok",
+        Pressure::Unsafe => "unsafe",
+        Pressure::Danger => "danger",
+    }
+}

@@ -1,0 +1,137 @@
+//! The codes that a receiver of files rejects with, and what a sender says about them.
+//!
+//! Codes below 4096 are errno values of the receiver's system.
+
+use std::num::NonZeroU32;
+
+const BASE: u32 = 0x4a46_0000;
+
+/// The path is refused: absolute, with `..`, too long, or reserved.
+pub const PATH_REFUSED: NonZeroU32 = code(BASE + 1);
+/// The message refers to a path that was not said to this receiver. The sender says it again.
+pub const PATH_UNKNOWN: NonZeroU32 = code(BASE + 2);
+/// The user header cannot be read, or contradicts the message.
+pub const HEADER_REFUSED: NonZeroU32 = code(BASE + 3);
+/// `complete` came for a file of which not everything is there.
+pub const INCOMPLETE: NonZeroU32 = code(BASE + 4);
+
+const fn code(value: u32) -> NonZeroU32 {
+    NonZeroU32::new(value).expect("not zero")
+}
+
+/// The code for a system error.
+pub fn code_of(error: &std::io::Error) -> NonZeroU32 {
+    error
+        .raw_os_error()
+        .and_then(|errno| u32::try_from(errno).ok())
+        .and_then(NonZeroU32::new)
+        .unwrap_or(code(libc::EIO.unsigned_abs()))
+}
+
+/// What a sender prints: the reason, and what to change.
+pub fn explain(code: u32) -> String {
+    let text = match NonZeroU32::new(code) {
+        Some(PATH_REFUSED) => {
+            "the receiver refused the path: only plain paths below its --out directory are taken".to_owned()
+        }
+        Some(PATH_UNKNOWN) => {
+            "the receiver forgot the file's path although it was said again; send the file again".to_owned()
+        }
+        Some(HEADER_REFUSED) => {
+            "the receiver cannot read the file header; use the same version of Jet at both ends".to_owned()
+        }
+        Some(INCOMPLETE) => "the receiver lost what was written of the file (was its --out directory changed \
+                             meanwhile?); send the file again"
+            .to_owned(),
+        _ if code == jet_client::receive::REJECT_DROPPED => {
+            "the receiving application dropped the message unread; look at its output".to_owned()
+        }
+        _ => match i32::try_from(code).ok().filter(|errno| (1..4096).contains(errno)) {
+            Some(errno) => {
+                let system = std::io::Error::from_raw_os_error(errno);
+                let what = system.to_string();
+                let what = what.split(" (os error").next().unwrap_or_default();
+                format!(
+                    "cannot be written at the receiver: {} ({what}); {}",
+                    errno_name(errno),
+                    advice(errno)
+                )
+            }
+            None => format!("the receiver rejected it with code {code}, which is none of jet recv's"),
+        },
+    };
+    text
+}
+
+/// The symbolic name of the errno values that writing files meets; others as a number.
+pub fn errno_name(errno: i32) -> String {
+    let name = match errno {
+        libc::EPERM => "EPERM",
+        libc::ENOENT => "ENOENT",
+        libc::EIO => "EIO",
+        libc::EBADF => "EBADF",
+        libc::ENOMEM => "ENOMEM",
+        libc::EACCES => "EACCES",
+        libc::EBUSY => "EBUSY",
+        libc::EEXIST => "EEXIST",
+        libc::EXDEV => "EXDEV",
+        libc::ENOTDIR => "ENOTDIR",
+        libc::EISDIR => "EISDIR",
+        libc::EINVAL => "EINVAL",
+        libc::ENFILE => "ENFILE",
+        libc::EMFILE => "EMFILE",
+        libc::ETXTBSY => "ETXTBSY",
+        libc::EFBIG => "EFBIG",
+        libc::ENOSPC => "ENOSPC",
+        libc::EROFS => "EROFS",
+        libc::ENAMETOOLONG => "ENAMETOOLONG",
+        libc::ENOTEMPTY => "ENOTEMPTY",
+        libc::ELOOP => "ELOOP",
+        libc::EDQUOT => "EDQUOT",
+        libc::ESTALE => "ESTALE",
+        libc::ENODEV => "ENODEV",
+        libc::ENXIO => "ENXIO",
+        _ => return format!("errno {errno}"),
+    };
+    name.to_owned()
+}
+
+fn advice(errno: i32) -> &'static str {
+    match errno {
+        libc::ENOSPC | libc::EDQUOT => "free space in its --out directory and send again",
+        libc::EFBIG => "raise the receiver's file size limit (ulimit -f), or use a file system that takes larger files",
+        libc::EACCES | libc::EPERM | libc::EROFS => {
+            "let the receiver write to its --out directory and what lies in it"
+        }
+        libc::EMFILE | libc::ENFILE => "raise the receiver's limit of open files (ulimit -n)",
+        libc::ENAMETOOLONG => "its file system takes no such long name: shorten it",
+        libc::ELOOP | libc::EXDEV => {
+            "its --out directory has a symbolic link on that path, which is not followed: remove it"
+        }
+        libc::EISDIR | libc::ENOTDIR | libc::EEXIST | libc::ENOTEMPTY => {
+            "its --out directory has a directory where a file is to be, or the reverse: remove it"
+        }
+        libc::EIO | libc::ESTALE | libc::ENODEV | libc::ENXIO => "look at the receiver's storage (dmesg)",
+        _ => "look at the receiver's output",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_named_with_what_to_do() {
+        let text = explain(libc::ENOSPC.unsigned_abs());
+        assert!(text.contains("ENOSPC (No space left on device)") && text.contains("free space"), "{text}");
+    }
+
+    #[test]
+    fn every_code_of_ours_is_explained() {
+        for code in [PATH_REFUSED, PATH_UNKNOWN, HEADER_REFUSED, INCOMPLETE] {
+            assert!(!explain(code.get()).contains("none of"), "{code}");
+        }
+        assert!(explain(0x7777_7777).contains("none of"));
+        assert_eq!(code_of(&std::io::Error::from_raw_os_error(libc::EFBIG)).get(), 27);
+    }
+}

@@ -1,0 +1,8 @@
+//! The receiver on a host: the daemon `jetd`, and the tool `jet`.
+//!
+//! * [`daemon`]: configuration, the reactor that drives `jet-core` over a NIC, sessions, the control socket.
+//! * [`files`]: trees of files as messages, sent and received.
+//! * [`commands`]: what the tool `jet` does, a file a subcommand.
+//! * [`demo`]: the whole of it as separate processes on one host.
+
+pub mod daemon;
