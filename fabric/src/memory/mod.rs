@@ -4,6 +4,8 @@
 //! mapping. A region that came from a stranger is mapped only after its seals were read: a truncated file would
 //! otherwise become a SIGBUS in whoever touches the mapping.
 
+mod heap_ring;
 mod shared;
 
+pub use heap_ring::{HeapConsumer, HeapProducer, heap_ring};
 pub use shared::{MapError, Mapping, Pages, Protection, SharedMemory};

@@ -122,9 +122,20 @@ impl SharedMemory {
         if huge
             && let Ok(memory) = Self::with_pages(name, bytes.next_multiple_of(HUGE_PAGE_BYTES), Pages::Huge)
         {
+            memory.touch();
             return Ok(memory);
         }
-        Self::with_pages(name, bytes.next_multiple_of(PAGE_BYTES), Pages::Small)
+        let memory = Self::lazy(name, bytes)?;
+        memory.touch();
+        Ok(memory)
+    }
+
+    /// As [`Self::new`] on ordinary pages, of which none is touched yet: for what is large and rarely used whole.
+    ///
+    /// # Errors
+    /// As for [`Self::new`].
+    pub fn lazy(name: &str, bytes: usize) -> io::Result<Self> {
+        Self::with_pages(name, bytes.max(1).next_multiple_of(PAGE_BYTES), Pages::Small)
     }
 
     fn with_pages(name: &str, bytes: usize, pages: Pages) -> io::Result<Self> {
@@ -137,11 +148,14 @@ impl SharedMemory {
         ftruncate(&file, bytes as u64)?;
         let mapping = Mapping::map(file.as_fd(), bytes, Protection::ReadWrite)?;
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)?;
-        for page in (0..bytes).step_by(PAGE_BYTES) {
-            // SAFETY: within the fresh mapping that nobody else has yet.
-            unsafe { mapping.base().add(page).write_volatile(0) };
-        }
         Ok(Self { file, mapping, pages })
+    }
+
+    fn touch(&self) {
+        for page in (0..self.bytes()).step_by(PAGE_BYTES) {
+            // SAFETY: within the fresh mapping that nobody else has yet.
+            unsafe { self.base().add(page).write_volatile(0) };
+        }
     }
 
     /// From now on nobody can map this file for writing; this process's own mapping stays writable. A read-only

@@ -1,1 +1,326 @@
-//! The software RNIC.
+//! The software RNIC: a NIC for machines that have none.
+//!
+//! [`SoftNic`] keeps what a RNIC keeps in its own memory (keys, QPs, the SRQ, completions) in `tables` and moves bytes
+//! by one of two transports behind the seam in `transport`:
+//!
+//! * `shm`, same host: rings of SEND descriptors in a segment that the connecting end makes, registered memory as
+//!   memory files that the reading NIC maps, one copy a byte;
+//! * `tcp`, any host: frames over a socket, read straight into the slabs.
+//!
+//! It works when it is polled: the thread that polls is the NIC's processor.
+
+mod options;
+mod readiness;
+mod shm;
+mod tables;
+mod tcp;
+pub mod threaded;
+mod transport;
+
+pub use options::SoftOptions;
+pub use tcp::TcpOptions;
+
+use crate::address::Address;
+use crate::memory::SharedMemory;
+use crate::nic::{
+    Access, Completion, ConnectError, Counters, Event, Limits, ListenError, MemoryKey, Nic, Payload,
+    PostError, PrivateData, Qp, ReadRequest, RegisterError, SendRequest, Sge, SrqEntry,
+};
+use jet_wire::message::HEADER_BYTES;
+use options::PAYLOAD_BYTES_MAX;
+use readiness::none_ready;
+use shm::Shm;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Instant;
+use tables::Tables;
+use tcp::Tcp;
+use transport::{Kind, QpState, Token, Transport};
+
+/// Polls between two looks at the epoll while there is work: a system call costs as much as several messages, and new
+/// connections can wait a few hundred microseconds.
+const LOOK_EVERY_BUSY: u32 = 1024;
+/// The same while there is none.
+const LOOK_EVERY_IDLE: u32 = 64;
+
+/// A NIC in software. See the module.
+///
+/// Completions and events are made while it is polled; [`Nic::poll`] with an empty slice only does the work. The end of a
+/// connection is shown after the last completion of its work was polled.
+pub struct SoftNic {
+    tables: Tables,
+    shm: Shm,
+    tcp: Tcp,
+    limits: Limits,
+    polls_since_look: u32,
+    /// Whether the last poll found work.
+    worked: bool,
+    /// The user may have slept: what woke it is seen first.
+    look_first: bool,
+    /// Whether `poll` ran since the last `poll_event`: who only asks for events still makes the NIC work.
+    polled: bool,
+}
+
+/// Calls a method of the transport that carries `kind`, with the tables.
+macro_rules! carried_by {
+    ($nic:ident, $kind:expr, $method:ident($($argument:expr),*)) => {
+        match $kind {
+            Kind::Shm => $nic.shm.$method(&mut $nic.tables, $($argument),*),
+            Kind::Tcp => $nic.tcp.$method(&mut $nic.tables, $($argument),*),
+        }
+    };
+}
+
+impl SoftNic {
+    /// A NIC with nothing registered and no connections.
+    ///
+    /// # Errors
+    /// What the system says (out of file descriptors), or `InvalidInput` where the options contradict each other.
+    pub fn new(options: SoftOptions) -> io::Result<Self> {
+        if let Some(problem) = options.problem() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
+        }
+        Ok(Self {
+            tables: Tables::new(options)?,
+            shm: Shm::new(&options),
+            tcp: Tcp::new(&options),
+            limits: options.limits(),
+            polls_since_look: 0,
+            worked: false,
+            look_first: false,
+            polled: false,
+        })
+    }
+
+    /// What it was built with.
+    pub fn options(&self) -> &SoftOptions {
+        &self.tables.options
+    }
+
+    fn kind_of(address: &Address) -> Option<Kind> {
+        match address {
+            Address::Shm(_) => Some(Kind::Shm),
+            Address::Tcp(_) => Some(Kind::Tcp),
+            Address::Rdma(_) => None,
+        }
+    }
+
+    /// The QP's transport, if the QP lives and stands as said.
+    #[inline]
+    fn kind_in(&self, qp: Qp, state: QpState) -> Result<Kind, PostError> {
+        match self.tables.qps.get(qp) {
+            Some(entry) if entry.state == state => Ok(entry.kind),
+            _ => Err(PostError::Stale),
+        }
+    }
+
+    fn progress(&mut self) {
+        self.polled = true;
+        self.polls_since_look = self.polls_since_look.saturating_add(1);
+        let look_every = if self.worked { LOOK_EVERY_BUSY } else { LOOK_EVERY_IDLE };
+        let bearable = self.shm.ready_interval().min(self.tcp.ready_interval());
+        if self.look_first || self.polls_since_look >= look_every.min(bearable) {
+            self.look();
+        }
+        self.flush();
+        self.worked = self.shm.progress(&mut self.tables);
+        self.worked |= self.tcp.progress(&mut self.tables);
+    }
+
+    /// Asks the epoll once, and tells the transports; how many descriptors were ready.
+    fn look(&mut self) -> usize {
+        (self.look_first, self.polls_since_look) = (false, 0);
+        let mut ready = none_ready();
+        let count = self.tables.epoll.look(&mut ready);
+        for event in &ready[..count] {
+            let Token { kind, place } = Token::from_u64(event.data.u64());
+            match kind {
+                // The timer only wakes; it is set anew before the next sleep.
+                None => self.tables.epoll.set_timer(None),
+                Some(kind) => carried_by!(self, kind, ready(place, event.flags)),
+            }
+        }
+        count
+    }
+
+    /// Checks what a SEND carries, by this end's limits and keys.
+    #[inline]
+    fn check_payload(&self, payload: &Payload<'_>) -> Result<(), PostError> {
+        match payload {
+            Payload::None => Ok(()),
+            Payload::Inline(bytes) if bytes.len() <= PAYLOAD_BYTES_MAX as usize => Ok(()),
+            Payload::Registered(sge) if sge.bytes <= PAYLOAD_BYTES_MAX => self.check_local(*sge),
+            Payload::Inline(_) | Payload::Registered(_) => Err(PostError::Limit),
+        }
+    }
+
+    #[inline]
+    fn check_local(&self, sge: Sge) -> Result<(), PostError> {
+        self.tables.regions.translate(sge).map(drop).ok_or(PostError::LocalProtection)
+    }
+}
+
+impl Nic for SoftNic {
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    fn counters(&self) -> Counters {
+        self.tables.counters
+    }
+
+    fn register(&mut self, memory: &Arc<SharedMemory>, access: Access) -> Result<MemoryKey, RegisterError> {
+        let key = self.tables.regions.register(memory, access)?;
+        if access == Access::RemoteRead {
+            self.shm.registered(&mut self.tables, key);
+            self.tcp.registered(&mut self.tables, key);
+        }
+        Ok(key)
+    }
+
+    fn deregister(&mut self, key: MemoryKey) {
+        if self.tables.regions.deregister(key).is_some() {
+            self.shm.deregistered(&mut self.tables, key);
+            self.tcp.deregistered(&mut self.tables, key);
+        }
+    }
+
+    fn remote_address(&self, _key: MemoryKey, offset: u64) -> u64 {
+        // Addresses count from the region's start, so that a peer learns nothing of this process's layout.
+        offset
+    }
+
+    fn listen(&mut self, address: &Address) -> Result<Address, ListenError> {
+        let wrong = || ListenError::WrongFabric { address: address.clone() };
+        carried_by!(self, Self::kind_of(address).ok_or_else(wrong)?, listen(address))
+    }
+
+    fn stop_listening(&mut self) {
+        self.shm.stop_listening(&mut self.tables);
+        self.tcp.stop_listening(&mut self.tables);
+    }
+
+    fn connect(&mut self, address: &Address, private_data: &PrivateData) -> Result<Qp, ConnectError> {
+        let wrong = || ConnectError::WrongFabric { address: address.clone() };
+        let kind = Self::kind_of(address).ok_or_else(wrong)?;
+        let max = self.limits.qps_max;
+        let qp = self.tables.qps.take(kind, QpState::Connecting).ok_or(ConnectError::TooMany { max })?;
+        if let Err(error) = carried_by!(self, kind, connect(qp, address, private_data)) {
+            self.tables.qps.release(qp);
+            return Err(error);
+        }
+        Ok(qp)
+    }
+
+    fn accept(&mut self, qp: Qp, private_data: &PrivateData) -> Result<(), PostError> {
+        let kind = self.kind_in(qp, QpState::Requested)?;
+        carried_by!(self, kind, accept(qp, private_data))
+    }
+
+    fn reject(&mut self, qp: Qp, private_data: &PrivateData) {
+        if let Ok(kind) = self.kind_in(qp, QpState::Requested) {
+            carried_by!(self, kind, reject(qp, private_data));
+        }
+    }
+
+    fn disconnect(&mut self, qp: Qp) {
+        let Some(entry) = self.tables.qps.get(qp) else { return };
+        match entry.state {
+            QpState::Requested | QpState::Connecting | QpState::Connected => {
+                carried_by!(self, entry.kind, disconnect(qp));
+            }
+            QpState::Handshake | QpState::Closing | QpState::Ended => {}
+        }
+    }
+
+    fn post_srq(&mut self, entry: SrqEntry) -> Result<(), PostError> {
+        if !self.tables.room_for_receive() {
+            return Err(PostError::QueueFull);
+        }
+        if entry.header.bytes as usize != HEADER_BYTES || !entry.header.offset.is_multiple_of(64) {
+            return Err(PostError::LocalProtection);
+        }
+        self.check_local(entry.header)?;
+        entry.payload.map_or(Ok(()), |payload| self.check_local(payload))?;
+        self.tables.srq.push(entry);
+        self.tables.receive_posted();
+        Ok(())
+    }
+
+    fn post_send(&mut self, qp: Qp, request: SendRequest<'_>) -> Result<(), PostError> {
+        let kind = self.kind_in(qp, QpState::Connected)?;
+        self.check_payload(&request.payload)?;
+        if !self.tables.room_for_send() {
+            return Err(PostError::QueueFull);
+        }
+        carried_by!(self, kind, post_send(qp, request))?;
+        self.tables.send_posted(qp);
+        Ok(())
+    }
+
+    fn post_read(&mut self, qp: Qp, request: ReadRequest<'_>) -> Result<(), PostError> {
+        let kind = self.kind_in(qp, QpState::Connected)?;
+        if request.scatter.len() > self.limits.scatter_max as usize {
+            return Err(PostError::Limit);
+        }
+        let mut bytes = 0u32;
+        for sge in request.scatter {
+            bytes = bytes.checked_add(sge.bytes).ok_or(PostError::Limit)?;
+            self.check_local(*sge)?;
+        }
+        let reads = self.tables.qps.get(qp).expect("seen above").reads;
+        if reads >= self.limits.reads_per_qp_max || !self.tables.room_for_read() {
+            return Err(PostError::QueueFull);
+        }
+        let slot = self.tables.reads.take(qp, &request, bytes).ok_or(PostError::QueueFull)?;
+        self.tables.read_posted(qp);
+        carried_by!(self, kind, post_read(qp, slot));
+        Ok(())
+    }
+
+    fn flush(&mut self) {
+        self.shm.flush(&mut self.tables);
+        self.tcp.flush(&mut self.tables);
+    }
+
+    fn poll(&mut self, completions: &mut [Completion]) -> usize {
+        self.progress();
+        self.tables.poll(completions)
+    }
+
+    fn poll_event(&mut self) -> Option<Event> {
+        if !std::mem::take(&mut self.polled) {
+            self.progress();
+            self.polled = false;
+        }
+        self.tables.poll_event()
+    }
+
+    fn wait_fd(&self) -> BorrowedFd<'_> {
+        self.tables.epoll.fd()
+    }
+
+    fn arm(&mut self) -> bool {
+        self.flush();
+        // What is ready would wake the user at once.
+        if self.tables.has_news() || self.look() > 0 {
+            return false;
+        }
+        self.tables.take_wake_at();
+        if !self.shm.arm(&mut self.tables) || !self.tcp.arm(&mut self.tables) || self.tables.has_news() {
+            return false;
+        }
+        let now = Instant::now();
+        let wait = self.tables.take_wake_at().map(|at| at.saturating_duration_since(now));
+        self.tables.epoll.set_timer(wait);
+        self.look_first = true;
+        true
+    }
+}
+
+impl Drop for SoftNic {
+    fn drop(&mut self) {
+        self.stop_listening();
+    }
+}

@@ -199,7 +199,9 @@ fn a_senders_own_verdict_is_never_sent() {
 #[test]
 fn control_headers_read_as_they_were_written() {
     let header = CreditReturn::encode(12);
-    let Ok(FromSender::CreditReturn(read)) = parse_from_sender(&header, 0) else { panic!("no credit return") };
+    let Ok(FromSender::CreditReturn(read)) = parse_from_sender(&header, 0) else {
+        panic!("no credit return")
+    };
     assert_eq!(read.credit_limit.get(), 12);
     for recall in [false, true] {
         let header = CreditHeader::encode(13, recall);

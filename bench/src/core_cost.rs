@@ -1,0 +1,259 @@
+//! What the receiver's state machine costs, with a driver that does nothing.
+//!
+//! It cannot see what a driver adds (rings, the NIC), nor cold caches: everything is warm, as it is at full load.
+
+use crate::allocations;
+use crate::report::{Bound, Row};
+use jet_core::pool::Run;
+use jet_core::{Arrival, Config, Effects, PeerId, ReadId, Receiver, Remote, SessionEnd, SessionId};
+use jet_wire::message::hello::{AppName, Hello};
+use jet_wire::message::{HeaderBytes, RequestFields, RequestHeader, SmallFields, SmallHeader};
+use jet_wire::segment::{Delivery, Release, release_kind};
+use std::hint::black_box;
+use std::time::Instant;
+
+/// Messages between two flushes, as a poll of the NIC gives them.
+const BATCH: usize = 32;
+
+/// Remembers just enough to go on.
+struct Hands {
+    entries: Vec<u32>,
+    reads: Vec<ReadId>,
+    deliveries: Vec<Delivery>,
+    sent: Vec<PeerId>,
+    acknowledged: u64,
+}
+
+impl Effects for Hands {
+    fn post_srq(&mut self, entry: u32, slab: u32) {
+        black_box(slab);
+        self.entries.push(entry);
+    }
+    fn post_read(&mut self, _peer: PeerId, read: ReadId, remote: Remote, _bytes: u32, runs: &[Run]) {
+        black_box((remote, runs));
+        self.reads.push(read);
+    }
+    fn send(&mut self, peer: PeerId, header: &HeaderBytes) {
+        black_box(header);
+        self.acknowledged += 1;
+        self.sent.push(peer);
+    }
+    fn disconnect(&mut self, peer: PeerId) {
+        panic!("peer {} was cut off", peer.0);
+    }
+    fn deliver(&mut self, _session: SessionId, delivery: &Delivery, user_header: &[u8]) {
+        black_box(user_header);
+        self.deliveries.push(*delivery);
+    }
+    fn close_session(&mut self, session: SessionId, end: SessionEnd) {
+        panic!("session {} ended: {end:?}", session.0);
+    }
+    fn crc32c(&mut self, crc: u32, _slab: u32, _bytes: u32) -> u32 {
+        crc
+    }
+}
+
+struct Machine {
+    receiver: Receiver,
+    hands: Hands,
+    session: SessionId,
+    peer: PeerId,
+    sequence: u64,
+    now_ns: u64,
+}
+
+impl Machine {
+    fn new() -> Self {
+        let config = Config::default();
+        let mut receiver = Receiver::new(config, 1).expect("the defaults are sound");
+        let mut hands = Hands {
+            entries: Vec::with_capacity(4096),
+            reads: Vec::with_capacity(64),
+            deliveries: Vec::with_capacity(4096),
+            sent: Vec::with_capacity(64),
+            acknowledged: 0,
+        };
+        receiver.start(0, &mut hands);
+        let app = AppName::new("bench").expect("a valid name");
+        let session = receiver.handle_session_opened(app, 0).expect("the first session");
+        let hello = Hello { features: 0, sender_id: 1, receive_entries: 64, app };
+        let peer = receiver.handle_hello(&hello).expect("the first peer").peer;
+        receiver.flush(0, &mut hands);
+        Self { receiver, hands, session, peer, sequence: 0, now_ns: 0 }
+    }
+
+    fn arrive(&mut self, header: &HeaderBytes, payload: &[u8]) {
+        let entry = self.hands.entries.pop().expect("entries follow credit");
+        let arrival = Arrival { peer: self.peer, entry, header, payload };
+        self.receiver.handle_receive(self.now_ns, arrival, &mut self.hands);
+    }
+
+    fn release(&mut self, delivery: &Delivery, first: u16, count: u16, finish: bool) {
+        let release = Release {
+            index: delivery.slot,
+            generation: delivery.slot_generation(),
+            first,
+            count,
+            kind: if finish { release_kind::SLICES_AND_FINISH } else { release_kind::SLICES },
+            reserved: 0,
+            code: 0,
+        };
+        self.receiver
+            .handle_release(self.now_ns, self.session, release, &mut self.hands)
+            .expect("the bench releases what it holds");
+    }
+
+    fn flush(&mut self) {
+        self.receiver.flush(self.now_ns, &mut self.hands);
+        while let Some(peer) = self.hands.sent.pop() {
+            self.receiver.handle_sent(peer);
+        }
+    }
+
+    /// A batch of small messages through their whole life. Headers are made beforehand: that is the sender's work.
+    fn small_batch(&mut self, headers: &[HeaderBytes], payload: &[u8]) {
+        for header in headers {
+            self.arrive(header, payload);
+        }
+        self.flush();
+        let mut at = 0;
+        while at < self.hands.deliveries.len() {
+            let delivery = self.hands.deliveries[at];
+            self.release(&delivery, 0, 1, true);
+            at += 1;
+        }
+        self.hands.deliveries.clear();
+        self.flush();
+        self.now_ns += 1000;
+    }
+
+    /// A 256 KiB message through its whole life; its slices are released one by one, or as the one run they are.
+    fn large(&mut self, header: &HeaderBytes, by_slice: bool) {
+        self.arrive(header, &[]);
+        self.flush();
+        while let Some(read) = self.hands.reads.pop() {
+            self.receiver.handle_read_done(self.now_ns, read, true, false, &mut self.hands);
+        }
+        let mut at = 0;
+        let mut bytes = 0;
+        while at < self.hands.deliveries.len() {
+            let delivery = self.hands.deliveries[at];
+            bytes += delivery.bytes;
+            let slices = u16::try_from(delivery.bytes.div_ceil(4096)).expect("at most 64");
+            let last = bytes == LARGE_BYTES;
+            if by_slice {
+                (0..slices).for_each(|slice| self.release(&delivery, slice, 1, last && slice + 1 == slices));
+            } else {
+                self.release(&delivery, 0, slices, last);
+            }
+            at += 1;
+        }
+        self.hands.deliveries.clear();
+        self.flush();
+        self.now_ns += 1000;
+    }
+
+    fn tick(&mut self) {
+        self.receiver.handle_tick(self.now_ns, &mut self.hands);
+        self.flush();
+    }
+}
+
+const LARGE_BYTES: u32 = 256 << 10;
+
+fn small_header(sequence: u64) -> HeaderBytes {
+    SmallHeader::encode(&SmallFields {
+        sequence,
+        tag: sequence,
+        payload_bytes: 64,
+        crc32c: None,
+        redelivered: false,
+        user_header: b"a user header of 32 bytes, all of",
+    })
+}
+
+fn large_header(sequence: u64) -> HeaderBytes {
+    RequestHeader::encode(&RequestFields {
+        sequence,
+        tag: sequence,
+        length: u64::from(LARGE_BYTES),
+        address: 0,
+        key: 1,
+        class: 0,
+        crc32c: None,
+        redelivered: false,
+        user_header: b"a user header of 32 bytes, all of",
+    })
+}
+
+/// Runs the benchmark.
+pub fn run(samples: u32) -> Vec<Row> {
+    let mut machine = Machine::new();
+    let payload = [0u8; 64];
+    let rounds = 4000usize;
+    let mut headers = vec![HeaderBytes::ZERO; BATCH];
+    let (mut small_ns, mut by_slice_ns, mut by_run_ns) = (Vec::new(), Vec::new(), Vec::new());
+    // Credit doubles when most of it is used: grow into a batch.
+    for n in 0..2000 {
+        let fits = BATCH.min(6 << (n / 100).min(8));
+        (0..fits).for_each(|at| headers[at] = next_small(&mut machine));
+        machine.small_batch(&headers[..fits], &payload);
+        let header = next_large(&mut machine);
+        machine.large(&header, true);
+        machine.tick();
+    }
+    let before = allocations::count();
+    let mut worst = 0u64;
+    let mut spans = vec![0u128; samples as usize * 3];
+    for sample in 0..samples as usize {
+        let mut small = 0;
+        for _ in 0..rounds {
+            (0..BATCH).for_each(|at| headers[at] = next_small(&mut machine));
+            let start = Instant::now();
+            machine.small_batch(&headers, &payload);
+            small += start.elapsed().as_nanos();
+        }
+        let mut large = [0; 2];
+        for (which, span) in large.iter_mut().enumerate() {
+            for _ in 0..rounds {
+                let header = next_large(&mut machine);
+                let start = Instant::now();
+                machine.large(&header, which == 0);
+                *span += start.elapsed().as_nanos();
+            }
+        }
+        spans[sample * 3..sample * 3 + 3].copy_from_slice(&[small, large[0], large[1]]);
+        worst = worst.max(allocations::count() - before);
+    }
+    for span in spans.chunks_exact(3) {
+        small_ns.push(per(span[0], rounds * BATCH));
+        by_slice_ns.push(per(span[1], rounds * 64));
+        by_run_ns.push(per(span[2], rounds * 64));
+    }
+    vec![
+        Row::new("core", "small message, whole life", "ns", small_ns, Bound::AtMost(60.0)),
+        Row::new("core", "256 KiB message, a slice, released singly", "ns", by_slice_ns, Bound::AtMost(15.0)),
+        Row::new("core", "256 KiB message, a slice, released as a run", "ns", by_run_ns, Bound::AtMost(15.0)),
+        Row::new("core", "allocations, all samples", "count", vec![as_f64(worst)], Bound::AtMost(0.0)),
+    ]
+}
+
+fn next_small(machine: &mut Machine) -> HeaderBytes {
+    machine.sequence += 1;
+    small_header(machine.sequence)
+}
+
+fn next_large(machine: &mut Machine) -> HeaderBytes {
+    machine.sequence += 1;
+    large_header(machine.sequence)
+}
+
+#[allow(clippy::cast_precision_loss)] // spans of seconds have 2^30 ns
+fn per(span_ns: u128, count: usize) -> f64 {
+    span_ns as f64 / count as f64
+}
+
+#[allow(clippy::cast_precision_loss)] // counts are small
+fn as_f64(count: u64) -> f64 {
+    count as f64
+}

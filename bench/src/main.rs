@@ -1,0 +1,57 @@
+//! `cargo run --release -p jet-bench -- NAME [--json] [--check]`: what Jet costs, beside what the machine can do.
+//!
+//! Comparisons run in turns (A B A B) within one run; figures are medians of the samples that the row carries.
+
+mod allocations;
+mod core_cost;
+mod handoff;
+mod report;
+
+use clap::{Parser, Subcommand};
+use report::Row;
+use std::process::ExitCode;
+
+#[global_allocator]
+static COUNTING: allocations::Counting = allocations::Counting;
+
+#[derive(Parser)]
+#[command(name = "jet-bench", version, about = "Measures Jet beside what the machine can do")]
+struct Args {
+    /// One JSON object a row: bench, metric, value, unit, bound, holds, samples
+    #[arg(long, global = true)]
+    json: bool,
+    /// Exit with 1 where a bound does not hold
+    #[arg(long, global = true)]
+    check: bool,
+    /// Samples a figure; each is one turn of A B
+    #[arg(long, global = true, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    samples: u32,
+    #[command(subcommand)]
+    name: Name,
+}
+
+#[derive(Subcommand)]
+enum Name {
+    /// The receiver's state machine: nanoseconds a message, and its allocations (it must make none)
+    Core,
+    /// Handing a descriptor from one spinning process to another, beside a bare ring
+    Handoff,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let rows: Result<Vec<Row>, Box<dyn std::error::Error>> = match args.name {
+        Name::Core => Ok(core_cost::run(args.samples)),
+        Name::Handoff => handoff::run(args.samples).map_err(Into::into),
+    };
+    match rows {
+        Ok(rows) => {
+            let hold = report::print(&rows, args.json);
+            if args.check && !hold { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+        }
+        Err(error) => {
+            eprintln!("jet-bench: {error}");
+            ExitCode::from(2)
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! What a software NIC is built with.
+
+use super::tcp::TcpOptions;
+use crate::nic::Limits;
+use std::time::Duration;
+
+/// Scatter entries of one READ: a fragment of 256 KiB in slabs of 4 KiB (Jet §3.2).
+pub const SCATTER_MAX: usize = 64;
+/// Bytes of a SEND's payload: one slab.
+pub const PAYLOAD_BYTES_MAX: u32 = jet_wire::SLAB_BYTES_U32;
+/// Outstanding SENDs of one QP.
+pub const SENDS_PER_QP_MAX: u32 = 128;
+
+/// Sizes and times of a [`super::SoftNic`]. Everything is allocated once, by these numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SoftOptions {
+    /// Connections, those in the making counted (1,024).
+    pub qps_max: u32,
+    /// SRQ entries, posted or completed but not polled (4,096: more than a 12 MiB pool has slabs).
+    pub srq_entries_max: u32,
+    /// Outstanding READs altogether (256).
+    pub reads_max: u32,
+    /// Outstanding READs of one QP (32, Jet §3.2).
+    pub reads_per_qp_max: u32,
+    /// Places in the completion queue (16,384). What `srq_entries_max` and `reads_max` leave of them is how many SENDs
+    /// may be outstanding altogether: nothing is posted that could not complete.
+    pub completions: u32,
+    /// Regions that this NIC registers (256).
+    pub regions_max: u32,
+    /// Regions that one peer may have mapped here, over `shm:` (256). One more ends that peer's connection.
+    pub peer_regions_max: u32,
+    /// Bytes of those regions together (64 GiB of address space).
+    pub peer_bytes_max: u64,
+    /// How long a SEND that arrived may wait for an SRQ entry before its QP fails with
+    /// [`crate::nic::Status::RnrExhausted`]; `None`: for ever (the default, `rnr_retry = 7` in verbs' terms).
+    pub rnr_timeout: Option<Duration>,
+    /// How long [`crate::Nic::disconnect`] waits for posted SENDs to be taken (1 s).
+    pub farewell: Duration,
+    /// How long a connection may take to come about (5 s): who came in must have said what it wants by then, and who
+    /// connects must have been answered by the other end's user; otherwise it ends with `ETIMEDOUT`.
+    pub handshake: Duration,
+    /// The sockets under `tcp:`.
+    pub tcp: TcpOptions,
+}
+
+impl Default for SoftOptions {
+    fn default() -> Self {
+        Self {
+            qps_max: 1024,
+            srq_entries_max: 4096,
+            reads_max: 256,
+            reads_per_qp_max: 32,
+            completions: 16_384,
+            regions_max: 256,
+            peer_regions_max: 256,
+            peer_bytes_max: 64 << 30,
+            rnr_timeout: None,
+            farewell: Duration::from_secs(1),
+            handshake: Duration::from_secs(5),
+            tcp: TcpOptions::default(),
+        }
+    }
+}
+
+impl SoftOptions {
+    /// What a NIC with these options can do.
+    pub(super) fn limits(&self) -> Limits {
+        Limits {
+            scatter_max: 64,
+            reads_per_qp_max: self.reads_per_qp_max.min(self.reads_max),
+            reads_max: self.reads_max,
+            sends_per_qp_max: SENDS_PER_QP_MAX,
+            srq_entries_max: self.srq_entries_max,
+            inline_bytes_max: PAYLOAD_BYTES_MAX,
+            qps_max: self.qps_max,
+        }
+    }
+
+    /// SENDs that may be outstanding altogether.
+    pub(super) fn sends_max(&self) -> u32 {
+        self.completions.saturating_sub(self.srq_entries_max).saturating_sub(self.reads_max)
+    }
+
+    /// Says what is wrong with these numbers, if anything is.
+    pub(super) fn problem(&self) -> Option<String> {
+        if self.qps_max == 0 || self.srq_entries_max == 0 || self.reads_max == 0 || self.regions_max == 0 {
+            return Some("qps_max, srq_entries_max, reads_max and regions_max must be at least 1".to_owned());
+        }
+        if self.regions_max > 1 << super::tables::REGION_INDEX_BITS {
+            return Some(format!("regions_max is {}, the most is 4096", self.regions_max));
+        }
+        (self.sends_max() == 0).then(|| {
+            format!(
+                "completions is {}, which leaves no place for SENDs: make it more than srq_entries_max + reads_max = {}",
+                self.completions,
+                u64::from(self.srq_entries_max) + u64::from(self.reads_max)
+            )
+        })
+    }
+}
+
+const _: () = assert!(SCATTER_MAX == 64);

@@ -1,0 +1,88 @@
+//! The one descriptor that a sleeping NIC is woken by: an epoll of every socket, and a timer.
+
+use super::transport::Token;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+/// Descriptors looked at in one go; the rest come with the next look.
+pub(crate) const READY_MAX: usize = 64;
+
+/// What one look found.
+pub(crate) type Ready = [Event; READY_MAX];
+
+/// Room for one look.
+pub(crate) fn none_ready() -> Ready {
+    [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; READY_MAX]
+}
+
+/// The epoll and its timer.
+#[derive(Debug)]
+pub(crate) struct Readiness {
+    epoll: OwnedFd,
+    timer: OwnedFd,
+    timer_is_set: bool,
+}
+
+impl Readiness {
+    pub(crate) fn new() -> io::Result<Self> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        let timer =
+            timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
+        let this = Self { epoll, timer, timer_is_set: false };
+        this.add(this.timer.as_fd(), Token { kind: None, place: 0 }, EventFlags::IN)?;
+        Ok(this)
+    }
+
+    /// Watches a descriptor until it is removed.
+    pub(crate) fn add(&self, fd: BorrowedFd<'_>, token: Token, flags: EventFlags) -> io::Result<()> {
+        Ok(epoll::add(&self.epoll, fd, EventData::new_u64(token.to_u64()), flags)?)
+    }
+
+    /// Changes what a watched descriptor is watched for.
+    pub(crate) fn modify(&self, fd: BorrowedFd<'_>, token: Token, flags: EventFlags) -> io::Result<()> {
+        Ok(epoll::modify(&self.epoll, fd, EventData::new_u64(token.to_u64()), flags)?)
+    }
+
+    /// Watches a descriptor no longer. It must be one that is watched.
+    pub(crate) fn remove(&self, fd: BorrowedFd<'_>) {
+        epoll::delete(&self.epoll, fd).expect("a watched descriptor is removed once");
+    }
+
+    /// What is ready now; does not wait.
+    pub(crate) fn look(&self, ready: &mut Ready) -> usize {
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        match epoll::wait(&self.epoll, &mut ready[..], Some(&at_once)) {
+            Ok(count) => count,
+            Err(Errno::INTR) => 0,
+            Err(error) => panic!("an epoll of this NIC fails: {error}"),
+        }
+    }
+
+    /// Becomes ready after `wait`; `None`: not by time.
+    pub(crate) fn set_timer(&mut self, wait: Option<Duration>) {
+        if wait.is_none() && !self.timer_is_set {
+            return;
+        }
+        self.timer_is_set = wait.is_some();
+        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+        // A value of zero would disarm the timer: what is due now waits for a nanosecond.
+        let value = wait.map_or(zero, |wait| {
+            Timespec::try_from(wait.max(Duration::from_nanos(1))).expect("waits are seconds, not ages")
+        });
+        let spec = Itimerspec { it_interval: zero, it_value: value };
+        // Setting a timer also takes back that it was ready.
+        timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &spec).expect("a timer of this NIC is set");
+    }
+
+    /// What a user waits on.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}

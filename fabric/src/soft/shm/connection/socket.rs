@@ -1,0 +1,196 @@
+//! What the two ends of a connection say over the socket: answers, announcements of regions, bells.
+
+use super::{Connection, End};
+use crate::memory::{Mapping, Protection};
+use crate::nic::{DisconnectReason, Event, MemoryKey};
+use crate::soft::shm::control::{Control, Received, receive, send_control};
+use crate::soft::shm::link::{Fault, LINK_BYTES, Link};
+use crate::soft::shm::regions::is_safe_to_map;
+use crate::soft::tables::Tables;
+use crate::soft::transport::QpState;
+use rustix::event::epoll::EventFlags;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Messages taken from one socket before the next has its turn.
+const SOCKET_BURST: u32 = 64;
+
+impl Connection {
+    /// Watches the socket no longer: its end was seen.
+    pub(in crate::soft::shm) fn unwatch(&mut self, tables: &Tables) {
+        if std::mem::take(&mut self.watched) {
+            tables.epoll.remove(self.socket.as_fd());
+        }
+    }
+
+    /// Says something once; later things wait behind it where the socket is full.
+    pub(in crate::soft::shm) fn say(&mut self, tables: &Tables, control: Control) -> Result<(), End> {
+        // Twice the regions: each may be registered and taken back while the peer does not read.
+        if self.outbox.len() > 2 * tables.options.regions_max as usize {
+            return Err(End::PROTOCOL);
+        }
+        self.outbox.push_back(control);
+        self.empty_outbox(tables)
+    }
+
+    /// Says what waits, as far as the socket takes it.
+    fn empty_outbox(&mut self, tables: &Tables) -> Result<(), End> {
+        while let Some(control) = self.outbox.front().copied() {
+            let sent = match control {
+                Control::Hello(_) => {
+                    let file = self.link.as_ref().and_then(Link::file).expect("who says hello made the link");
+                    send_control(&self.socket, control, Some(file.as_fd()))
+                }
+                Control::Register(key) => match tables.regions.get(MemoryKey(key)) {
+                    Some(region) => send_control(&self.socket, control, Some(region.memory.as_fd())),
+                    // Taken back meanwhile. Something is said all the same: the peer counts.
+                    None => send_control(&self.socket, Control::Deregister(key), None),
+                },
+                Control::Accept(_) | Control::Reject(_) | Control::Deregister(_) => {
+                    send_control(&self.socket, control, None)
+                }
+            };
+            match sent {
+                Ok(true) => drop(self.outbox.pop_front()),
+                Ok(false) => break,
+                // The other end is closed: what it left is seen and taken by the next look at the socket.
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::BrokenPipe
+                            | io::ErrorKind::ConnectionReset
+                            | io::ErrorKind::NotConnected
+                    ) =>
+                {
+                    self.outbox.clear();
+                }
+                Err(error) => return Err(transport(&error)),
+            }
+        }
+        let for_room = !self.outbox.is_empty();
+        if self.watched && for_room != self.watched_for_room {
+            let flags = if for_room { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
+            tables
+                .epoll
+                .modify(self.socket.as_fd(), Self::token(self.qp), flags)
+                .map_err(|error| transport(&error))?;
+            self.watched_for_room = for_room;
+        }
+        Ok(())
+    }
+
+    /// Announces a region, or takes one back.
+    pub(in crate::soft::shm) fn announce(&mut self, tables: &Tables, control: Control) -> Result<(), End> {
+        self.announced = self.announced.wrapping_add(1);
+        let said = self.say(tables, control);
+        let announced = self.announced;
+        // After the message is on its way: who sees the count finds it.
+        if let Some(link) = &self.link {
+            link.set_announced(announced);
+        }
+        said
+    }
+
+    /// Announces every region there is.
+    pub(in crate::soft::shm) fn announce_all(&mut self, tables: &Tables) -> Result<(), End> {
+        for region in tables.regions.remote() {
+            self.announce(tables, Control::Register(region.key.0))?;
+        }
+        Ok(())
+    }
+
+    /// Takes what came on the socket; `true` where the bell rang.
+    pub(in crate::soft::shm) fn listen_to_peer(&mut self, tables: &mut Tables) -> Result<bool, End> {
+        self.empty_outbox(tables)?;
+        let mut rang = false;
+        for _ in 0..SOCKET_BURST {
+            match receive(&self.socket) {
+                Received::Bell => rang = true,
+                Received::Control(control, file) => self.obey(tables, control, file)?,
+                Received::Nothing => break,
+                Received::Closed => {
+                    self.hung_up = true;
+                    self.unwatch(tables);
+                    break;
+                }
+                Received::Malformed => return Err(End::PROTOCOL),
+            }
+        }
+        Ok(rang)
+    }
+
+    fn obey(&mut self, tables: &mut Tables, control: Control, file: Option<OwnedFd>) -> Result<(), End> {
+        let state = tables.qps.get(self.qp).expect("a connection's QP lives").state;
+        let accepted = matches!(state, QpState::Requested | QpState::Connected | QpState::Closing);
+        match (control, file, state) {
+            (Control::Hello(private_data), Some(file), QpState::Handshake) => {
+                self.join(&file)?;
+                self.deadline = None;
+                tables.qps.set_state(self.qp, QpState::Requested);
+                tables.push_event(Event::ConnectRequest { qp: self.qp, private_data });
+            }
+            (Control::Accept(private_data), None, QpState::Connecting) => {
+                self.deadline = None;
+                tables.qps.set_state(self.qp, QpState::Connected);
+                tables.push_event(Event::Connected { qp: self.qp, private_data });
+            }
+            (Control::Reject(private_data), None, QpState::Connecting) => {
+                tables.rejected(self.qp, private_data);
+            }
+            (Control::Register(key), Some(file), _) if accepted => {
+                self.announcements_seen = self.announcements_seen.wrapping_add(1);
+                let (regions_max, bytes_max) =
+                    (tables.options.peer_regions_max, tables.options.peer_bytes_max);
+                self.peer_regions.add(key, &file, regions_max, bytes_max).map_err(|_| End::PROTOCOL)?;
+            }
+            (Control::Deregister(key), None, _) if accepted => {
+                self.announcements_seen = self.announcements_seen.wrapping_add(1);
+                self.peer_regions.remove(key);
+            }
+            _ => return Err(End::PROTOCOL),
+        }
+        Ok(())
+    }
+
+    fn join(&mut self, file: &OwnedFd) -> Result<(), End> {
+        if !is_safe_to_map(file) {
+            return Err(End::PROTOCOL);
+        }
+        let mapping = Mapping::of_stranger(file.as_fd(), Protection::ReadWrite, LINK_BYTES as u64)
+            .map_err(|_| End::PROTOCOL)?;
+        self.link = Some(Link::join(mapping).ok_or(End::PROTOCOL)?);
+        Ok(())
+    }
+
+    /// Where a stretch of the peer's memory lies, by what the peer has announced up to now.
+    #[inline]
+    pub(in crate::soft::shm) fn translate_peer(
+        &mut self,
+        tables: &mut Tables,
+        key: u32,
+        address: u64,
+        bytes: u32,
+    ) -> Result<Option<*const u8>, End> {
+        if self.link().peer_announced() != self.announcements_seen {
+            self.take_announcements(tables)?;
+        }
+        Ok(self.peer_regions.translate(key, address, bytes))
+    }
+
+    #[cold]
+    fn take_announcements(&mut self, tables: &mut Tables) -> Result<(), End> {
+        // A bell that is taken here is not lost: who calls this works on the connection, which is hot.
+        loop {
+            let before = self.announcements_seen;
+            self.listen_to_peer(tables)?;
+            if self.hung_up || before == self.announcements_seen {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// The system would not carry what was to be said.
+fn transport(error: &io::Error) -> End {
+    End { reason: DisconnectReason::Transport(error.raw_os_error().unwrap_or(0)), fault: Fault::Closed }
+}

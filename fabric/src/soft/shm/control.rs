@@ -1,0 +1,246 @@
+//! What the two ends say over the socket. One message a packet: a control message, or one byte that rings the bell.
+//!
+//! | kind | from | with it | fields |
+//! |---|---|---|---|
+//! | hello | connecting end, first | the link's memory file | private data |
+//! | accept, reject | accepting end, first | | private data |
+//! | register | either | the region's memory file | key |
+//! | deregister | either | | key |
+
+use crate::nic::{PRIVATE_DATA_MAX, PrivateData};
+use crate::unix::receive_with_fds;
+use rustix::io::Errno;
+use rustix::net::{SendFlags, send};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// The version of the link's layout and of these messages.
+const VERSION: u16 = 1;
+const MAGIC: [u8; 4] = *b"JSHM";
+
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+struct RawControl {
+    magic: [u8; 4],
+    version: u16,
+    kind: u16,
+    key: u32,
+    private_used: u32,
+    private: [u8; PRIVATE_DATA_MAX],
+}
+
+const CONTROL_BYTES: usize = size_of::<RawControl>();
+const BELL: [u8; 1] = [1];
+
+mod kind {
+    pub(super) const HELLO: u16 = 1;
+    pub(super) const ACCEPT: u16 = 2;
+    pub(super) const REJECT: u16 = 3;
+    pub(super) const REGISTER: u16 = 4;
+    pub(super) const DEREGISTER: u16 = 5;
+}
+
+/// A message to the peer, without its descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Control {
+    /// "This link, please."
+    Hello(PrivateData),
+    /// "Yes."
+    Accept(PrivateData),
+    /// "No."
+    Reject(PrivateData),
+    /// "This region may be read by this key."
+    Register(u32),
+    /// "No longer."
+    Deregister(u32),
+}
+
+/// A message from the peer.
+#[derive(Debug)]
+pub(super) enum Received {
+    /// Look at the link.
+    Bell,
+    /// A control message, with the memory file where its kind has one.
+    Control(Control, Option<OwnedFd>),
+    /// Nothing more for now.
+    Nothing,
+    /// The other end is closed.
+    Closed,
+    /// What came is no message of this protocol.
+    Malformed,
+}
+
+/// Sends a control message; `false` where the socket is full.
+pub(super) fn send_control(
+    socket: &OwnedFd,
+    control: Control,
+    file: Option<BorrowedFd<'_>>,
+) -> io::Result<bool> {
+    let (kind, key, private) = match control {
+        Control::Hello(data) => (kind::HELLO, 0, Some(data)),
+        Control::Accept(data) => (kind::ACCEPT, 0, Some(data)),
+        Control::Reject(data) => (kind::REJECT, 0, Some(data)),
+        Control::Register(key) => (kind::REGISTER, key, None),
+        Control::Deregister(key) => (kind::DEREGISTER, key, None),
+    };
+    let mut raw = RawControl {
+        magic: MAGIC,
+        version: VERSION,
+        kind,
+        key,
+        private_used: 0,
+        private: [0; PRIVATE_DATA_MAX],
+    };
+    if let Some(data) = private {
+        let data = data.as_slice();
+        raw.private[..data.len()].copy_from_slice(data);
+        raw.private_used = u32::try_from(data.len()).expect("at most 56 bytes");
+    }
+    let sent = match file {
+        Some(file) => crate::unix::send_with_fds(socket.as_fd(), raw.as_bytes(), &[file]),
+        None => {
+            send(socket, raw.as_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL).map_err(io::Error::from)
+        }
+    };
+    match sent {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Takes one message. The socket must be one that does not wait.
+pub(super) fn receive(socket: &OwnedFd) -> Received {
+    // One byte more than any message, so that a longer one shows.
+    let mut bytes = [0u8; CONTROL_BYTES + 1];
+    let (got, mut files) = loop {
+        match receive_with_fds(socket.as_fd(), &mut bytes) {
+            Ok(found) => break found,
+            Err(error) => match error.raw_os_error().map(Errno::from_raw_os_error) {
+                Some(Errno::INTR) => {}
+                Some(Errno::AGAIN) => return Received::Nothing,
+                Some(_) => return Received::Closed,
+                // More descriptors than any message has.
+                None => return Received::Malformed,
+            },
+        }
+    };
+    match got {
+        0 if files.is_empty() => Received::Closed,
+        1 if files.is_empty() && bytes[..1] == BELL => Received::Bell,
+        CONTROL_BYTES => {
+            let file = files.pop();
+            match parse(&bytes[..CONTROL_BYTES]) {
+                Some(control) if files.is_empty() && file.is_some() == carries_file(control) => {
+                    Received::Control(control, file)
+                }
+                _ => Received::Malformed,
+            }
+        }
+        _ => Received::Malformed,
+    }
+}
+
+fn carries_file(control: Control) -> bool {
+    matches!(control, Control::Hello(_) | Control::Register(_))
+}
+
+fn parse(bytes: &[u8]) -> Option<Control> {
+    let raw = RawControl::read_from_bytes(bytes).ok()?;
+    if raw.magic != MAGIC || raw.version != VERSION {
+        return None;
+    }
+    let private = || PrivateData::new(raw.private.get(..raw.private_used as usize)?);
+    match raw.kind {
+        kind::HELLO => Some(Control::Hello(private()?)),
+        kind::ACCEPT => Some(Control::Accept(private()?)),
+        kind::REJECT => Some(Control::Reject(private()?)),
+        kind::REGISTER => Some(Control::Register(raw.key)),
+        kind::DEREGISTER => Some(Control::Deregister(raw.key)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::SharedMemory;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
+    }
+
+    #[test]
+    fn messages_arrive_as_sent() {
+        let (a, b) = pair();
+        let memory = SharedMemory::new("jet-test", 4096, false).unwrap();
+        let data = PrivateData::new(b"hello").unwrap();
+        for control in [
+            Control::Hello(data),
+            Control::Accept(data),
+            Control::Reject(PrivateData::new(&[7; PRIVATE_DATA_MAX]).unwrap()),
+            Control::Register(9),
+            Control::Deregister(u32::MAX),
+        ] {
+            let file = carries_file(control).then(|| memory.as_fd());
+            assert!(send_control(&a, control, file).unwrap());
+            match receive(&b) {
+                Received::Control(found, file) => {
+                    assert_eq!((found, file.is_some()), (control, carries_file(control)));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        crate::unix::ring(a.as_fd());
+        assert!(matches!(receive(&b), Received::Bell));
+        assert!(matches!(receive(&b), Received::Nothing));
+        drop(a);
+        assert!(matches!(receive(&b), Received::Closed));
+    }
+
+    #[test]
+    fn what_is_no_message_is_malformed() {
+        let (a, b) = pair();
+        let memory = SharedMemory::new("jet-test", 4096, false).unwrap();
+        let raw = RawControl {
+            magic: MAGIC,
+            version: VERSION,
+            kind: kind::ACCEPT,
+            key: 0,
+            private_used: 0,
+            private: [0; PRIVATE_DATA_MAX],
+        };
+        let broken = [
+            RawControl { magic: *b"HTTP", ..raw },
+            RawControl { version: 2, ..raw },
+            RawControl { kind: 99, ..raw },
+            RawControl { private_used: 57, ..raw },
+            // Its file is missing.
+            RawControl { kind: kind::REGISTER, ..raw },
+        ];
+        for raw in broken {
+            send(&a, raw.as_bytes(), SendFlags::empty()).unwrap();
+            assert!(matches!(receive(&b), Received::Malformed), "{raw:?}");
+        }
+        for length in [2, CONTROL_BYTES - 1, CONTROL_BYTES + 1, 500] {
+            send(&a, &vec![1; length], SendFlags::empty()).unwrap();
+            assert!(matches!(receive(&b), Received::Malformed), "{length} bytes");
+        }
+        // A file that does not belong there, and two where one does.
+        assert!(send_control(&a, Control::Deregister(1), Some(memory.as_fd())).unwrap());
+        assert!(matches!(receive(&b), Received::Malformed));
+        crate::unix::send_with_fds(a.as_fd(), raw.as_bytes(), &[memory.as_fd(), memory.as_fd()]).unwrap();
+        assert!(matches!(receive(&b), Received::Malformed));
+    }
+
+    #[test]
+    fn a_full_socket_says_so() {
+        let (a, _b) = pair();
+        let sent =
+            (0..10_000).take_while(|_| send_control(&a, Control::Deregister(1), None).unwrap()).count();
+        assert!(sent < 10_000);
+    }
+}

@@ -1,0 +1,528 @@
+//! Same host: rings of SENDs in memory that both ends map, registered memory as memory files that the reader maps.
+//!
+//! A connection is a Unix socket, over which memory files, announcements of regions and doorbells go ([`control`]), and a
+//! [`link`]. A connection with recent work is *hot*: every poll looks at its rings. One without is *cold*: its peer rings
+//! the bell, and the epoll tells. So a NIC with a thousand connections costs what its busy ones cost.
+
+mod connection;
+mod control;
+mod link;
+mod listener;
+mod regions;
+#[cfg(test)]
+mod tests;
+
+use super::options::SoftOptions;
+use super::tables::Tables;
+use super::transport::{Kind, QpState, Token, Transport};
+use crate::address::Address;
+use crate::nic::{
+    ConnectError, DisconnectReason, Event, ListenError, MemoryKey, PostError, PrivateData, Qp, SendRequest,
+    Status,
+};
+use connection::{Connection, Deadline, End};
+use control::Control;
+use link::{Fault, Link};
+use listener::{Listener, connect_to};
+use rustix::event::epoll::EventFlags;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+/// Empty polls after which a connection goes cold. Waking it costs its peer a system call, so it stays hot for about as
+/// long as some hundred of those.
+const COLD_AFTER_POLLS: u32 = 2048;
+/// SENDs taken in one poll, from all connections: about as long as the READs' part, so that neither starves the other.
+const RECEIVES_PER_POLL: u32 = 128;
+/// Bytes copied for READs in one poll: long enough for the copy to run at full speed, short enough (about 6 us) that
+/// SENDs do not wait behind a fragment.
+const READ_BYTES_PER_POLL: u32 = 64 << 10;
+/// Polls between two looks at the clock, while anything waits for a time.
+const CLOCK_EVERY_POLLS: u32 = 64;
+/// Polls between two looks at the sockets, at most (idle ones look more often).
+const LOOK_EVERY_POLLS: u32 = 1024;
+/// When to try again after the system had no descriptor for a new connection.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+/// Connections taken in one look at a listener.
+const ACCEPT_BURST: u32 = 64;
+/// Places from here on are listeners, below it QP indices.
+const FIRST_LISTENER_PLACE: u64 = 1 << 32;
+
+/// The transport.
+pub(crate) struct Shm {
+    handshake: Duration,
+    farewell: Duration,
+    listeners: Vec<Listener>,
+    /// By QP index.
+    connections: Vec<Option<Box<Connection>>>,
+    /// Connections that are polled.
+    hot: Vec<u32>,
+    /// Connections with SENDs to show.
+    dirty: Vec<u32>,
+    /// Connections with READs, in turn.
+    reading: VecDeque<u32>,
+    /// Connections with a deadline, or that had one.
+    timed: Vec<u32>,
+    polls_since_clock: u32,
+    /// The listeners are not watched before this: the system had nothing left for another connection.
+    accept_again: Option<Instant>,
+    /// Where in `hot` the next poll begins, so that a scarce SRQ serves all.
+    first: usize,
+}
+
+impl Shm {
+    fn get(&mut self, qp: Qp) -> Option<&mut Connection> {
+        let connection = self.connections.get_mut(qp.index as usize)?.as_deref_mut()?;
+        (connection.qp == qp).then_some(connection)
+    }
+
+    fn insert(&mut self, connection: Connection) {
+        let place = &mut self.connections[connection.qp.index as usize];
+        assert!(place.is_none(), "a QP's place is free when it is taken");
+        *place = Some(Box::new(connection));
+    }
+
+    /// Looks at a connection in every poll from now on.
+    fn make_hot(&mut self, index: u32) {
+        let Some(connection) = &mut self.connections[index as usize] else { return };
+        connection.idle_polls = 0;
+        if !std::mem::replace(&mut connection.hot, true) {
+            connection.awake();
+            self.hot.push(index);
+        }
+    }
+
+    fn note_deadline(&mut self, index: u32) {
+        let Some(connection) = &mut self.connections[index as usize] else { return };
+        if connection.deadline.is_some() && !std::mem::replace(&mut connection.timed, true) {
+            self.timed.push(index);
+        }
+    }
+
+    /// Ends a connection.
+    fn end(&mut self, tables: &mut Tables, index: u32, end: End) {
+        let Some(connection) = self.connections[index as usize].take() else { return };
+        // Rare, and the lists are short: what they name must exist.
+        if connection.hot {
+            self.hot.retain(|other| *other != index);
+        }
+        if connection.dirty {
+            self.dirty.retain(|other| *other != index);
+        }
+        if connection.reading {
+            self.reading.retain(|other| *other != index);
+        }
+        if connection.timed {
+            self.timed.retain(|other| *other != index);
+        }
+        connection.end(tables, end);
+    }
+
+    /// Takes connections that wait at a listener.
+    fn accept_sockets(&mut self, tables: &mut Tables, listener: usize) {
+        for _ in 0..ACCEPT_BURST {
+            let Some(listener) = self.listeners.get(listener) else { return };
+            let socket = match listener.accept() {
+                Ok(Some(socket)) => socket,
+                Ok(None) => return,
+                Err(_) => {
+                    self.accept_again = Some(Instant::now() + ACCEPT_AGAIN);
+                    return self.watch_listeners(tables, EventFlags::empty());
+                }
+            };
+            // A full table turns the peer away by closing the socket.
+            let Some(qp) = tables.qps.take(Kind::Shm, QpState::Handshake) else { continue };
+            match Connection::new(tables, qp, socket, None) {
+                Ok(mut connection) => {
+                    connection.deadline = Some(Deadline::Handshake(Instant::now() + self.handshake));
+                    self.insert(connection);
+                    self.note_deadline(qp.index);
+                    // Who connects says hello at once.
+                    self.look_at_socket(tables, qp.index);
+                }
+                Err(_) => tables.qps.release(qp),
+            }
+        }
+    }
+
+    fn watch_listeners(&self, tables: &Tables, flags: EventFlags) {
+        for (place, listener) in (FIRST_LISTENER_PLACE..).zip(&self.listeners) {
+            let token = Token { kind: Some(Kind::Shm), place };
+            // Its place in the epoll exists: changing it needs no memory.
+            tables.epoll.modify(listener.socket.as_fd(), token, flags).expect("a listener is watched");
+        }
+    }
+
+    /// Takes what came on a socket, and what follows from it.
+    fn look_at_socket(&mut self, tables: &mut Tables, index: u32) {
+        let Some(connection) = &mut self.connections[index as usize] else { return };
+        let qp = connection.qp;
+        let before = tables.qps.get(qp).map(|entry| entry.state);
+        let looked = connection.listen_to_peer(tables);
+        let hung_up = connection.hung_up;
+        let after = tables.qps.get(qp).expect("a connection's QP lives").state;
+        match (looked, after) {
+            (Err(end), _) => self.end(tables, index, end),
+            // Refused.
+            (Ok(_), QpState::Ended) => self.end(tables, index, End::LOCAL),
+            (Ok(rang), QpState::Connected | QpState::Closing) => {
+                if rang || hung_up || before != Some(after) {
+                    self.make_hot(index);
+                }
+            }
+            (Ok(_), QpState::Handshake | QpState::Requested | QpState::Connecting) if hung_up => {
+                let end = End { reason: DisconnectReason::Peer, fault: Fault::Closed };
+                self.end(tables, index, end);
+            }
+            (Ok(_), QpState::Handshake | QpState::Requested | QpState::Connecting) => {}
+        }
+    }
+
+    /// One look at a hot connection: whether there was work, or why it ends.
+    #[inline]
+    fn poll_connection(
+        connection: &mut Connection,
+        tables: &mut Tables,
+        budget: &mut u32,
+    ) -> Result<bool, End> {
+        let received = connection.receive(tables, budget)?;
+        let completed = connection.complete_sends(tables)?;
+        if connection.hung_up && !received {
+            return Err(connection.end_by_peer());
+        }
+        if matches!(connection.deadline, Some(Deadline::Farewell(_))) && !connection.has_sends() {
+            return Err(End::LOCAL);
+        }
+        Ok(received || completed)
+    }
+
+    /// Looks at the hot connections, each once, until enough was taken; the next poll goes on from there.
+    fn poll_hot(&mut self, tables: &mut Tables) -> bool {
+        let mut worked = false;
+        let mut budget = RECEIVES_PER_POLL;
+        let mut left = self.hot.len();
+        let mut place = self.first;
+        while left > 0 && budget > 0 {
+            left -= 1;
+            if place >= self.hot.len() {
+                place = 0;
+            }
+            let Some(index) = self.hot.get(place).copied() else { break };
+            let connection = self.connections[index as usize].as_deref_mut().expect("what is hot exists");
+            match Self::poll_connection(connection, tables, &mut budget) {
+                Ok(true) => {
+                    connection.idle_polls = 0;
+                    worked = true;
+                    place += 1;
+                }
+                Ok(false) => {
+                    connection.idle_polls = connection.idle_polls.saturating_add(1);
+                    if connection.deadline.is_some() && !connection.timed {
+                        self.note_deadline(index);
+                    }
+                    // The last one moves here where this one leaves, and has its turn.
+                    if !self.try_cool(index, place) {
+                        place += 1;
+                    }
+                }
+                Err(end) => {
+                    self.end(tables, index, end);
+                    worked = true;
+                }
+            }
+        }
+        // One further where all had their turn, so that a scarce SRQ serves another one first.
+        self.first = if budget > 0 { place + 1 } else { place };
+        worked
+    }
+
+    /// Lets a connection go cold that has had nothing for long.
+    #[inline]
+    fn try_cool(&mut self, index: u32, place: usize) -> bool {
+        let connection = self.connections[index as usize].as_deref_mut().expect("what is hot exists");
+        if connection.idle_polls < COLD_AFTER_POLLS || !Self::cool(connection) {
+            return false;
+        }
+        self.hot.swap_remove(place);
+        true
+    }
+
+    /// Makes a connection's peer ring from now on; not where something waits that no bell will tell.
+    fn cool(connection: &mut Connection) -> bool {
+        let waits = connection.waits_for_entry()
+            || connection.hung_up
+            || connection.reads.front().is_some()
+            || connection.dirty;
+        if waits || !connection.prepare_sleep() {
+            return false;
+        }
+        connection.hot = false;
+        true
+    }
+
+    /// Copies for READs: one connection's turn.
+    fn poll_reads(&mut self, tables: &mut Tables) -> bool {
+        let Some(index) = self.reading.pop_front() else { return false };
+        let connection = self.connections[index as usize].as_deref_mut().expect("who reads exists");
+        match connection.read(tables, READ_BYTES_PER_POLL) {
+            Ok(true) => self.reading.push_back(index),
+            Ok(false) => connection.reading = false,
+            Err(end) => {
+                connection.reading = false;
+                self.end(tables, index, end);
+            }
+        }
+        true
+    }
+
+    /// Ends what has waited too long; whether there was any.
+    fn poll_clock(&mut self, tables: &mut Tables) -> bool {
+        self.polls_since_clock = 0;
+        if self.timed.is_empty() && self.accept_again.is_none() {
+            return false;
+        }
+        let now = Instant::now();
+        if self.accept_again.is_some_and(|again| again <= now) {
+            self.accept_again = None;
+            self.watch_listeners(tables, EventFlags::IN);
+        }
+        let mut worked = false;
+        let mut place = 0;
+        while let Some(index) = self.timed.get(place).copied() {
+            let connection = self.connections[index as usize].as_deref_mut().expect("what is timed exists");
+            let end = match connection.deadline {
+                Some(deadline) if deadline.instant() > now => {
+                    place += 1;
+                    continue;
+                }
+                Some(Deadline::Handshake(_)) => End::SILENCE,
+                Some(Deadline::Farewell(_)) => End::LOCAL,
+                Some(Deadline::Rnr(_)) => End::work(Status::RnrExhausted, Fault::RnrExhausted),
+                None => {
+                    connection.timed = false;
+                    self.timed.swap_remove(place);
+                    continue;
+                }
+            };
+            self.end(tables, index, end);
+            worked = true;
+        }
+        worked
+    }
+
+    /// Tells everybody who knows this NIC's regions.
+    fn announce(&mut self, tables: &mut Tables, control: Control) {
+        for index in 0..self.connections.len() {
+            let Some(connection) = self.connections[index].as_deref_mut() else { continue };
+            let qp = connection.qp;
+            let knows = match tables.qps.get(qp).expect("a connection's QP lives").state {
+                QpState::Connecting | QpState::Connected | QpState::Closing => true,
+                // They hear of all regions when they are accepted.
+                QpState::Handshake | QpState::Requested | QpState::Ended => false,
+            };
+            if knows && let Err(end) = connection.announce(tables, control) {
+                self.end(tables, qp.index, end);
+            }
+        }
+    }
+}
+
+impl Transport for Shm {
+    fn new(options: &SoftOptions) -> Self {
+        let qps = options.qps_max as usize;
+        Self {
+            handshake: options.handshake,
+            farewell: options.farewell,
+            listeners: Vec::new(),
+            connections: (0..qps).map(|_| None).collect(),
+            hot: Vec::with_capacity(qps),
+            dirty: Vec::with_capacity(qps),
+            reading: VecDeque::with_capacity(qps),
+            timed: Vec::with_capacity(qps),
+            polls_since_clock: 0,
+            accept_again: None,
+            first: 0,
+        }
+    }
+
+    fn listen(&mut self, tables: &mut Tables, address: &Address) -> Result<Address, ListenError> {
+        let Address::Shm(path) = address else {
+            return Err(ListenError::WrongFabric { address: address.clone() });
+        };
+        let listener = Listener::bind(path)?;
+        let place = FIRST_LISTENER_PLACE + self.listeners.len() as u64;
+        tables
+            .epoll
+            .add(listener.socket.as_fd(), Token { kind: Some(Kind::Shm), place }, EventFlags::IN)
+            .map_err(|source| ListenError::System { address: address.clone(), source })?;
+        self.listeners.push(listener);
+        Ok(address.clone())
+    }
+
+    fn stop_listening(&mut self, tables: &mut Tables) {
+        for listener in self.listeners.drain(..) {
+            tables.epoll.remove(listener.socket.as_fd());
+        }
+    }
+
+    fn connect(
+        &mut self,
+        tables: &mut Tables,
+        qp: Qp,
+        address: &Address,
+        private_data: &PrivateData,
+    ) -> Result<(), ConnectError> {
+        let Address::Shm(path) = address else {
+            return Err(ConnectError::WrongFabric { address: address.clone() });
+        };
+        let system = |source: io::Error| ConnectError::System { address: address.clone(), source };
+        let socket = connect_to(path).map_err(system)?;
+        let link = Link::make().map_err(system)?;
+        let mut connection = Connection::new(tables, qp, socket, Some(link)).map_err(system)?;
+        let said = connection
+            .say(tables, Control::Hello(*private_data))
+            .and_then(|()| connection.announce_all(tables));
+        if said.is_err() {
+            connection.unwatch(tables);
+            return Err(system(io::Error::other("the listener's socket does not take what is said")));
+        }
+        connection.deadline = Some(Deadline::Handshake(Instant::now() + self.handshake));
+        self.insert(connection);
+        self.note_deadline(qp.index);
+        Ok(())
+    }
+
+    fn accept(&mut self, tables: &mut Tables, qp: Qp, private_data: &PrivateData) -> Result<(), PostError> {
+        let connection = self.get(qp).expect("a QP that was requested has its connection");
+        let said = connection
+            .say(tables, Control::Accept(*private_data))
+            .and_then(|()| connection.announce_all(tables));
+        if let Err(end) = said {
+            self.end(tables, qp.index, end);
+            return Err(PostError::Stale);
+        }
+        tables.qps.set_state(qp, QpState::Connected);
+        let nothing = PrivateData::new(&[]).expect("nothing fits");
+        tables.push_event(Event::Connected { qp, private_data: nothing });
+        self.make_hot(qp.index);
+        Ok(())
+    }
+
+    fn reject(&mut self, tables: &mut Tables, qp: Qp, private_data: &PrivateData) {
+        self.get(qp).expect("a QP that was requested has its connection").refuse(tables, private_data);
+        // Goes without an event: the user knows.
+        tables.qps.set_state(qp, QpState::Handshake);
+        self.end(tables, qp.index, End::LOCAL);
+    }
+
+    fn disconnect(&mut self, tables: &mut Tables, qp: Qp) {
+        let connected = tables.qps.get(qp).is_some_and(|entry| entry.state == QpState::Connected);
+        let farewell = self.farewell;
+        let connection = self.get(qp).expect("a living QP has its connection");
+        connection.flush_reads(tables);
+        if !connected || !connection.has_sends() {
+            return self.end(tables, qp.index, End::LOCAL);
+        }
+        connection.deadline = Some(Deadline::Farewell(Instant::now() + farewell));
+        tables.qps.set_state(qp, QpState::Closing);
+        self.note_deadline(qp.index);
+        self.make_hot(qp.index);
+    }
+
+    #[inline]
+    fn post_send(&mut self, tables: &mut Tables, qp: Qp, request: SendRequest<'_>) -> Result<(), PostError> {
+        let connection =
+            self.connections[qp.index as usize].as_deref_mut().expect("a connected QP has its connection");
+        if let Err(error) = connection.post_send(tables, &request) {
+            // A full ring empties, or a broken one is found, in the next poll.
+            self.make_hot(qp.index);
+            return Err(error);
+        }
+        if !std::mem::replace(&mut connection.dirty, true) {
+            self.dirty.push(qp.index);
+        }
+        Ok(())
+    }
+
+    fn post_read(&mut self, tables: &mut Tables, qp: Qp, read: u32) {
+        let connection =
+            self.connections[qp.index as usize].as_deref_mut().expect("a connected QP has its connection");
+        tables.reads.append(&mut connection.reads, read);
+        if !std::mem::replace(&mut connection.reading, true) {
+            self.reading.push_back(qp.index);
+        }
+        // A bell that rings while the READ looks at the socket finds the connection awake.
+        self.make_hot(qp.index);
+    }
+
+    #[inline]
+    fn flush(&mut self, _tables: &mut Tables) {
+        while let Some(index) = self.dirty.pop() {
+            let connection = self.connections[index as usize].as_deref_mut().expect("what is dirty exists");
+            connection.dirty = false;
+            connection.show();
+            // Its SENDs complete soon.
+            self.make_hot(index);
+        }
+    }
+
+    fn progress(&mut self, tables: &mut Tables) -> bool {
+        let mut worked = self.poll_hot(tables);
+        worked |= self.poll_reads(tables);
+        self.polls_since_clock += 1;
+        if self.polls_since_clock >= CLOCK_EVERY_POLLS {
+            worked |= self.poll_clock(tables);
+        }
+        worked
+    }
+
+    fn ready(&mut self, tables: &mut Tables, place: u64, _flags: EventFlags) {
+        match place.checked_sub(FIRST_LISTENER_PLACE) {
+            Some(listener) => {
+                self.accept_sockets(tables, usize::try_from(listener).expect("listeners are few"));
+            }
+            None => self.look_at_socket(tables, u32::try_from(place).expect("below the listeners' places")),
+        }
+    }
+
+    fn ready_interval(&self) -> u32 {
+        LOOK_EVERY_POLLS
+    }
+
+    fn arm(&mut self, tables: &mut Tables) -> bool {
+        if !self.reading.is_empty() || self.poll_clock(tables) || self.poll_hot(tables) {
+            return false;
+        }
+        let mut place = 0;
+        while let Some(index) = self.hot.get(place).copied() {
+            let connection = self.connections[index as usize].as_deref_mut().expect("what is hot exists");
+            if Self::cool(connection) {
+                self.hot.swap_remove(place);
+            } else if connection.waits_for_entry() && !connection.hung_up {
+                // Nothing happens until the user posts to the SRQ.
+                place += 1;
+            } else {
+                return false;
+            }
+        }
+        for index in &self.timed {
+            let connection = self.connections[*index as usize].as_deref();
+            if let Some(deadline) = connection.expect("what is timed exists").deadline {
+                tables.wake_at(deadline.instant());
+            }
+        }
+        if let Some(again) = self.accept_again {
+            tables.wake_at(again);
+        }
+        true
+    }
+
+    fn registered(&mut self, tables: &mut Tables, key: MemoryKey) {
+        self.announce(tables, Control::Register(key.0));
+    }
+
+    fn deregistered(&mut self, tables: &mut Tables, key: MemoryKey) {
+        self.announce(tables, Control::Deregister(key.0));
+    }
+}

@@ -1,0 +1,214 @@
+//! Peers that do not keep to the protocol: each loses its own connection, and the others are served.
+
+use super::super::control::{Control, Received, receive, send_control};
+use super::super::link::{LINK_BYTES, Link, SendItem, source};
+use super::super::listener::connect_to;
+use super::*;
+
+fn item(from: u32, payload_bytes: u32, place: u64) -> SendItem {
+    SendItem { source: from, payload_bytes, key: 0, reserved: 0, place, header: [3; 128], beside: [4; 104] }
+}
+
+#[test]
+fn what_is_said_out_of_turn_costs_that_peer_its_connection_only() {
+    let mut place = Place::new(SoftOptions::default());
+    let mut client = Host::new(SoftOptions::default());
+    let (ours, _) = place.connect(&mut client);
+    let memory = SharedMemory::new("jet-test", 4096, false).unwrap();
+    let link = Link::make().unwrap();
+    let unsealed = rustix::fs::memfd_create("jet-loose", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
+    rustix::fs::ftruncate(&unsealed, LINK_BYTES as u64).unwrap();
+    let hello = Control::Hello(nothing());
+    let firsts: [(Control, Option<std::os::fd::BorrowedFd<'_>>); 5] = [
+        (hello, Some(memory.as_fd())),
+        (hello, Some(unsealed.as_fd())),
+        (Control::Accept(nothing()), None),
+        (Control::Register(1), Some(memory.as_fd())),
+        (Control::Deregister(1), None),
+    ];
+    let closes = |place: &mut Place, socket: &OwnedFd| {
+        until("closed", || {
+            place.host.turn();
+            matches!(receive(socket), Received::Closed)
+        });
+    };
+    for (control, file) in firsts {
+        let socket = connect_to(&place.path).unwrap();
+        assert!(send_control(&socket, control, file).unwrap());
+        closes(&mut place, &socket);
+    }
+    let socket = connect_to(&place.path).unwrap();
+    rustix::net::send(&socket, b"GET / HTTP/1.1\r\n\r\n", rustix::net::SendFlags::empty()).unwrap();
+    closes(&mut place, &socket);
+    // A second hello.
+    let socket = connect_to(&place.path).unwrap();
+    for _ in 0..2 {
+        assert!(send_control(&socket, hello, Some(link.file().unwrap().as_fd())).unwrap());
+    }
+    closes(&mut place, &socket);
+    assert_eq!(place.host.nic.counters().protocol_errors, 7);
+    place.host.post_entries(0..1);
+    client.send(ours, 1, Payload::None).unwrap();
+    until("the others are served", || {
+        client.turn();
+        place.host.turn();
+        client.statuses() == [(Work::Send { id: 1 }, Status::Success)]
+    });
+}
+
+#[test]
+fn who_says_nothing_is_closed_in_time() {
+    let handshake = Duration::from_millis(20);
+    let mut place = Place::new(SoftOptions { handshake, ..SoftOptions::default() });
+    let socket = connect_to(&place.path).unwrap();
+    until("closed", || {
+        place.host.turn();
+        matches!(receive(&socket), Received::Closed)
+    });
+    assert!(place.host.events.is_empty());
+}
+
+#[test]
+fn who_is_not_answered_gives_up_in_time() {
+    let handshake = Duration::from_millis(20);
+    let mut place = Place::new(SoftOptions::default());
+    let mut client = Host::new(SoftOptions { handshake, ..SoftOptions::default() });
+    let qp = client.nic.connect(&Address::Shm(place.path.clone()), &nothing()).unwrap();
+    until("given up", || {
+        client.turn();
+        client.ended(qp) == Some(DisconnectReason::Transport(libc::ETIMEDOUT))
+    });
+    until("seen there too", || {
+        place.host.turn();
+        matches!(place.host.events[..], [Event::ConnectRequest { .. }, Event::Disconnected { .. }])
+    });
+}
+
+#[test]
+fn impossible_items_end_the_connection_and_change_no_entry() {
+    let mut place = Place::new(SoftOptions::default());
+    place.host.post_entries(0..1);
+    let broken = [
+        item(99, 0, 0),
+        item(source::BESIDE, 105, 0),
+        item(source::BESIDE, u32::MAX, 0),
+        item(source::STAGED, 4097, 0),
+        item(source::STAGED, 1, 32),
+        item(source::STAGED, 1, u64::MAX),
+    ];
+    for (count, item) in broken.into_iter().enumerate() {
+        let (_socket, mut link, qp) = place.raw_peer();
+        link.outgoing.push(item).unwrap();
+        link.outgoing.publish();
+        until("ended", || {
+            place.host.turn();
+            place.host.ended(qp) == Some(DisconnectReason::Protocol)
+        });
+        assert_eq!(place.host.nic.counters().protocol_errors, count as u64 + 1);
+    }
+    // A region that nobody registered is the poster's fault, told to it.
+    let (_socket, mut link, qp) = place.raw_peer();
+    link.outgoing.push(item(source::REGISTERED, 1, 0)).unwrap();
+    link.outgoing.publish();
+    until("ended", || {
+        place.host.turn();
+        place.host.ended(qp) == Some(DisconnectReason::WorkRequest(Status::LocalProtection))
+    });
+    assert!(place.host.completions.is_empty(), "the SRQ entry is still posted");
+}
+
+#[test]
+fn impossible_ring_indices_end_the_connection() {
+    let mut place = Place::new(SoftOptions::default());
+    place.host.post_entries(0..1);
+    // The first word of each of six pairs of lines behind the words of the two ends: tail, head and the sleeping
+    // word of the ring up, then of the ring down.
+    for line in [2, 6] {
+        let (_socket, link, qp) = place.raw_peer();
+        place.host.send(qp, 1, Payload::None).unwrap();
+        write_memory(link.file().unwrap(), line * 128, &0x7000_0000u32.to_le_bytes());
+        until("ended", || {
+            place.host.turn();
+            place.host.ended(qp) == Some(DisconnectReason::Protocol)
+        });
+    }
+    assert!(place.host.completions.iter().all(|completion| completion.status == Status::Flushed));
+}
+
+#[test]
+fn a_link_scribbled_over_at_random_ends_one_connection_at_most() {
+    let mut place = Place::new(SoftOptions::default());
+    let mut client = Host::new(SoftOptions::default());
+    let (ours, _) = place.connect(&mut client);
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    for round in 0..40u64 {
+        let (socket, link, qp) = place.raw_peer();
+        let file = link.file().unwrap();
+        for _ in 0..200 {
+            // xorshift64: a fixed seed, so that a failure comes again.
+            for shift in [13, -7, 17] {
+                state ^= if shift > 0 { state << shift } else { state >> -shift };
+            }
+            // Mostly the words and indices, sometimes the items.
+            let span = if state & 7 == 0 { file.bytes() / 8 } else { 128 };
+            let at = usize::try_from(state >> 8).unwrap() % span * 8;
+            let value = if state & 8 == 0 { state >> 32 & 0xff } else { state };
+            write_memory(file, at, &value.to_le_bytes());
+            let _ = place.host.send(qp, 1, Payload::None);
+            place.host.turn();
+        }
+        drop(socket);
+        until("ended", || {
+            place.host.turn();
+            place.host.ended(qp).is_some()
+        });
+        place.host.events.clear();
+        place.host.completions.clear();
+        until("the SRQ is full again", || {
+            place.host.post_entries(0..1);
+            place.host.nic.tables.srq.len() > 2
+        });
+        client.completions.clear();
+        client.send(ours, round, Payload::None).unwrap();
+        until("the others are served", || {
+            client.turn();
+            place.host.turn();
+            client.statuses() == [(Work::Send { id: round }, Status::Success)]
+        });
+        place.host.completions.clear();
+    }
+}
+
+#[test]
+fn regions_beyond_the_limit_end_the_connection() {
+    let mut place = Place::new(SoftOptions { peer_regions_max: 2, ..SoftOptions::default() });
+    let (socket, _link, qp) = place.raw_peer();
+    let memory = SharedMemory::new("jet-test", 4096, false).unwrap();
+    for key in 0..3 {
+        assert!(send_control(&socket, Control::Register(key), Some(memory.as_fd())).unwrap());
+    }
+    until("ended", || {
+        place.host.turn();
+        place.host.ended(qp) == Some(DisconnectReason::Protocol)
+    });
+}
+
+#[test]
+fn a_peer_that_does_not_listen_is_let_go_and_never_waited_for() {
+    let mut place = Place::new(SoftOptions { regions_max: 4, ..SoftOptions::default() });
+    let (_socket, _link, qp) = place.raw_peer();
+    let memory = Arc::new(SharedMemory::new("jet-test", 4096, false).unwrap());
+    // Nothing is taken off the socket at the other end: it fills up.
+    until("let go", || {
+        let key = place.host.nic.register(&memory, Access::RemoteRead).unwrap();
+        place.host.nic.deregister(key);
+        place.host.turn();
+        place.host.ended(qp).is_some()
+    });
+    assert_eq!(place.host.ended(qp), Some(DisconnectReason::Protocol));
+}
+
+#[test]
+fn a_connection_is_small() {
+    assert!(size_of::<Connection>() <= 1024, "{}", size_of::<Connection>());
+}

@@ -1,0 +1,205 @@
+//! What a software NIC knows, whatever carries its bytes.
+
+pub(crate) mod qps;
+pub(crate) mod queues;
+pub(crate) mod reads;
+pub(crate) mod regions;
+
+pub(crate) use regions::REGION_INDEX_BITS;
+
+use super::options::SoftOptions;
+use super::readiness::Readiness;
+use crate::nic::{Completion, Counters, DisconnectReason, Event, Qp, Status, Work};
+use qps::{QpState, Qps};
+use queues::{Completions, EVENTS_PER_QP, Events, QueuedEvent, Srq};
+use reads::Reads;
+use regions::Regions;
+use std::io;
+use std::time::Instant;
+
+/// The tables of one NIC.
+#[derive(Debug)]
+pub(crate) struct Tables {
+    /// What it was built with.
+    pub(crate) options: SoftOptions,
+    /// Registered memory.
+    pub(crate) regions: Regions,
+    /// Connections.
+    pub(crate) qps: Qps,
+    /// Where SENDs land. Pop an entry, then call [`Self::complete_receive`] for it.
+    pub(crate) srq: Srq,
+    /// Outstanding READs.
+    pub(crate) reads: Reads,
+    /// What was counted. Transports count `bytes_in`, `rnr` and `protocol_errors`; the rest is counted here.
+    pub(crate) counters: Counters,
+    /// Descriptors to wait for.
+    pub(crate) epoll: Readiness,
+    completions: Completions,
+    events: Events,
+    completions_polled: u64,
+    /// Outstanding, and completed but not polled: each holds a place in the completion queue.
+    sends: u32,
+    reads_held: u32,
+    receives: u32,
+    wake_at: Option<Instant>,
+}
+
+impl Tables {
+    pub(crate) fn new(options: SoftOptions) -> io::Result<Self> {
+        Ok(Self {
+            options,
+            regions: Regions::new(options.regions_max),
+            qps: Qps::new(options.qps_max),
+            srq: Srq::new(options.srq_entries_max as usize),
+            reads: Reads::new(options.reads_max),
+            counters: Counters::default(),
+            epoll: Readiness::new()?,
+            completions: Completions::new(options.completions as usize),
+            events: Events::new(options.qps_max as usize * EVENTS_PER_QP),
+            completions_polled: 0,
+            sends: 0,
+            reads_held: 0,
+            receives: 0,
+            wake_at: None,
+        })
+    }
+
+    /// Whether one more SEND has a place to complete.
+    #[inline]
+    pub(crate) fn room_for_send(&self) -> bool {
+        self.sends < self.options.sends_max()
+    }
+
+    /// Whether one more SRQ entry has a place to complete.
+    #[inline]
+    pub(crate) fn room_for_receive(&self) -> bool {
+        self.receives < self.options.srq_entries_max && !self.srq.is_full()
+    }
+
+    /// Whether one more READ has a place to complete.
+    pub(crate) fn room_for_read(&self) -> bool {
+        self.reads_held < self.options.reads_max
+    }
+
+    /// Counts a READ as outstanding.
+    pub(crate) fn read_posted(&mut self, qp: Qp) {
+        self.reads_held += 1;
+        self.qps.get_mut(qp).expect("checked before posting").reads += 1;
+    }
+
+    /// Counts a SEND as outstanding.
+    #[inline]
+    pub(crate) fn send_posted(&mut self, qp: Qp) {
+        self.sends += 1;
+        self.qps.get_mut(qp).expect("checked before posting").sends += 1;
+    }
+
+    /// Counts an SRQ entry as outstanding.
+    #[inline]
+    pub(crate) fn receive_posted(&mut self) {
+        self.receives += 1;
+    }
+
+    #[inline]
+    fn complete(&mut self, qp: Qp, work: Work, status: Status) {
+        if status == Status::Flushed {
+            self.counters.flushed += 1;
+        }
+        self.completions.push(Completion { qp, work, status });
+    }
+
+    /// A SEND of this end is done.
+    #[inline]
+    pub(crate) fn complete_send(&mut self, qp: Qp, id: u64, status: Status) {
+        self.qps.get_mut(qp).expect("a QP outlives its work").sends -= 1;
+        self.counters.sends += u64::from(status == Status::Success);
+        self.complete(qp, Work::Send { id }, status);
+    }
+
+    /// The READ in `slot` is done; the slot is free.
+    pub(crate) fn complete_read(&mut self, slot: u32, status: Status) {
+        let read = self.reads.get(slot);
+        let (qp, id) = (read.qp, read.id);
+        self.qps.get_mut(qp).expect("a QP outlives its work").reads -= 1;
+        self.counters.reads += u64::from(status == Status::Success);
+        self.complete(qp, Work::Read { id }, status);
+        self.reads.release(slot);
+    }
+
+    /// A SEND arrived in an SRQ entry that was popped.
+    #[inline]
+    pub(crate) fn complete_receive(&mut self, qp: Qp, entry: u32, payload_bytes: u32, status: Status) {
+        self.counters.receives += u64::from(status == Status::Success);
+        self.complete(qp, Work::Receive { entry, payload_bytes }, status);
+    }
+
+    /// Takes completions.
+    pub(crate) fn poll(&mut self, completions: &mut [Completion]) -> usize {
+        let mut taken = 0;
+        for place in completions {
+            let Some(completion) = self.completions.pop() else { break };
+            match completion.work {
+                Work::Send { .. } => self.sends -= 1,
+                Work::Receive { .. } | Work::SrqFlush { .. } => self.receives -= 1,
+                Work::Read { .. } => self.reads_held -= 1,
+            }
+            *place = completion;
+            taken += 1;
+        }
+        self.completions_polled += taken as u64;
+        taken
+    }
+
+    /// Tells the user; `Disconnected` goes through [`Self::finish`].
+    pub(crate) fn push_event(&mut self, event: Event) {
+        let after_completions = self.completions_polled + self.completions.len() as u64;
+        self.events.push(QueuedEvent { event, after_completions });
+    }
+
+    /// The connection has ended and all its work has completed.
+    pub(crate) fn finish(&mut self, qp: Qp, reason: DisconnectReason) {
+        let entry = self.qps.get_mut(qp).expect("a connection ends once");
+        assert!(entry.sends == 0 && entry.reads == 0, "work completes before its connection ends");
+        entry.state = QpState::Ended;
+        if reason == DisconnectReason::Protocol {
+            self.counters.protocol_errors += 1;
+        }
+        self.push_event(Event::Disconnected { qp, reason });
+    }
+
+    /// The peer refused the connection.
+    pub(crate) fn rejected(&mut self, qp: Qp, private_data: crate::nic::PrivateData) {
+        self.qps.set_state(qp, QpState::Ended);
+        self.push_event(Event::Rejected { qp, private_data });
+    }
+
+    /// Takes the next event. The end of a connection is shown after its last completion was polled, and makes the QP
+    /// stale.
+    pub(crate) fn poll_event(&mut self) -> Option<Event> {
+        let front = self.events.front()?;
+        let event = front.event;
+        match event {
+            Event::Disconnected { .. } if front.after_completions > self.completions_polled => return None,
+            Event::Disconnected { qp, .. } | Event::Rejected { qp, .. } => self.qps.release(qp),
+            Event::ConnectRequest { .. } | Event::Connected { .. } => {}
+        }
+        self.events.pop();
+        Some(event)
+    }
+
+    /// Whether the user has something to poll.
+    #[inline]
+    pub(crate) fn has_news(&self) -> bool {
+        !self.completions.is_empty() || !self.events.is_empty()
+    }
+
+    /// While arming: wake no later than this.
+    pub(crate) fn wake_at(&mut self, instant: Instant) {
+        self.wake_at = Some(self.wake_at.map_or(instant, |earlier| earlier.min(instant)));
+    }
+
+    /// The earliest time asked for since the last call.
+    pub(crate) fn take_wake_at(&mut self) -> Option<Instant> {
+        self.wake_at.take()
+    }
+}

@@ -1,0 +1,111 @@
+//! The QPs of a software NIC: places with generations.
+
+use crate::nic::Qp;
+use crate::soft::transport::Kind;
+
+/// Where a QP stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum QpState {
+    /// A socket came; it has not said what it wants. The user does not know of it.
+    Handshake,
+    /// The user was asked.
+    Requested,
+    /// The peer was asked.
+    Connecting,
+    /// It stands.
+    Connected,
+    /// The user ended it; what was posted may still leave.
+    Closing,
+    /// Its last event waits to be polled.
+    Ended,
+}
+
+/// One QP, as both transports see it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QpEntry {
+    generation: u32,
+    used: bool,
+    /// Who carries it.
+    pub(crate) kind: Kind,
+    /// Where it stands.
+    pub(crate) state: QpState,
+    /// SENDs posted and not completed.
+    pub(crate) sends: u32,
+    /// READs posted and not completed.
+    pub(crate) reads: u32,
+}
+
+/// All of them. Places are reused last-used-first: few are touched at low load.
+#[derive(Debug)]
+pub(crate) struct Qps {
+    entries: Box<[QpEntry]>,
+    free: Vec<u32>,
+}
+
+impl Qps {
+    pub(crate) fn new(max: u32) -> Self {
+        let empty = QpEntry {
+            generation: 0,
+            used: false,
+            kind: Kind::Shm,
+            state: QpState::Ended,
+            sends: 0,
+            reads: 0,
+        };
+        Self { entries: vec![empty; max as usize].into(), free: (0..max).rev().collect() }
+    }
+
+    /// Takes a place; `None` where all are taken.
+    pub(crate) fn take(&mut self, kind: Kind, state: QpState) -> Option<Qp> {
+        let index = self.free.pop()?;
+        let entry = &mut self.entries[index as usize];
+        entry.generation = entry.generation.wrapping_add(1);
+        (entry.used, entry.kind, entry.state) = (true, kind, state);
+        (entry.sends, entry.reads) = (0, 0);
+        Some(Qp { index, generation: entry.generation })
+    }
+
+    /// Gives a place back; the QP is stale from now on.
+    pub(crate) fn release(&mut self, qp: Qp) {
+        let entry = self.get_mut(qp).expect("a QP is released once");
+        assert!(entry.sends == 0 && entry.reads == 0, "a QP is released after its work completed");
+        entry.used = false;
+        self.free.push(qp.index);
+    }
+
+    /// The QP, unless it is stale.
+    pub(crate) fn get(&self, qp: Qp) -> Option<&QpEntry> {
+        self.entries.get(qp.index as usize).filter(|entry| entry.used && entry.generation == qp.generation)
+    }
+
+    /// The QP, unless it is stale.
+    pub(crate) fn get_mut(&mut self, qp: Qp) -> Option<&mut QpEntry> {
+        self.entries
+            .get_mut(qp.index as usize)
+            .filter(|entry| entry.used && entry.generation == qp.generation)
+    }
+
+    /// Moves a living QP on.
+    pub(crate) fn set_state(&mut self, qp: Qp, state: QpState) {
+        self.get_mut(qp).expect("only a living QP changes its state").state = state;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_that_is_reused_makes_the_old_qp_stale() {
+        let mut qps = Qps::new(2);
+        let first = qps.take(Kind::Shm, QpState::Connecting).unwrap();
+        let second = qps.take(Kind::Tcp, QpState::Connecting).unwrap();
+        assert!(qps.take(Kind::Shm, QpState::Connecting).is_none());
+        qps.release(first);
+        assert!(qps.get(first).is_none());
+        let third = qps.take(Kind::Shm, QpState::Connecting).unwrap();
+        assert_eq!(third.index, first.index);
+        assert!(qps.get(first).is_none() && qps.get(second).is_some() && qps.get(third).is_some());
+        assert!(qps.get(Qp { index: 9, generation: 1 }).is_none());
+    }
+}

@@ -1,0 +1,474 @@
+//! The transport between hosts: frames over TCP.
+//!
+//! What a connection does is in [`connection`] (its phases, writing, its end) and [`input`] (reading); the bytes on the
+//! stream in [`frame`], what waits to be written in [`output`], system calls in [`socket`]. Here is what is common to
+//! all connections: which of them have something to do, listeners, and times.
+//!
+//! Sockets are watched edge-triggered and never changed: a socket is on the `ready` list from the edge until it was
+//! read dry, so nothing is asked of the kernel twice, and an unread socket (no SRQ entry) wakes nobody.
+
+mod connection;
+mod frame;
+mod input;
+mod options;
+mod output;
+mod socket;
+#[cfg(test)]
+mod tests;
+
+pub use options::TcpOptions;
+
+use super::options::SoftOptions;
+use super::tables::Tables;
+use super::transport::{Kind, QpState, Token, Transport};
+use crate::address::Address;
+use crate::nic::{
+    ConnectError, DisconnectReason, ListenError, MemoryKey, PostError, PrivateData, Qp, SendRequest,
+};
+use connection::{Connection, Fate, Phase};
+use frame::Frame;
+use input::STAGING_BYTES;
+use rustix::event::epoll::EventFlags;
+use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// Listeners' places in the epoll begin here, above every QP's.
+const LISTENER_PLACES: u64 = 1 << 32;
+/// Connections accepted that have not said what they want. More wait with the kernel.
+const PENDING_MAX: usize = 128;
+/// Connections accepted in one go.
+const ACCEPTS_PER_TURN: usize = 32;
+/// When to try again after the system had no descriptor for a new connection.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+/// Connections that have their turn in one `progress`.
+const TURNS_MAX: usize = 16;
+/// Polls between two looks at the clock, while a time is set.
+const POLLS_PER_CLOCK: u32 = 64;
+/// The most polls between two looks at the epoll while sockets are open and nothing comes.
+const LOOK_INTERVAL_MAX: u32 = 8;
+
+const WATCHED: EventFlags =
+    EventFlags::IN.union(EventFlags::OUT).union(EventFlags::RDHUP).union(EventFlags::ET);
+const HUNG_UP: EventFlags = EventFlags::RDHUP.union(EventFlags::HUP).union(EventFlags::ERR);
+
+/// A QP's place, and which lists it is on. The marks stay when connections change, so that no list ever outgrows the
+/// number of places.
+#[derive(Debug, Default)]
+struct Slot {
+    connection: Option<Box<Connection>>,
+    is_ready: bool,
+    is_dirty: bool,
+    is_waiting: bool,
+}
+
+#[derive(Debug)]
+struct Listener {
+    socket: OwnedFd,
+    ready: bool,
+}
+
+/// The TCP transport.
+#[derive(Debug)]
+pub(crate) struct Tcp {
+    options: TcpOptions,
+    reads_max: usize,
+    slots: Box<[Slot]>,
+    /// Connections that ended, with their buffers.
+    #[expect(clippy::vec_box, reason = "a connection goes back into its place without being moved")]
+    spare: Vec<Box<Connection>>,
+    open: usize,
+    /// Have bytes to be read.
+    ready: VecDeque<u32>,
+    /// Have something to write.
+    dirty: VecDeque<u32>,
+    /// Need an SRQ entry.
+    waiting: VecDeque<u32>,
+    listeners: Vec<Listener>,
+    accept_again: Option<Instant>,
+    pending: usize,
+    deadlines: usize,
+    clock_due: bool,
+    polls_since_clock: u32,
+    idle_polls: u32,
+    staging: Box<[u8; STAGING_BYTES]>,
+}
+
+impl Tcp {
+    /// Lets a connection do something, ends it if that is the outcome, and puts it on the lists where it belongs.
+    fn turn<T>(
+        &mut self,
+        tables: &mut Tables,
+        index: u32,
+        act: impl FnOnce(&mut Connection, &mut Tables, &mut [u8; STAGING_BYTES]) -> Result<T, Fate>,
+    ) -> Option<T> {
+        let slot = &mut self.slots[index as usize];
+        let connection = slot.connection.as_mut()?;
+        self.pending -= usize::from(connection.is_pending());
+        self.deadlines -= usize::from(connection.deadline.is_some());
+        let outcome = match act(connection, tables, &mut self.staging) {
+            Ok(value) => Some(value),
+            Err(fate) => {
+                connection.end(tables, &fate);
+                None
+            }
+        };
+        if connection.socket.is_none() {
+            self.open -= 1;
+            self.spare.push(slot.connection.take().expect("it is here"));
+            return outcome;
+        }
+        self.pending += usize::from(connection.is_pending());
+        self.deadlines += usize::from(connection.deadline.is_some());
+        if connection.wants_srq() {
+            if !std::mem::replace(&mut slot.is_waiting, true) {
+                self.waiting.push_back(index);
+            }
+        } else if connection.wants_to_read() && !std::mem::replace(&mut slot.is_ready, true) {
+            self.ready.push_back(index);
+        }
+        if connection.wants_to_write() && !std::mem::replace(&mut slot.is_dirty, true) {
+            self.dirty.push_back(index);
+        }
+        outcome
+    }
+
+    /// Puts a socket to a QP.
+    fn begin(&mut self, tables: &Tables, qp: Qp, socket: OwnedFd, phase: Phase) -> io::Result<()> {
+        let token = Token { kind: Some(Kind::Tcp), place: u64::from(qp.index) };
+        tables.epoll.add(socket.as_fd(), token, WATCHED)?;
+        let slot = &mut self.slots[qp.index as usize];
+        assert!(slot.connection.is_none(), "a QP's place is free until it is taken");
+        let reads_max = self.reads_max;
+        let mut connection = self.spare.pop().unwrap_or_else(|| Box::new(Connection::new(reads_max)));
+        let deadline = Instant::now() + tables.options.handshake;
+        connection.begin(qp, socket, phase, Some(deadline));
+        self.pending += usize::from(connection.is_pending());
+        self.deadlines += 1;
+        self.open += 1;
+        slot.connection = Some(connection);
+        Ok(())
+    }
+
+    /// Accepts what waits, within limits; `true` where there was any.
+    fn accept_waiting(&mut self, tables: &mut Tables) -> bool {
+        let mut accepted = 0;
+        for place in 0..self.listeners.len() {
+            while self.listeners[place].ready && accepted < ACCEPTS_PER_TURN && self.pending < PENDING_MAX {
+                match socket::accept(self.listeners[place].socket.as_fd()) {
+                    Ok(socket) => {
+                        accepted += 1;
+                        self.accepted(tables, socket);
+                    }
+                    Err(Errno::AGAIN) => self.listeners[place].ready = false,
+                    // The peer has gone already, or a signal came.
+                    Err(Errno::CONNABORTED | Errno::INTR) => accepted += 1,
+                    Err(_) => {
+                        self.accept_again = Some(Instant::now() + ACCEPT_AGAIN);
+                        return accepted > 0;
+                    }
+                }
+            }
+        }
+        accepted > 0
+    }
+
+    fn accepted(&mut self, tables: &mut Tables, socket: OwnedFd) {
+        // A socket that cannot be set up, or has no place, is closed: its peer hears that at once.
+        if socket::prepare(&socket, &self.options).is_err() {
+            return;
+        }
+        let Some(qp) = tables.qps.take(Kind::Tcp, QpState::Handshake) else { return };
+        if self.begin(tables, qp, socket, Phase::AwaitConnect).is_err() {
+            tables.qps.release(qp);
+        }
+    }
+
+    fn may_accept(&self) -> bool {
+        self.accept_again.is_none()
+            && self.pending < PENDING_MAX
+            && self.listeners.iter().any(|listener| listener.ready)
+    }
+
+    /// The earliest time that something must happen at.
+    fn next_time(&self) -> Option<Instant> {
+        let connections = self.slots.iter().filter_map(|slot| slot.connection.as_ref()?.deadline);
+        let connections = if self.deadlines > 0 { connections.min() } else { None };
+        connections.into_iter().chain(self.accept_again).min()
+    }
+
+    /// Does what is due.
+    fn look_at_clock(&mut self, tables: &mut Tables) {
+        (self.clock_due, self.polls_since_clock) = (false, 0);
+        let now = Instant::now();
+        self.accept_again = self.accept_again.filter(|&at| at > now);
+        for index in 0..self.slots.len() {
+            let connection = self.slots[index].connection.as_ref();
+            if connection.and_then(|connection| connection.deadline).is_some_and(|at| at <= now) {
+                let index = u32::try_from(index).expect("QPs are counted in 32 bits");
+                self.turn(tables, index, |connection, tables, _| connection.expire(tables));
+            }
+        }
+    }
+
+    /// Opens a socket to the next address that takes one.
+    fn open_next(
+        &self,
+        addresses: &mut Vec<std::net::SocketAddr>,
+        mut failure: io::Error,
+    ) -> Result<OwnedFd, io::Error> {
+        while let Some(address) = addresses.pop() {
+            match socket::connect(&address, &self.options) {
+                Ok(socket) => return Ok(socket),
+                Err(error) => failure = error,
+            }
+        }
+        Err(failure)
+    }
+
+    /// A socket that connects has news.
+    fn connecting(&mut self, tables: &mut Tables, index: u32) {
+        let Some(connection) = self.slots[index as usize].connection.as_mut() else { return };
+        let Phase::Connecting { others, private_data } = &mut connection.phase else { return };
+        let (mut others, private_data) = (std::mem::take(others), *private_data);
+        let next = match socket::outcome(connection.socket()) {
+            // The news was not ours yet.
+            Err(libc::ENOTCONN) => {
+                connection.phase = Phase::Connecting { others, private_data };
+                return;
+            }
+            Ok(()) => Ok(None),
+            Err(errno) => self.open_next(&mut others, io::Error::from_raw_os_error(errno)).map(Some),
+        };
+        self.turn(tables, index, |connection, tables, _| match next {
+            Ok(None) => {
+                connection.phase = Phase::AwaitAccept;
+                connection.push_handshake(|private_bytes| Frame::Connect { private_bytes }, &private_data);
+                connection.write(tables)
+            }
+            Ok(Some(socket)) => {
+                connection.phase = Phase::Connecting { others, private_data };
+                connection.change_socket(tables, socket)
+            }
+            Err(error) => {
+                Err(Fate::of(DisconnectReason::Transport(error.raw_os_error().unwrap_or(libc::EIO))))
+            }
+        });
+    }
+
+    fn flush_dirty(&mut self, tables: &mut Tables) -> bool {
+        let count = self.dirty.len();
+        for _ in 0..count {
+            let index = self.dirty.pop_front().expect("counted");
+            self.slots[index as usize].is_dirty = false;
+            self.turn(tables, index, |connection, tables, _| connection.write(tables));
+        }
+        count > 0
+    }
+}
+
+impl Transport for Tcp {
+    fn new(options: &SoftOptions) -> Self {
+        let qps = options.qps_max as usize;
+        Self {
+            options: options.tcp,
+            reads_max: options.reads_per_qp_max as usize,
+            slots: (0..qps).map(|_| Slot::default()).collect(),
+            spare: Vec::with_capacity(qps),
+            open: 0,
+            ready: VecDeque::with_capacity(qps),
+            dirty: VecDeque::with_capacity(qps),
+            waiting: VecDeque::with_capacity(qps),
+            listeners: Vec::new(),
+            accept_again: None,
+            pending: 0,
+            deadlines: 0,
+            clock_due: false,
+            polls_since_clock: 0,
+            idle_polls: 0,
+            staging: vec![0; STAGING_BYTES].try_into().expect("of this length"),
+        }
+    }
+
+    fn listen(&mut self, tables: &mut Tables, address: &Address) -> Result<Address, ListenError> {
+        let Address::Tcp(host_port) = address else {
+            return Err(ListenError::WrongFabric { address: address.clone() });
+        };
+        let system = |source| ListenError::System { address: address.clone(), source };
+        let mut outcome = Err(io::Error::from(io::ErrorKind::NotFound));
+        for candidate in socket::resolve(host_port).map_err(system)? {
+            outcome = socket::listen(&candidate);
+            if outcome.is_ok() {
+                break;
+            }
+        }
+        let (socket, bound) = outcome.map_err(|source| match source.kind() {
+            io::ErrorKind::AddrInUse => ListenError::InUse { address: address.clone() },
+            _ => system(source),
+        })?;
+        let token = Token { kind: Some(Kind::Tcp), place: LISTENER_PLACES + self.listeners.len() as u64 };
+        tables.epoll.add(socket.as_fd(), token, EventFlags::IN | EventFlags::ET).map_err(system)?;
+        self.listeners.push(Listener { socket, ready: true });
+        Ok(Address::Tcp(bound.to_string()))
+    }
+
+    fn stop_listening(&mut self, tables: &mut Tables) {
+        for listener in self.listeners.drain(..) {
+            tables.epoll.remove(listener.socket.as_fd());
+        }
+        self.accept_again = None;
+    }
+
+    fn connect(
+        &mut self,
+        tables: &mut Tables,
+        qp: Qp,
+        address: &Address,
+        private_data: &PrivateData,
+    ) -> Result<(), ConnectError> {
+        let Address::Tcp(host_port) = address else {
+            return Err(ConnectError::WrongFabric { address: address.clone() });
+        };
+        let system = |source| ConnectError::System { address: address.clone(), source };
+        let mut others = socket::resolve(host_port).map_err(system)?;
+        others.reverse();
+        let nowhere = io::Error::from(io::ErrorKind::NotFound);
+        let socket = self.open_next(&mut others, nowhere).map_err(system)?;
+        let phase = Phase::Connecting { others, private_data: *private_data };
+        self.begin(tables, qp, socket, phase).map_err(system)
+    }
+
+    fn accept(&mut self, tables: &mut Tables, qp: Qp, private_data: &PrivateData) -> Result<(), PostError> {
+        let accepted = self.turn(tables, qp.index, |connection, tables, _| {
+            connection.accept(tables, private_data);
+            connection.write(tables)
+        });
+        accepted.ok_or(PostError::Stale)
+    }
+
+    fn reject(&mut self, tables: &mut Tables, qp: Qp, private_data: &PrivateData) {
+        self.turn(tables, qp.index, |connection, tables, _| {
+            connection.push_handshake(|private_bytes| Frame::Reject { private_bytes }, private_data);
+            // The first bytes of a fresh socket always fit, and a peer that has gone already need not hear them.
+            let _ = connection.write(tables);
+            connection.close(tables);
+            tables.qps.release(qp);
+            Ok(())
+        });
+    }
+
+    fn disconnect(&mut self, tables: &mut Tables, qp: Qp) {
+        self.turn(tables, qp.index, |connection, tables, _| {
+            if !matches!(connection.phase, Phase::Open) {
+                return Err(Fate::of(DisconnectReason::Local));
+            }
+            connection.drain(tables, DisconnectReason::Local, Some(Frame::Bye), true);
+            connection.write(tables)
+        });
+    }
+
+    fn post_send(&mut self, tables: &mut Tables, qp: Qp, request: SendRequest<'_>) -> Result<(), PostError> {
+        let posted =
+            self.turn(tables, qp.index, |connection, tables, _| connection.post_send(tables, &request));
+        posted.unwrap_or(Err(PostError::Stale))
+    }
+
+    fn post_read(&mut self, tables: &mut Tables, qp: Qp, read: u32) {
+        self.turn(tables, qp.index, |connection, _, _| {
+            connection.post_read(read);
+            Ok(())
+        });
+    }
+
+    fn flush(&mut self, tables: &mut Tables) {
+        self.flush_dirty(tables);
+    }
+
+    fn progress(&mut self, tables: &mut Tables) -> bool {
+        if self.deadlines > 0 || self.accept_again.is_some() {
+            self.polls_since_clock += 1;
+            if self.clock_due || self.polls_since_clock >= POLLS_PER_CLOCK {
+                self.look_at_clock(tables);
+            }
+        }
+        let mut worked = self.may_accept() && self.accept_waiting(tables);
+        if !tables.srq.is_empty() {
+            while let Some(index) = self.waiting.pop_front() {
+                let slot = &mut self.slots[index as usize];
+                slot.is_waiting = false;
+                if !std::mem::replace(&mut slot.is_ready, true) {
+                    self.ready.push_back(index);
+                }
+            }
+        }
+        for _ in 0..self.ready.len().min(TURNS_MAX) {
+            let index = self.ready.pop_front().expect("counted");
+            self.slots[index as usize].is_ready = false;
+            self.turn(tables, index, |connection, tables, staging| connection.receive(tables, staging));
+            worked = true;
+        }
+        self.idle_polls = if worked { 0 } else { self.idle_polls.saturating_add(1) };
+        worked
+    }
+
+    fn ready(&mut self, tables: &mut Tables, place: u64, flags: EventFlags) {
+        let Ok(index) = u32::try_from(place) else {
+            let listener = usize::try_from(place - LISTENER_PLACES).expect("listeners are few");
+            if let Some(listener) = self.listeners.get_mut(listener) {
+                listener.ready = true;
+            }
+            return;
+        };
+        self.idle_polls = 0;
+        let connection = self.slots[index as usize].connection.as_ref();
+        if connection.is_some_and(|connection| matches!(connection.phase, Phase::Connecting { .. })) {
+            return self.connecting(tables, index);
+        }
+        self.turn(tables, index, |connection, _, _| {
+            connection.input.readable |= flags.intersects(EventFlags::IN | HUNG_UP);
+            connection.input.hung_up |= flags.intersects(HUNG_UP);
+            connection.blocked &= !flags.intersects(EventFlags::OUT | HUNG_UP);
+            Ok(())
+        });
+    }
+
+    fn ready_interval(&self) -> u32 {
+        if self.open == 0 {
+            return u32::MAX;
+        }
+        // While connections have bytes to read the others can wait a turn or two; after empty polls a look costs more
+        // than it finds.
+        if self.ready.is_empty() { (self.idle_polls / 4).clamp(1, LOOK_INTERVAL_MAX) } else { 4 }
+    }
+
+    fn arm(&mut self, tables: &mut Tables) -> bool {
+        let can_resume = !self.waiting.is_empty() && !tables.srq.is_empty();
+        if !self.ready.is_empty() || !self.dirty.is_empty() || can_resume || self.may_accept() {
+            return false;
+        }
+        if let Some(at) = self.next_time() {
+            if at <= Instant::now() {
+                self.clock_due = true;
+                return false;
+            }
+            tables.wake_at(at);
+        }
+        true
+    }
+
+    fn registered(&mut self, _tables: &mut Tables, _key: MemoryKey) {
+        // Peers name regions by key; each READ looks its own up.
+    }
+
+    fn deregistered(&mut self, tables: &mut Tables, key: MemoryKey) {
+        for index in 0..self.slots.len() {
+            let lost = self.slots[index].connection.as_ref().and_then(|connection| connection.send_from(key));
+            if let Some(send) = lost {
+                let index = u32::try_from(index).expect("QPs are counted in 32 bits");
+                self.turn(tables, index, |_, _, _| Err::<(), _>(Connection::payload_lost(send)));
+            }
+        }
+    }
+}

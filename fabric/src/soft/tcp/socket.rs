@@ -1,0 +1,153 @@
+//! TCP sockets as this transport needs them: never waiting, gathering and scattering straight from and to registered
+//! memory.
+
+use super::TcpOptions;
+use rustix::io::Errno;
+use rustix::net::sockopt;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto};
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+/// Connections that the kernel may hold until they are accepted; a thousand senders may start at once.
+const BACKLOG: i32 = 4096;
+/// Probes of a silent connection before it counts as dead; `TCP_USER_TIMEOUT` decides where the kernel has it.
+const KEEPALIVE_PROBES: u32 = 3;
+
+/// A stretch of memory of a gather or scatter list.
+pub(super) type IoVec = libc::iovec;
+
+/// What a read or a write did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Moved {
+    /// So many bytes, at least one.
+    Bytes(usize),
+    /// None now; epoll will say when.
+    Blocked,
+    /// The peer closed (reads only).
+    End,
+    /// The connection failed.
+    Failed(i32),
+}
+
+fn family(address: &SocketAddr) -> AddressFamily {
+    if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 }
+}
+
+fn open(address: &SocketAddr) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(rustix::net::socket_with(family(address), SocketType::STREAM, flags, Some(ipproto::TCP))?)
+}
+
+/// Every address of `host:port`. May wait for a name server.
+pub(super) fn resolve(host_port: &str) -> io::Result<Vec<SocketAddr>> {
+    let found: Vec<_> = host_port.to_socket_addrs()?.collect();
+    if found.is_empty() {
+        return Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
+    }
+    Ok(found)
+}
+
+/// A listening socket and its real address.
+pub(super) fn listen(address: &SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
+    let socket = open(address)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    rustix::net::bind(&socket, address)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    let bound = SocketAddr::try_from(rustix::net::getsockname(&socket)?)?;
+    Ok((socket, bound))
+}
+
+/// The next connection that waits to be accepted.
+pub(super) fn accept(listener: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
+}
+
+/// A socket that begins to connect; writable, or failed, when it is done.
+pub(super) fn connect(address: &SocketAddr, options: &TcpOptions) -> io::Result<OwnedFd> {
+    let socket = open(address)?;
+    prepare(&socket, options)?;
+    match rustix::net::connect(&socket, address) {
+        Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => Ok(socket),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Sets what every connection gets. Called before the handshake's first byte.
+pub(super) fn prepare(socket: &OwnedFd, options: &TcpOptions) -> io::Result<()> {
+    sockopt::set_tcp_nodelay(socket, true)?;
+    if let Some(bytes) = options.send_buffer_bytes {
+        sockopt::set_socket_send_buffer_size(socket, bytes)?;
+    }
+    if let Some(bytes) = options.receive_buffer_bytes {
+        sockopt::set_socket_recv_buffer_size(socket, bytes)?;
+    }
+    let limit = options.peer_silence_max;
+    let millis = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
+    sockopt::set_tcp_user_timeout(socket, millis)?;
+    // Unacknowledged data is covered by the user timeout; an idle connection needs probes.
+    let idle = Duration::from_secs((limit.as_secs() / 2).max(1));
+    let between = Duration::from_secs((limit.as_secs() / (2 * u64::from(KEEPALIVE_PROBES))).max(1));
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, idle)?;
+    sockopt::set_tcp_keepintvl(socket, between)?;
+    sockopt::set_tcp_keepcnt(socket, KEEPALIVE_PROBES)?;
+    Ok(())
+}
+
+/// How a connect that began has ended; `ENOTCONN` where it has not.
+pub(super) fn outcome(socket: BorrowedFd<'_>) -> Result<(), i32> {
+    match sockopt::socket_error(socket) {
+        Ok(Ok(())) => rustix::net::getpeername(socket).map(drop).map_err(Errno::raw_os_error),
+        Ok(Err(error)) | Err(error) => Err(error.raw_os_error()),
+    }
+}
+
+fn moved(result: isize) -> Option<Moved> {
+    match usize::try_from(result) {
+        Ok(0) => Some(Moved::End),
+        Ok(bytes) => Some(Moved::Bytes(bytes)),
+        Err(_) => match io::Error::last_os_error().raw_os_error() {
+            Some(libc::EINTR) => None,
+            Some(libc::EAGAIN) => Some(Moved::Blocked),
+            code => Some(Moved::Failed(code.unwrap_or(libc::EIO))),
+        },
+    }
+}
+
+/// Reads into the stretches, in their order.
+///
+/// # Safety
+/// Every stretch is memory that this process may write for the length of the call, and that nobody holds a
+/// reference into.
+pub(super) unsafe fn read(socket: BorrowedFd<'_>, stretches: &[IoVec]) -> Moved {
+    let count = i32::try_from(stretches.len()).expect("few stretches");
+    loop {
+        // SAFETY: the caller answers for the stretches; the array itself is a live slice.
+        let result = unsafe { libc::readv(socket.as_raw_fd(), stretches.as_ptr(), count) };
+        if let Some(moved) = moved(result) {
+            return moved;
+        }
+    }
+}
+
+/// Writes the stretches, in their order.
+///
+/// # Safety
+/// Every stretch is memory that this process may read for the length of the call. Others may change it meanwhile.
+pub(super) unsafe fn write(socket: BorrowedFd<'_>, stretches: &mut [IoVec]) -> Moved {
+    // SAFETY: all zero is a valid msghdr: no name, no control data.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = stretches.as_mut_ptr();
+    message.msg_iovlen = stretches.len();
+    loop {
+        // SAFETY: the caller answers for the stretches; the message outlives the call.
+        let result = unsafe {
+            libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT)
+        };
+        if let Some(moved) = moved(result) {
+            return moved;
+        }
+    }
+}

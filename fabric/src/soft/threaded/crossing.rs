@@ -1,0 +1,273 @@
+//! What crosses between a [`super::Threaded`]'s front and its NIC thread: posts, completions, send buffers, control.
+
+use crate::address::Address;
+use crate::memory::SharedMemory;
+use crate::nic::{
+    Access, Completion, ConnectError, Counters, Event, ListenError, MemoryKey, PostError, PrivateData, Qp,
+    RegisterError, Sge, SrqEntry, Status, Work,
+};
+use crossbeam_queue::ArrayQueue;
+use jet_wire::message::{HEADER_BYTES, HeaderBytes};
+use std::cell::UnsafeCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// What a [`Post`] asks for.
+pub(super) mod post_kind {
+    /// [`Post::number`](super::Post) is the entry's id, `a` its header, `b` its slab (no bytes: none).
+    pub const SRQ: u16 = 1;
+    /// `number` is the send buffer, `a` a registered payload (no bytes: none), `address` the inline payload's bytes.
+    pub const SEND: u16 = 2;
+    /// `number` is the remote key, `count` the scatter entries: `a`, `b`, and four in each of the cells that follow.
+    pub const READ: u16 = 3;
+    /// End the QP.
+    pub const DISCONNECT: u16 = 4;
+}
+
+/// A stretch of registered memory as plain words.
+#[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+pub(super) struct RawSge {
+    offset: u64,
+    key: u32,
+    bytes: u32,
+}
+
+impl RawSge {
+    pub(super) fn new(sge: Sge) -> Self {
+        Self { offset: sge.offset, key: sge.key.0, bytes: sge.bytes }
+    }
+
+    pub(super) fn get(self) -> Sge {
+        Sge { key: MemoryKey(self.key), offset: self.offset, bytes: self.bytes }
+    }
+}
+
+/// One cell of the post ring.
+#[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+pub(super) struct Post {
+    pub(super) kind: u16,
+    pub(super) count: u16,
+    pub(super) number: u32,
+    pub(super) qp_index: u32,
+    pub(super) qp_generation: u32,
+    pub(super) id: u64,
+    pub(super) address: u64,
+    pub(super) a: RawSge,
+    pub(super) b: RawSge,
+}
+
+/// Scatter entries in the cells behind a READ's first one.
+pub(super) const SGES_PER_CELL: usize = 4;
+/// Scatter entries in a READ's first cell.
+pub(super) const SGES_IN_FIRST: usize = 2;
+
+/// A cell of more scatter entries.
+pub(super) type MoreSges = [RawSge; SGES_PER_CELL];
+
+const _: () = assert!(size_of::<Post>() == size_of::<MoreSges>());
+
+impl Post {
+    pub(super) fn of_qp(kind: u16, qp: Qp) -> Self {
+        Self { kind, qp_index: qp.index, qp_generation: qp.generation, ..Self::default() }
+    }
+
+    pub(super) fn of_srq(entry: &SrqEntry) -> Self {
+        Self {
+            kind: post_kind::SRQ,
+            count: u16::from(entry.payload.is_some()),
+            number: entry.id,
+            a: RawSge::new(entry.header),
+            b: entry.payload.map_or(RawSge::default(), RawSge::new),
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn srq_entry(&self) -> SrqEntry {
+        let payload = (self.count == 1).then(|| self.b.get());
+        SrqEntry { id: self.number, header: self.a.get(), payload }
+    }
+
+    pub(super) fn qp(&self) -> Qp {
+        Qp { index: self.qp_index, generation: self.qp_generation }
+    }
+
+    /// Four more scatter entries in the shape of a cell.
+    pub(super) fn of_sges(sges: MoreSges) -> Self {
+        zerocopy::transmute!(sges)
+    }
+
+    pub(super) fn sges(self) -> MoreSges {
+        zerocopy::transmute!(self)
+    }
+
+    /// Cells that a READ into so many stretches takes.
+    pub(super) fn read_cells(sges: usize) -> usize {
+        1 + sges.saturating_sub(SGES_IN_FIRST).div_ceil(SGES_PER_CELL)
+    }
+}
+
+/// One cell of the completion ring.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+pub(super) struct RawCompletion {
+    id: u64,
+    qp_index: u32,
+    qp_generation: u32,
+    payload_bytes: u32,
+    code: u32,
+    work: u32,
+    status: u32,
+}
+
+impl RawCompletion {
+    #[inline]
+    pub(super) fn new(completion: &Completion) -> Self {
+        let (work, id, payload_bytes) = match completion.work {
+            Work::Receive { entry, payload_bytes } => (0, u64::from(entry), payload_bytes),
+            Work::Send { id } => (1, id, 0),
+            Work::Read { id } => (2, id, 0),
+            Work::SrqFlush { entry } => (3, u64::from(entry), 0),
+        };
+        let (status, code) = match completion.status {
+            Status::Success => (0, 0),
+            Status::Flushed => (1, 0),
+            Status::RemoteAccess => (2, 0),
+            Status::LocalProtection => (3, 0),
+            Status::Length => (4, 0),
+            Status::RnrExhausted => (5, 0),
+            Status::Other(code) => (6, code),
+        };
+        let Qp { index, generation } = completion.qp;
+        Self { id, qp_index: index, qp_generation: generation, payload_bytes, code, work, status }
+    }
+
+    #[inline]
+    #[allow(clippy::cast_possible_truncation)] // an SRQ entry's id was 32 bits before
+    pub(super) fn get(self) -> Completion {
+        let work = match self.work {
+            0 => Work::Receive { entry: self.id as u32, payload_bytes: self.payload_bytes },
+            1 => Work::Send { id: self.id },
+            2 => Work::Read { id: self.id },
+            _ => Work::SrqFlush { entry: self.id as u32 },
+        };
+        let status = match self.status {
+            0 => Status::Success,
+            1 => Status::Flushed,
+            2 => Status::RemoteAccess,
+            3 => Status::LocalProtection,
+            4 => Status::Length,
+            5 => Status::RnrExhausted,
+            _ => Status::Other(self.code),
+        };
+        Completion { qp: Qp { index: self.qp_index, generation: self.qp_generation }, work, status }
+    }
+}
+
+/// A place for one SEND's header and inline payload, while it goes from the front to the thread.
+#[repr(C, align(64))]
+struct SendBuffer {
+    header: HeaderBytes,
+    inline: [u8; jet_wire::SLAB_BYTES],
+}
+
+/// All of them. A buffer belongs to the front until its index is in the post ring, to the thread until its index is in
+/// the ring of returned ones; the rings' orderings hand its bytes over.
+pub(super) struct SendBuffers(Box<[UnsafeCell<SendBuffer>]>);
+
+// SAFETY: each buffer has one owner at a time, as the type's text says.
+unsafe impl Sync for SendBuffers {}
+// SAFETY: plain bytes.
+unsafe impl Send for SendBuffers {}
+
+impl SendBuffers {
+    pub(super) fn new(count: u32) -> Self {
+        let empty =
+            || SendBuffer { header: HeaderBytes([0; HEADER_BYTES]), inline: [0; jet_wire::SLAB_BYTES] };
+        Self((0..count).map(|_| UnsafeCell::new(empty())).collect())
+    }
+
+    /// Fills a buffer.
+    ///
+    /// # Safety
+    /// The caller is the front and owns the buffer.
+    pub(super) unsafe fn write(&self, index: u32, header: &HeaderBytes, inline: &[u8]) {
+        // SAFETY: the caller owns the buffer.
+        let buffer = unsafe { &mut *self.0[index as usize].get() };
+        buffer.header = *header;
+        buffer.inline[..inline.len()].copy_from_slice(inline);
+    }
+
+    /// Reads a buffer.
+    ///
+    /// # Safety
+    /// The caller is the thread and owns the buffer for as long as it holds what this returns.
+    pub(super) unsafe fn read(&self, index: u32, inline_bytes: usize) -> (&HeaderBytes, &[u8]) {
+        // SAFETY: the caller owns the buffer, and nobody writes it meanwhile.
+        let buffer = unsafe { &*self.0[index as usize].get() };
+        (&buffer.header, &buffer.inline[..inline_bytes])
+    }
+}
+
+/// A slow call, carried out on the thread.
+pub(super) enum Control {
+    Register(Arc<SharedMemory>, Access),
+    Deregister(MemoryKey),
+    Listen(Address),
+    StopListening,
+    Connect(Address, PrivateData),
+    Accept(Qp, PrivateData),
+    Reject(Qp, PrivateData),
+}
+
+/// Its answer.
+pub(super) enum Reply {
+    /// The key, and what the inner NIC calls its first byte's address.
+    Registered(Result<(MemoryKey, u64), RegisterError>),
+    Listening(Result<Address, ListenError>),
+    Connecting(Result<Qp, ConnectError>),
+    Accepted(Result<(), PostError>),
+    Done,
+}
+
+/// What both sides look at.
+pub(super) struct Shared {
+    /// Events in their order; with each, how many completions had been shown before it.
+    pub(super) events: ArrayQueue<(u64, Event)>,
+    /// A control call waits in the channel.
+    pub(super) control_waiting: AtomicBool,
+    /// The front is gone.
+    pub(super) stop: AtomicBool,
+    /// The thread panicked.
+    pub(super) dead: AtomicBool,
+    counters: [AtomicU64; 7],
+}
+
+impl Shared {
+    pub(super) fn new(events: usize) -> Self {
+        Self {
+            events: ArrayQueue::new(events),
+            control_waiting: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+            dead: AtomicBool::new(false),
+            counters: Default::default(),
+        }
+    }
+
+    pub(super) fn store_counters(&self, counters: &Counters) {
+        let Counters { receives, sends, reads, bytes_in, rnr, flushed, protocol_errors } = *counters;
+        for (place, value) in
+            self.counters.iter().zip([receives, sends, reads, bytes_in, rnr, flushed, protocol_errors])
+        {
+            place.store(value, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn counters(&self) -> Counters {
+        let [receives, sends, reads, bytes_in, rnr, flushed, protocol_errors] =
+            std::array::from_fn(|index| self.counters[index].load(Ordering::Relaxed));
+        Counters { receives, sends, reads, bytes_in, rnr, flushed, protocol_errors }
+    }
+}

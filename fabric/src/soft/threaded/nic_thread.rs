@@ -1,0 +1,390 @@
+//! The thread that owns the inner NIC: carries posts in, completions and events out, and sleeps when there is nothing.
+
+use super::crossing::{Control, Post, RawCompletion, Reply, SGES_IN_FIRST, SendBuffers, Shared, post_kind};
+use crate::memory::{HeapConsumer, HeapProducer};
+use crate::nic::{
+    Completion, Counters, Event, Nic, Payload, PostError, Qp, ReadRequest, SendRequest, Sge, Status, Work,
+};
+use crate::unix::Doorbell;
+use rustix::event::epoll;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, SyncSender};
+use std::time::{Duration, Instant};
+
+/// Posts carried in before the next look at completions.
+const POSTS_PER_ROUND: usize = 256;
+/// Completions taken in one call.
+const BATCH: usize = 64;
+/// The time to look in vain never shrinks below this, if it may be that long.
+const SPIN_MIN: Duration = Duration::from_micros(2);
+/// Empty rounds between two offers of the core to others.
+const YIELD_INTERVAL: u32 = 32;
+
+/// The QP that a completion names where its work was never for one.
+pub(super) const NO_QP: Qp = Qp { index: u32::MAX, generation: 0 };
+
+/// The thread's side of everything.
+pub(super) struct NicThread<N> {
+    pub(super) nic: N,
+    pub(super) posts: HeapConsumer<Post>,
+    pub(super) completions: HeapProducer<RawCompletion>,
+    pub(super) returned: HeapProducer<u64>,
+    pub(super) buffers: Arc<SendBuffers>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) control: Receiver<Control>,
+    pub(super) replies: SyncSender<Reply>,
+    pub(super) bell: Doorbell,
+    pub(super) epoll: OwnedFd,
+    pub(super) spin_max: Duration,
+    pub(super) work: Carried,
+}
+
+/// What the thread keeps between rounds. Sized once.
+pub(super) struct Carried {
+    /// SENDs that the inner NIC's queue had no room for yet, in their order.
+    parked: VecDeque<Post>,
+    /// How many of them each QP has.
+    parked_of_qp: Vec<u32>,
+    /// The round in which a QP's parked SEND was last refused.
+    refused_in: Vec<u64>,
+    round: u64,
+    scatter: Vec<Sge>,
+    batch: Vec<Completion>,
+    pushed: u64,
+    refused: u64,
+}
+
+impl Carried {
+    pub(super) fn new(qps_max: u32, scatter_max: u32, send_buffers: u32) -> Self {
+        let empty = Completion { qp: NO_QP, work: Work::Send { id: 0 }, status: Status::Success };
+        Self {
+            parked: VecDeque::with_capacity(send_buffers as usize),
+            parked_of_qp: vec![0; qps_max as usize],
+            refused_in: vec![0; qps_max as usize],
+            round: 0,
+            scatter: Vec::with_capacity(scatter_max as usize),
+            batch: vec![empty; BATCH],
+            pushed: 0,
+            refused: 0,
+        }
+    }
+}
+
+/// How long the thread has looked in vain, and may.
+struct Idle {
+    since: Option<Instant>,
+    rounds: u32,
+    budget: Duration,
+}
+
+impl Idle {
+    /// One more empty round; whether the next one is still worth it.
+    fn goes_on(&mut self) -> bool {
+        self.rounds = self.rounds.wrapping_add(1);
+        self.since.get_or_insert_with(Instant::now).elapsed() < self.budget
+    }
+
+    /// Work came. Where it came before the budget was spent, the wait was worth it: wait longer the next time.
+    fn over(&mut self, budget_max: Duration) {
+        if self.since.take().is_some() {
+            self.budget = (self.budget * 2).min(budget_max);
+        }
+    }
+}
+
+/// Tells the front where the thread ends by a panic.
+struct DeathNote(Arc<Shared>);
+
+impl Drop for DeathNote {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.dead.store(true, Ordering::Release);
+        }
+    }
+}
+
+impl<N: Nic> NicThread<N> {
+    /// Runs until the front goes.
+    pub(super) fn run(mut self) {
+        // Declared last, dropped first: the front's end of the bell closes after the note is written.
+        let _note = DeathNote(self.shared.clone());
+        let mut idle = Idle { since: None, rounds: 0, budget: self.spin_max };
+        loop {
+            // Looked at before the posts: what was posted before the front went is still carried in.
+            let stop = self.shared.stop.load(Ordering::Acquire);
+            let busy = self.round();
+            if stop {
+                return;
+            }
+            if busy {
+                idle.over(self.spin_max);
+            } else if idle.goes_on() {
+                if idle.rounds.is_multiple_of(YIELD_INTERVAL) {
+                    std::thread::yield_now();
+                } else {
+                    std::hint::spin_loop();
+                }
+            } else {
+                if self.sleep() {
+                    idle.budget = (idle.budget / 2).max(SPIN_MIN).min(self.spin_max);
+                }
+                idle.since = None;
+            }
+        }
+    }
+
+    /// One look at everything; whether there was anything.
+    fn round(&mut self) -> bool {
+        self.work.round += 1;
+        let mut busy = false;
+        if self.shared.control_waiting.swap(false, Ordering::AcqRel) {
+            while let Ok(control) = self.control.try_recv() {
+                busy = true;
+                self.carry_out(control);
+            }
+        }
+        let posted = self.retry_parked() | self.carry_posts();
+        if posted {
+            self.nic.flush();
+        }
+        let pushed_before = self.work.pushed;
+        let polled = self.poll_once();
+        let events = self.carry_events();
+        if self.work.pushed != pushed_before || posted || events {
+            self.show();
+        }
+        busy | posted | (polled > 0) | events
+    }
+
+    /// Shows the front what was pushed, and wakes it where it sleeps.
+    fn show(&mut self) {
+        let Counters { flushed, .. } = self.nic.counters();
+        let flushed = flushed + self.work.refused;
+        self.shared.store_counters(&Counters { flushed, ..self.nic.counters() });
+        self.returned.publish();
+        self.completions.publish();
+        if self.completions.wake_needed() {
+            self.bell.ring();
+        }
+    }
+
+    fn carry_out(&mut self, control: Control) {
+        let nic = &mut self.nic;
+        let reply = match control {
+            Control::Register(memory, access) => {
+                Reply::Registered(nic.register(&memory, access).map(|key| (key, nic.remote_address(key, 0))))
+            }
+            Control::Deregister(key) => {
+                nic.deregister(key);
+                Reply::Done
+            }
+            Control::Listen(address) => Reply::Listening(nic.listen(&address)),
+            Control::StopListening => {
+                nic.stop_listening();
+                Reply::Done
+            }
+            Control::Connect(address, data) => Reply::Connecting(nic.connect(&address, &data)),
+            Control::Accept(qp, data) => Reply::Accepted(nic.accept(qp, &data)),
+            Control::Reject(qp, data) => {
+                nic.reject(qp, &data);
+                Reply::Done
+            }
+        };
+        // One call is out at a time and the channel holds one reply; a front that is gone needs none.
+        let _ = self.replies.try_send(reply);
+    }
+
+    fn carry_posts(&mut self) -> bool {
+        let mut carried = 0;
+        while carried < POSTS_PER_ROUND
+            && let Some(post) = self.posts.pop()
+        {
+            carried += 1;
+            self.carry_post(post);
+        }
+        self.posts.advance();
+        carried > 0
+    }
+
+    fn carry_post(&mut self, post: Post) {
+        match post.kind {
+            post_kind::SRQ => {
+                if let Err(error) = self.nic.post_srq(post.srq_entry()) {
+                    self.refuse(NO_QP, Work::SrqFlush { entry: post.number }, error);
+                }
+            }
+            post_kind::SEND => {
+                let behind_others = self.work.parked_of_qp[post.qp_index as usize] > 0;
+                if behind_others || !self.post_send(&post) {
+                    self.work.parked_of_qp[post.qp_index as usize] += 1;
+                    self.work.parked.push_back(post);
+                }
+            }
+            post_kind::READ => self.post_read(&post),
+            post_kind::DISCONNECT => {
+                self.flush_parked(post.qp());
+                self.nic.disconnect(post.qp());
+            }
+            other => unreachable!("the front posts no kind {other}"),
+        }
+    }
+
+    /// `false`: the inner queue is full for now.
+    fn post_send(&mut self, post: &Post) -> bool {
+        let inline_bytes = usize::try_from(post.address).expect("at most a slab");
+        // SAFETY: the buffer's index came in a post and was not returned yet.
+        let (header, inline) = unsafe { self.buffers.read(post.number, inline_bytes) };
+        let payload = match (post.count, inline_bytes) {
+            (1, _) => Payload::Registered(post.a.get()),
+            (_, 0) => Payload::None,
+            _ => Payload::Inline(inline),
+        };
+        match self.nic.post_send(post.qp(), SendRequest { id: post.id, header, payload }) {
+            Err(PostError::QueueFull) => return false,
+            Err(error) => self.refuse(post.qp(), Work::Send { id: post.id }, error),
+            Ok(()) => {}
+        }
+        self.give_back(post);
+        true
+    }
+
+    fn give_back(&mut self, post: &Post) {
+        assert!(self.returned.push(u64::from(post.number)), "as many places as there are buffers");
+    }
+
+    fn post_read(&mut self, post: &Post) {
+        let count = usize::from(post.count);
+        self.work.scatter.clear();
+        self.work.scatter.extend([post.a.get(), post.b.get()].into_iter().take(count));
+        for _ in 1..Post::read_cells(count) {
+            let more = self.posts.pop().expect("a READ's cells are shown together").sges();
+            let left = count - self.work.scatter.len();
+            self.work.scatter.extend(more.into_iter().take(left).map(super::crossing::RawSge::get));
+        }
+        debug_assert!(self.work.scatter.len() == count && SGES_IN_FIRST == 2);
+        let request =
+            ReadRequest { id: post.id, address: post.address, key: post.number, scatter: &self.work.scatter };
+        if let Err(error) = self.nic.post_read(post.qp(), request) {
+            self.refuse(post.qp(), Work::Read { id: post.id }, error);
+        }
+    }
+
+    /// SENDs for which there was no room; each QP's in their order.
+    fn retry_parked(&mut self) -> bool {
+        let mut posted = false;
+        for _ in 0..self.work.parked.len() {
+            let Some(post) = self.work.parked.pop_front() else { break };
+            let at = post.qp_index as usize;
+            if self.work.refused_in[at] != self.work.round && self.post_send(&post) {
+                self.work.parked_of_qp[at] -= 1;
+                posted = true;
+            } else {
+                self.work.refused_in[at] = self.work.round;
+                self.work.parked.push_back(post);
+            }
+        }
+        posted
+    }
+
+    fn flush_parked(&mut self, qp: Qp) {
+        for _ in 0..self.work.parked.len() {
+            let Some(post) = self.work.parked.pop_front() else { break };
+            if post.qp() == qp {
+                self.work.parked_of_qp[post.qp_index as usize] -= 1;
+                self.refuse(qp, Work::Send { id: post.id }, PostError::Stale);
+                self.give_back(&post);
+            } else {
+                self.work.parked.push_back(post);
+            }
+        }
+    }
+
+    /// What the inner NIC did not take completes here. Whatever it completed before comes first.
+    fn refuse(&mut self, qp: Qp, work: Work, error: PostError) {
+        let status = match error {
+            PostError::Stale => Status::Flushed,
+            PostError::LocalProtection => Status::LocalProtection,
+            PostError::Limit => Status::Other(libc::EINVAL.unsigned_abs()),
+            PostError::QueueFull => Status::Other(libc::ENOBUFS.unsigned_abs()),
+        };
+        while self.poll_once() == BATCH {}
+        self.work.refused += u64::from(status == Status::Flushed);
+        self.push(&Completion { qp, work, status });
+    }
+
+    fn poll_once(&mut self) -> usize {
+        let mut batch = std::mem::take(&mut self.work.batch);
+        let polled = self.nic.poll(&mut batch);
+        batch[..polled].iter().for_each(|completion| self.push(completion));
+        self.work.batch = batch;
+        polled
+    }
+
+    fn push(&mut self, completion: &Completion) {
+        assert!(
+            self.completions.push(RawCompletion::new(completion)),
+            "the front posts no more than there are places for completions"
+        );
+        self.work.pushed += 1;
+    }
+
+    fn carry_events(&mut self) -> bool {
+        let mut any = false;
+        while !self.shared.events.is_full()
+            && let Some(event) = self.nic.poll_event()
+        {
+            any = true;
+            if let Event::Disconnected { .. } = event {
+                // All its work completed before this: let it be seen before this, too.
+                while self.poll_once() == BATCH {}
+            }
+            self.completions.publish();
+            let pushed = self.shared.events.push((self.work.pushed, event));
+            assert!(pushed.is_ok(), "only this thread pushes events, and it looked for room");
+        }
+        any
+    }
+
+    /// Sleeps until the front rings or the inner NIC has work; `false` where there was work after all.
+    fn sleep(&mut self) -> bool {
+        if self.shared.events.is_full() {
+            // The front does not take its events, so the inner NIC has work that it cannot give away. The front rings
+            // when it takes one; the bound keeps the peers served meanwhile.
+            self.wait(Some(rustix::event::Timespec { tv_sec: 0, tv_nsec: 1_000_000 }));
+            return true;
+        }
+        if !self.posts.prepare_sleep() {
+            return false;
+        }
+        if !self.nic.arm() {
+            self.posts.awake();
+            return false;
+        }
+        self.wait(None);
+        self.posts.awake();
+        true
+    }
+
+    fn wait(&mut self, timeout: Option<rustix::event::Timespec>) {
+        let mut ready =
+            [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 2];
+        match epoll::wait(&self.epoll, &mut ready, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => panic!("waiting on an epoll of our own failed: {error}"),
+        }
+        self.bell.clear();
+    }
+}
+
+/// The epoll that the thread sleeps in.
+pub(super) fn sleeping_place(nic: &impl Nic, bell: &Doorbell) -> io::Result<OwnedFd> {
+    let place = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    for (fd, data) in [(nic.wait_fd(), 0), (bell.as_fd(), 1)] {
+        epoll::add(&place, fd, epoll::EventData::new_u64(data), epoll::EventFlags::IN)?;
+    }
+    Ok(place)
+}

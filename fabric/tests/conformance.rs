@@ -1,0 +1,84 @@
+//! The rules of the `Nic` trait, checked for every software NIC: over `shm:` and `tcp:`, polled by its user and on a
+//! thread of its own. A hardware NIC joins by one more line at the end.
+//!
+//! Everything is driven by polling and bounded by a deadline; nothing sleeps. What every case checks besides its own
+//! subject (each request completes once, READs in order, nothing after the end of a QP, no byte beyond a payload) is in
+//! `harness.rs`. The random case prints its seed; `JET_CONFORMANCE_SEED=N` runs it again.
+#![allow(clippy::cast_possible_truncation)] // sizes in these cases are small
+
+#[path = "conformance/connections.rs"]
+mod connections;
+#[path = "conformance/endings.rs"]
+mod endings;
+#[path = "conformance/harness.rs"]
+mod harness;
+#[path = "conformance/random.rs"]
+mod random;
+#[path = "conformance/reads.rs"]
+mod reads;
+#[path = "conformance/sends.rs"]
+mod sends;
+#[path = "conformance/waking.rs"]
+mod waking;
+
+macro_rules! suite {
+    ($fabric:expr; $($module:ident: $($case:ident),+;)+) => {
+        $($(
+            #[test]
+            fn $case() {
+                crate::$module::$case(&$fabric);
+            }
+        )+)+
+    };
+}
+
+macro_rules! conforms {
+    ($($name:ident: $fabric:ident;)+) => {
+        $(mod $name {
+            suite! { crate::harness::$fabric;
+                connections:
+                    private_data_travels_both_ways,
+                    a_rejected_connection_is_stale_at_both_ends,
+                    nobody_listens,
+                    an_address_in_use_is_refused,
+                    connections_beyond_the_table_are_refused,
+                    two_hundred_connections_of_which_eight_talk;
+                sends:
+                    sends_of_every_size_arrive_in_order,
+                    many_qps_share_one_srq,
+                    without_an_srq_entry_only_that_qp_waits,
+                    more_than_the_limits_is_refused,
+                    a_full_queue_says_so_and_works_again,
+                    a_send_that_does_not_fit_its_entry_ends_the_connection,
+                    a_poll_of_one_loses_nothing;
+                reads:
+                    reads_fill_exactly_their_stretches,
+                    reads_complete_in_order,
+                    both_ends_read_from_each_other,
+                    reads_beyond_what_is_allowed_change_nothing,
+                    a_key_deregistered_after_use_is_refused,
+                    local_memory_is_protected;
+                endings:
+                    a_disconnect_flushes_what_is_in_flight,
+                    both_ends_may_disconnect_at_once,
+                    a_farewell_arrives_before_the_end,
+                    an_end_without_an_entry_for_the_farewell_ends_all_the_same,
+                    a_lost_peer_flushes_what_is_in_flight,
+                    a_peer_lost_before_the_answer_ends_the_request,
+                    a_killed_peer_flushes_what_is_in_flight;
+                waking:
+                    a_sleeper_wakes_for_everything,
+                    two_sleepers_never_miss_each_other;
+                random:
+                    random_traffic_arrives_as_it_was_sent;
+            }
+        })+
+    };
+}
+
+conforms! {
+    shm: Shm;
+    tcp: Tcp;
+    shm_threaded: ShmThreaded;
+    tcp_threaded: TcpThreaded;
+}

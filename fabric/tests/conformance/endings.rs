@@ -1,0 +1,208 @@
+//! The end of a connection with work in flight: asked for, by a lost peer, by a killed process.
+
+use crate::harness::*;
+use jet_fabric::address::Address;
+use jet_fabric::nic::{DisconnectReason, Event, Payload, PostError, PrivateData, Qp, Sge, Status};
+use jet_fabric::soft::SoftOptions;
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+/// Puts READs and SENDs of both ends in flight, and polls neither end.
+fn load(world: &mut World, ours: Qp, theirs: Qp) {
+    for (end, qp) in [(CLIENT, ours), (SERVER, theirs)] {
+        let (address, key) = world.ends[1 - end].source_address(0);
+        for number in 0..8 {
+            let area = world.ends[end].read_area(number * 100_000, 100_000);
+            world.ends[end].try_read(qp, address, key, &[area]).unwrap();
+            world.ends[end].send(qp, number as u64, Payload::Inline(&source_bytes(0, 4000)));
+        }
+    }
+}
+
+fn ended_well(world: &mut World, what: &str, ends: &[(usize, Qp)]) {
+    let ends = ends.to_vec();
+    world.until(what, |all| ends.iter().all(|(end, qp)| all[*end].ended.contains_key(qp)));
+    for (end, qp) in ends {
+        assert_eq!(world.ends[end].in_flight_on(qp), 0, "{what}");
+    }
+}
+
+pub fn a_disconnect_flushes_what_is_in_flight(fabric: &dyn Fabric) {
+    let mut world = World::new(fabric);
+    let (bystander, _) = world.connect();
+    for (round, by) in [CLIENT, SERVER, CLIENT, SERVER].into_iter().enumerate() {
+        let (ours, theirs) = world.connect();
+        let qp = if by == CLIENT { ours } else { theirs };
+        load(&mut world, ours, theirs);
+        // From nothing moved yet to most of it.
+        for _ in 0..round * 2 {
+            world.step();
+        }
+        world.ends[by].nic().disconnect(qp);
+        world.ends[by].nic().disconnect(qp);
+        let late = world.ends[by].try_send(qp, &header(1), Payload::None);
+        assert_eq!(late, Err(PostError::Stale), "a QP that was asked to end takes nothing more");
+        ended_well(&mut world, "both ends' end", &[(CLIENT, ours), (SERVER, theirs)]);
+        assert_eq!(world.ends[by].ended[&qp], DisconnectReason::Local);
+        let other = if by == CLIENT { (SERVER, theirs) } else { (CLIENT, ours) };
+        assert_eq!(world.ends[other.0].ended[&other.1], DisconnectReason::Peer);
+        for end in &mut world.ends {
+            let wrong =
+                end.completions.iter().find(|done| !matches!(done.status, Status::Success | Status::Flushed));
+            assert_eq!(wrong, None, "{}", end.name);
+            end.events.clear();
+        }
+    }
+    world.client().send(bystander, 1, Payload::None);
+    world.settle();
+}
+
+pub fn both_ends_may_disconnect_at_once(fabric: &dyn Fabric) {
+    let mut world = World::new(fabric);
+    for _ in 0..4 {
+        let (ours, theirs) = world.connect();
+        load(&mut world, ours, theirs);
+        world.client().nic().disconnect(ours);
+        world.server().nic().disconnect(theirs);
+        ended_well(&mut world, "both ends' end", &[(CLIENT, ours), (SERVER, theirs)]);
+        world.ends.iter_mut().for_each(|end| end.events.clear());
+    }
+}
+
+pub fn a_farewell_arrives_before_the_end(fabric: &dyn Fabric) {
+    let mut world = World::new(fabric);
+    for number in 0..10 {
+        let (ours, theirs) = world.connect();
+        world.server().send(theirs, number, Payload::Inline(b"farewell"));
+        world.server().nic().disconnect(theirs);
+        ended_well(&mut world, "both ends' end", &[(CLIENT, ours), (SERVER, theirs)]);
+        let last = world.client().received.pop().expect("the farewell");
+        assert_eq!((last.qp, number_of(&last), &last.payload[..]), (ours, number, &b"farewell"[..]));
+        world.ends.iter_mut().for_each(|end| end.events.clear());
+    }
+    assert!(world.server().completions.iter().all(|done| done.status == Status::Success));
+}
+
+pub fn an_end_without_an_entry_for_the_farewell_ends_all_the_same(fabric: &dyn Fabric) {
+    let options = SoftOptions { farewell: std::time::Duration::from_millis(50), ..small_options() };
+    let mut world = World::with(fabric, options, 0);
+    let (ours, theirs) = world.connect();
+    for number in 0..4 {
+        world.server().send(theirs, number, Payload::None);
+    }
+    world.server().nic().disconnect(theirs);
+    ended_well(&mut world, "both ends' end", &[(CLIENT, ours), (SERVER, theirs)]);
+    assert!(world.server().completions.iter().all(|done| done.status == Status::Flushed));
+}
+
+pub fn a_lost_peer_flushes_what_is_in_flight(fabric: &dyn Fabric) {
+    for lost in [CLIENT, SERVER] {
+        let mut world = World::new(fabric);
+        let pairs: Vec<_> = (0..4).map(|_| world.connect()).collect();
+        pairs.iter().for_each(|(ours, theirs)| load(&mut world, *ours, *theirs));
+        for _ in 0..3 {
+            world.step();
+        }
+        world.ends[lost].drop_nic();
+        let left = 1 - lost;
+        let qp = |pair: &(Qp, Qp)| if left == CLIENT { pair.0 } else { pair.1 };
+        let ends: Vec<_> = pairs.iter().map(|pair| (left, qp(pair))).collect();
+        ended_well(&mut world, "the end of every connection", &ends);
+        for (end, qp) in ends {
+            let reason = world.ends[end].ended[&qp];
+            assert!(
+                matches!(reason, DisconnectReason::Peer | DisconnectReason::Transport(_)),
+                "a peer that went is not {reason:?}"
+            );
+        }
+    }
+}
+
+pub fn a_peer_lost_before_the_answer_ends_the_request(fabric: &dyn Fabric) {
+    let mut world = World::new(fabric);
+    let address = world.address.clone();
+    let nothing = PrivateData::new(&[]).unwrap();
+    world.client().nic().connect(&address, &nothing).unwrap();
+    world.until("a request", |ends| !ends[SERVER].events.is_empty());
+    let Some(Event::ConnectRequest { qp, .. }) = world.server().events.pop_front() else {
+        panic!("no request")
+    };
+    world.ends[CLIENT].drop_nic();
+    // Whether it is noticed before or after the answer: the QP ends once.
+    let accepted = world.server().nic().accept(qp, &nothing);
+    assert!(matches!(accepted, Ok(()) | Err(PostError::Stale)));
+    world.until("its end", |ends| ends[SERVER].ended.contains_key(&qp));
+}
+
+const CHILD: &str = "JET_CONFORMANCE_CHILD";
+
+/// Kills the child where a check fails before it should.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The child's part: connect, say where the source lies, send without end until it is killed.
+fn send_until_killed(fabric: &dyn Fabric, address: &str) {
+    let mut end = End::new(fabric, "child", small_options(), 64);
+    let address: Address = address.parse().unwrap();
+    let qp = end.nic().connect(&address, &PrivateData::new(&[]).unwrap()).unwrap();
+    let mut ends = [end];
+    until(&mut ends, "the connection", |ends| !ends[0].events.is_empty());
+    let mut number = 0;
+    let (at, key) = ends[0].source_address(0);
+    let mut payload = at.to_le_bytes().to_vec();
+    payload.extend(key.to_le_bytes());
+    let deadline = Instant::now() + 2 * DEADLINE;
+    while Instant::now() < deadline && ends[0].ended.is_empty() {
+        while ends[0].try_send(qp, &header(number), Payload::Inline(&payload)).is_ok() {
+            number += 1;
+        }
+        ends[0].step();
+    }
+}
+
+pub fn a_killed_peer_flushes_what_is_in_flight(fabric: &dyn Fabric) {
+    if let Ok(address) = std::env::var(CHILD) {
+        return send_until_killed(fabric, &address);
+    }
+    let mut world = World::new(fabric);
+    let (bystander, _) = world.connect();
+    let name = format!("{}::a_killed_peer_flushes_what_is_in_flight", fabric.name());
+    for patience in [1, 100, 1000] {
+        world.server().received.clear();
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", &name, "--test-threads=1"])
+            .env(CHILD, world.address.to_string())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut child = Killed(child);
+        world.until("the child's request", |ends| !ends[SERVER].events.is_empty());
+        let Some(Event::ConnectRequest { qp, .. }) = world.server().events.pop_front() else {
+            panic!("no request")
+        };
+        world.server().nic().accept(qp, &PrivateData::new(&[]).unwrap()).unwrap();
+        world.until("the child's messages", |ends| ends[SERVER].received.len() >= patience);
+        let payload = world.server().received[0].payload.clone();
+        let address = u64::from_le_bytes(payload[..8].try_into().unwrap());
+        let key = u32::from_le_bytes(payload[8..].try_into().unwrap());
+        let scatter: Vec<Sge> = (0..16).map(|slab| world.server().read_area(slab * 2 * SLAB, SLAB)).collect();
+        for _ in 0..16 {
+            world.server().try_read(qp, address, key, &scatter).unwrap();
+        }
+        world.server().step();
+        child.0.kill().unwrap();
+        world.until("its end", |ends| ends[SERVER].ended.contains_key(&qp));
+        child.0.wait().unwrap();
+        let numbers: Vec<_> = world.server().received.iter().map(number_of).collect();
+        assert!(numbers.iter().copied().eq(0..numbers.len() as u64), "messages came out of order");
+        world.client().send(bystander, 0, Payload::None);
+        world.until("the bystander's SEND", |ends| ends.iter().all(End::idle));
+        world.server().events.clear();
+    }
+}

@@ -1,0 +1,508 @@
+//! Two or more ends of a fabric, driven by polling, with the trait's rules checked at every step.
+
+use jet_fabric::address::Address;
+use jet_fabric::memory::SharedMemory;
+use jet_fabric::nic::{
+    Access, Completion, DisconnectReason, Event, MemoryKey, Nic, Payload, PostError, PrivateData, Qp,
+    ReadRequest, SendRequest, Sge, SrqEntry, Status, Work,
+};
+use jet_fabric::soft::threaded::{Threaded, ThreadedOptions};
+use jet_fabric::soft::{SoftNic, SoftOptions};
+use jet_wire::message::{HEADER_BYTES, HeaderBytes};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long anything may take before it counts as lost.
+pub const DEADLINE: Duration = Duration::from_secs(10);
+pub const SLAB: usize = 4096;
+/// What memory holds where nobody has written.
+pub const UNTOUCHED: u8 = 0xa5;
+/// Bytes that READs may fill at an end, behind its slabs.
+pub const READ_AREA: usize = 1 << 20;
+/// Bytes that peers may READ at an end.
+pub const SOURCE_BYTES: usize = 1 << 20;
+
+/// What the suite runs on.
+pub trait Fabric {
+    /// The name of the module that runs it.
+    fn name(&self) -> &'static str;
+    fn nic(&self, options: SoftOptions) -> Box<dyn Nic>;
+    /// An address to listen on; `place` lives as long as it is used.
+    fn address(&self, place: &tempfile::TempDir) -> Address;
+}
+
+fn shm_address(place: &tempfile::TempDir) -> Address {
+    Address::Shm(place.path().join("nic.sock"))
+}
+
+fn tcp_address(_: &tempfile::TempDir) -> Address {
+    Address::Tcp("127.0.0.1:0".to_owned())
+}
+
+fn soft(options: SoftOptions) -> SoftNic {
+    SoftNic::new(options).expect("a software NIC")
+}
+
+fn on_a_thread(options: SoftOptions) -> Box<dyn Nic> {
+    Box::new(Threaded::new(soft(options), &ThreadedOptions::default()).expect("a NIC thread"))
+}
+
+macro_rules! fabric {
+    ($fabric:ident, $name:literal, $nic:expr, $address:expr) => {
+        pub struct $fabric;
+        impl Fabric for $fabric {
+            fn name(&self) -> &'static str {
+                $name
+            }
+            fn nic(&self, options: SoftOptions) -> Box<dyn Nic> {
+                $nic(options)
+            }
+            fn address(&self, place: &tempfile::TempDir) -> Address {
+                $address(place)
+            }
+        }
+    };
+}
+
+fabric!(Shm, "shm", |options| Box::new(soft(options)), shm_address);
+fabric!(Tcp, "tcp", |options| Box::new(soft(options)), tcp_address);
+fabric!(ShmThreaded, "shm_threaded", on_a_thread, shm_address);
+fabric!(TcpThreaded, "tcp_threaded", on_a_thread, tcp_address);
+
+/// A few connections and little memory: most cases need no more.
+pub fn small_options() -> SoftOptions {
+    SoftOptions { qps_max: 32, srq_entries_max: 512, completions: 2048, ..SoftOptions::default() }
+}
+
+/// A SEND that arrived.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Received {
+    pub qp: Qp,
+    pub header: [u8; HEADER_BYTES],
+    pub payload: Vec<u8>,
+}
+
+/// One NIC with memory, and what happened to it.
+pub struct End {
+    pub name: &'static str,
+    nic: Option<Box<dyn Nic>>,
+    slabs: Arc<SharedMemory>,
+    headers: Arc<SharedMemory>,
+    pub slab_key: MemoryKey,
+    pub header_key: MemoryKey,
+    pub source_key: MemoryKey,
+    pub entries: u32,
+    /// Post an entry again as soon as it was received into.
+    pub repost: bool,
+    pub poll_max: usize,
+    next_id: u64,
+    pub sends: HashMap<u64, Qp>,
+    pub reads: HashMap<u64, Qp>,
+    read_order: HashMap<Qp, VecDeque<u64>>,
+    posted_entries: HashMap<u32, SrqEntry>,
+    pub completions: Vec<Completion>,
+    pub received: Vec<Received>,
+    pub events: VecDeque<Event>,
+    pub ended: HashMap<Qp, DisconnectReason>,
+}
+
+/// A byte that tells its own place.
+pub fn source_byte(at: usize) -> u8 {
+    ((at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
+}
+
+pub fn source_bytes(from: usize, bytes: usize) -> Vec<u8> {
+    (from..from + bytes).map(source_byte).collect()
+}
+
+pub fn header(number: u64) -> HeaderBytes {
+    let mut header = HeaderBytes([0; HEADER_BYTES]);
+    for (at, byte) in header.0.iter_mut().enumerate() {
+        *byte = source_byte(at + usize::try_from(number).unwrap() * 131);
+    }
+    header.0[..8].copy_from_slice(&number.to_le_bytes());
+    header
+}
+
+/// The number that [`header`] was made with.
+pub fn number_of(received: &Received) -> u64 {
+    let number = u64::from_le_bytes(received.header[..8].try_into().unwrap());
+    assert_eq!(received.header, header(number).0, "header {number} did not arrive intact");
+    number
+}
+
+fn fill(memory: &SharedMemory, from: usize, bytes: usize, byte: impl Fn(usize) -> u8) {
+    assert!(from + bytes <= memory.bytes());
+    for at in from..from + bytes {
+        // SAFETY: within the mapping; no request that names these bytes is in flight.
+        unsafe { memory.base().add(at).write(byte(at)) };
+    }
+}
+
+fn copy(memory: &SharedMemory, from: usize, bytes: usize) -> Vec<u8> {
+    assert!(from + bytes <= memory.bytes());
+    // SAFETY: within the mapping; no request that names these bytes is in flight.
+    unsafe { std::slice::from_raw_parts(memory.base().add(from), bytes).to_vec() }
+}
+
+impl End {
+    pub fn new(fabric: &dyn Fabric, name: &'static str, options: SoftOptions, entries: u32) -> Self {
+        let mut nic = fabric.nic(options);
+        let memory = |what: &str, bytes: usize| Arc::new(SharedMemory::new(what, bytes, false).unwrap());
+        let slabs = memory("slabs", entries as usize * SLAB + READ_AREA);
+        let headers = memory("headers", (entries as usize).max(1) * HEADER_BYTES);
+        let source = memory("source", SOURCE_BYTES);
+        fill(&slabs, entries as usize * SLAB, READ_AREA, |_| UNTOUCHED);
+        fill(&source, 0, SOURCE_BYTES, source_byte);
+        let slab_key = nic.register(&slabs, Access::LocalWrite).unwrap();
+        let header_key = nic.register(&headers, Access::LocalWrite).unwrap();
+        let source_key = nic.register(&source, Access::RemoteRead).unwrap();
+        let mut end = Self {
+            name,
+            nic: Some(nic),
+            slabs,
+            headers,
+            slab_key,
+            header_key,
+            source_key,
+            entries,
+            repost: true,
+            poll_max: 16,
+            next_id: 1,
+            sends: HashMap::new(),
+            reads: HashMap::new(),
+            read_order: HashMap::new(),
+            posted_entries: HashMap::new(),
+            completions: Vec::new(),
+            received: Vec::new(),
+            events: VecDeque::new(),
+            ended: HashMap::new(),
+        };
+        (0..entries).for_each(|entry| end.post_entry(entry));
+        end
+    }
+
+    pub fn nic(&mut self) -> &mut dyn Nic {
+        self.nic.as_deref_mut().expect("the NIC was dropped")
+    }
+
+    /// Ends it without a word, as a process that exits.
+    pub fn drop_nic(&mut self) {
+        self.nic = None;
+    }
+
+    pub fn entry(&self, entry: u32) -> SrqEntry {
+        SrqEntry {
+            id: entry,
+            header: Sge {
+                key: self.header_key,
+                offset: u64::from(entry) * HEADER_BYTES as u64,
+                bytes: HEADER_BYTES as u32,
+            },
+            payload: Some(Sge {
+                key: self.slab_key,
+                offset: u64::from(entry) * SLAB as u64,
+                bytes: SLAB as u32,
+            }),
+        }
+    }
+
+    pub fn post_entry(&mut self, entry: u32) {
+        let place = entry as usize;
+        fill(&self.slabs, place * SLAB, SLAB, |_| UNTOUCHED);
+        fill(&self.headers, place * HEADER_BYTES, HEADER_BYTES, |_| UNTOUCHED);
+        let posted = self.entry(entry);
+        assert!(self.posted_entries.insert(entry, posted).is_none(), "the test posts entry {entry} twice");
+        self.nic().post_srq(posted).unwrap();
+    }
+
+    /// Posts an entry of the test's own making.
+    pub fn post_other_entry(&mut self, entry: SrqEntry) -> Result<(), PostError> {
+        self.nic().post_srq(entry)?;
+        assert!(
+            self.posted_entries.insert(entry.id, entry).is_none(),
+            "the test posts entry {} twice",
+            entry.id
+        );
+        Ok(())
+    }
+
+    pub fn try_send(&mut self, qp: Qp, header: &HeaderBytes, payload: Payload<'_>) -> Result<u64, PostError> {
+        let id = self.next_id;
+        self.nic().post_send(qp, SendRequest { id, header, payload })?;
+        self.next_id += 1;
+        self.sends.insert(id, qp);
+        Ok(id)
+    }
+
+    pub fn send(&mut self, qp: Qp, number: u64, payload: Payload<'_>) -> u64 {
+        self.try_send(qp, &header(number), payload).unwrap_or_else(|error| panic!("SEND {number}: {error}"))
+    }
+
+    pub fn try_read(&mut self, qp: Qp, address: u64, key: u32, scatter: &[Sge]) -> Result<u64, PostError> {
+        let id = self.next_id;
+        self.nic().post_read(qp, ReadRequest { id, address, key, scatter })?;
+        self.next_id += 1;
+        self.reads.insert(id, qp);
+        self.read_order.entry(qp).or_default().push_back(id);
+        Ok(id)
+    }
+
+    /// A stretch of this end's READ area.
+    pub fn read_area(&self, offset: usize, bytes: usize) -> Sge {
+        assert!(offset + bytes <= READ_AREA);
+        let offset = (self.entries as usize * SLAB + offset) as u64;
+        Sge { key: self.slab_key, offset, bytes: u32::try_from(bytes).unwrap() }
+    }
+
+    /// A stretch of this end's source, for SENDs.
+    pub fn source_area(&self, offset: usize, bytes: usize) -> Sge {
+        Sge { key: self.source_key, offset: offset as u64, bytes: u32::try_from(bytes).unwrap() }
+    }
+
+    /// What a peer names to read this end's source.
+    pub fn source_address(&mut self, offset: u64) -> (u64, u32) {
+        let key = self.source_key;
+        (self.nic().remote_address(key, offset), key.0)
+    }
+
+    pub fn area_bytes(&self, offset: usize, bytes: usize) -> Vec<u8> {
+        copy(&self.slabs, self.entries as usize * SLAB + offset, bytes)
+    }
+
+    pub fn clear_area(&self) {
+        fill(&self.slabs, self.entries as usize * SLAB, READ_AREA, |_| UNTOUCHED);
+    }
+
+    /// How a request ended, if it did.
+    pub fn status(&self, id: u64) -> Option<Status> {
+        self.completions
+            .iter()
+            .find(|done| matches!(done.work, Work::Send { id: of } | Work::Read { id: of } if of == id))
+            .map(|done| done.status)
+    }
+
+    pub fn idle(&self) -> bool {
+        self.sends.is_empty() && self.reads.is_empty()
+    }
+
+    pub fn in_flight_on(&self, qp: Qp) -> usize {
+        self.sends.values().chain(self.reads.values()).filter(|of| **of == qp).count()
+    }
+
+    /// Polls once; whether anything came.
+    pub fn step(&mut self) -> bool {
+        let Some(nic) = self.nic.as_deref_mut() else { return false };
+        let unused = Completion {
+            qp: Qp { index: 0, generation: 0 },
+            work: Work::Send { id: 0 },
+            status: Status::Success,
+        };
+        let mut completions = [unused; 16];
+        let polled = nic.poll(&mut completions[..self.poll_max]);
+        completions[..polled].iter().for_each(|done| self.check_completion(done));
+        let mut any = polled > 0;
+        while let Some(event) = self.nic().poll_event() {
+            any = true;
+            self.check_event(event);
+        }
+        any
+    }
+
+    fn check_completion(&mut self, done: &Completion) {
+        let name = self.name;
+        if !matches!(done.work, Work::SrqFlush { .. }) {
+            assert!(!self.ended.contains_key(&done.qp), "{name}: {done:?} after the end of its QP");
+        }
+        match done.work {
+            Work::Receive { entry, payload_bytes } => {
+                let posted = self.posted_entries.remove(&entry);
+                let posted = posted.unwrap_or_else(|| panic!("{name}: entry {entry} completed twice"));
+                if done.status == Status::Success {
+                    self.check_receive(done.qp, &posted, payload_bytes as usize);
+                } else {
+                    self.completions.push(*done);
+                }
+                if self.repost {
+                    self.post_entry(entry);
+                }
+            }
+            Work::Send { id } => {
+                assert_eq!(
+                    self.sends.remove(&id),
+                    Some(done.qp),
+                    "{name}: {done:?} out of nowhere, or twice"
+                );
+                self.completions.push(*done);
+            }
+            Work::Read { id } => {
+                assert_eq!(
+                    self.reads.remove(&id),
+                    Some(done.qp),
+                    "{name}: {done:?} out of nowhere, or twice"
+                );
+                let order = self.read_order.get_mut(&done.qp).unwrap();
+                if done.status == Status::LocalProtection {
+                    order.retain(|of| *of != id); // refused before it was queued
+                } else {
+                    assert_eq!(order.pop_front(), Some(id), "{name}: {done:?} out of order");
+                }
+                self.completions.push(*done);
+            }
+            Work::SrqFlush { entry } => {
+                assert!(
+                    self.posted_entries.remove(&entry).is_some(),
+                    "{name}: entry {entry} completed twice"
+                );
+                self.completions.push(*done);
+            }
+        }
+    }
+
+    fn check_receive(&mut self, qp: Qp, entry: &SrqEntry, payload_bytes: usize) {
+        let name = self.name;
+        let slab = entry.payload.map_or(Vec::new(), |payload| {
+            copy(&self.slabs, usize::try_from(payload.offset).unwrap(), payload.bytes as usize)
+        });
+        assert!(payload_bytes <= slab.len(), "{name}: {payload_bytes} bytes do not fit the entry");
+        assert!(
+            slab[payload_bytes..].iter().all(|byte| *byte == UNTOUCHED),
+            "{name}: bytes behind the {payload_bytes} of the payload were written"
+        );
+        let header = copy(&self.headers, usize::try_from(entry.header.offset).unwrap(), HEADER_BYTES);
+        let header = header.try_into().unwrap();
+        self.received.push(Received { qp, header, payload: slab[..payload_bytes].to_vec() });
+    }
+
+    fn check_event(&mut self, event: Event) {
+        if let Event::Disconnected { qp, reason } = event {
+            let name = self.name;
+            assert_eq!(self.in_flight_on(qp), 0, "{name}: {qp:?} ended before its work");
+            assert!(self.ended.insert(qp, reason).is_none(), "{name}: {qp:?} ended twice");
+            let stale = self.try_send(qp, &header(0), Payload::None);
+            assert_eq!(stale, Err(PostError::Stale), "{name}: {qp:?} lives after its end");
+            assert_eq!(self.try_read(qp, 0, 0, &[]), Err(PostError::Stale), "{name}");
+        }
+        self.events.push_back(event);
+    }
+}
+
+/// Polls all ends until something holds.
+pub fn until(ends: &mut [End], what: &str, mut done: impl FnMut(&mut [End]) -> bool) {
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        let any = ends.iter_mut().fold(false, |any, end| end.step() | any);
+        if done(ends) {
+            return;
+        }
+        if !any {
+            if Instant::now() > deadline {
+                let state: Vec<_> = ends
+                    .iter()
+                    .map(|end| {
+                        format!(
+                            "{}: {} SENDs and {} READs in flight, {} received, {} completed, events {:?}",
+                            end.name,
+                            end.sends.len(),
+                            end.reads.len(),
+                            end.received.len(),
+                            end.completions.len(),
+                            end.events
+                        )
+                    })
+                    .collect();
+                panic!("still not after {DEADLINE:?}: {what}\n{}", state.join("\n"));
+            }
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// Ends where the first listens, and the address.
+pub struct World {
+    pub ends: Vec<End>,
+    pub address: Address,
+    _place: tempfile::TempDir,
+}
+
+pub const SERVER: usize = 0;
+pub const CLIENT: usize = 1;
+
+impl World {
+    pub fn new(fabric: &dyn Fabric) -> Self {
+        Self::with(fabric, small_options(), 64)
+    }
+
+    pub fn with(fabric: &dyn Fabric, options: SoftOptions, entries: u32) -> Self {
+        let place = tempfile::tempdir().unwrap();
+        let mut server = End::new(fabric, "server", options, entries);
+        let client = End::new(fabric, "client", options, entries);
+        let address = server.nic().listen(&fabric.address(&place)).unwrap();
+        Self { ends: vec![server, client], address, _place: place }
+    }
+
+    pub fn until(&mut self, what: &str, done: impl FnMut(&mut [End]) -> bool) {
+        until(&mut self.ends, what, done);
+    }
+
+    pub fn server(&mut self) -> &mut End {
+        &mut self.ends[SERVER]
+    }
+
+    pub fn client(&mut self) -> &mut End {
+        &mut self.ends[CLIENT]
+    }
+
+    /// Polls both ends once.
+    pub fn step(&mut self) {
+        for end in &mut self.ends {
+            end.step();
+        }
+    }
+
+    /// Connects the client to the server: (the client's QP, the server's).
+    pub fn connect(&mut self) -> (Qp, Qp) {
+        let address = self.address.clone();
+        connect(&mut self.ends, CLIENT, SERVER, &address)
+    }
+
+    /// Waits until both ends have nothing in flight.
+    pub fn settle(&mut self) {
+        self.until("everything completed", |ends| ends.iter().all(End::idle));
+    }
+}
+
+/// Connects one end to another.
+pub fn connect(ends: &mut [End], client: usize, server: usize, address: &Address) -> (Qp, Qp) {
+    let ours = ends[client].nic().connect(address, &PrivateData::new(b"hello").unwrap()).unwrap();
+    until(ends, "a connection request", |ends| !ends[server].events.is_empty());
+    let Some(Event::ConnectRequest { qp: theirs, private_data }) = ends[server].events.pop_front() else {
+        panic!("not a connection request")
+    };
+    assert_eq!(private_data.as_slice(), b"hello");
+    ends[server].nic().accept(theirs, &PrivateData::new(b"welcome").unwrap()).unwrap();
+    until(ends, "the connection", |ends| !ends[client].events.is_empty() && !ends[server].events.is_empty());
+    let (at_client, at_server) = (ends[client].events.pop_front(), ends[server].events.pop_front());
+    let Some(Event::Connected { qp, private_data }) = at_client else { panic!("client: {at_client:?}") };
+    assert_eq!((qp, private_data.as_slice()), (ours, &b"welcome"[..]));
+    let Some(Event::Connected { qp, private_data }) = at_server else { panic!("server: {at_server:?}") };
+    assert_eq!((qp, private_data.as_slice()), (theirs, &b""[..]));
+    (ours, theirs)
+}
+
+/// A small generator of numbers, the same for the same seed.
+pub struct Numbers(u64);
+
+impl Numbers {
+    pub fn new(seed: u64) -> Self {
+        Self(seed | 1)
+    }
+
+    pub fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from((self.0 >> 16) % bound as u64).unwrap()
+    }
+}

@@ -1,0 +1,176 @@
+//! READs: where their bytes go, their order, and what they must not touch.
+
+use crate::harness::*;
+use jet_fabric::nic::{DisconnectReason, MemoryKey, Payload, PostError, Qp, Sge, SrqEntry, Status};
+
+/// Reads from the client's source at `from` into stretches (offset in the READ area, bytes) and checks every byte.
+fn read_and_check(world: &mut World, qp: Qp, from: usize, stretches: &[(usize, usize)]) {
+    world.server().clear_area();
+    let (address, key) = world.client().source_address(from as u64);
+    let scatter: Vec<_> =
+        stretches.iter().map(|&(offset, bytes)| world.server().read_area(offset, bytes)).collect();
+    let id = world.server().try_read(qp, address, key, &scatter).unwrap();
+    world.until("the READ", |ends| ends[SERVER].status(id).is_some());
+    assert_eq!(world.server().status(id), Some(Status::Success));
+    let mut expected = vec![UNTOUCHED; READ_AREA];
+    let mut at = from;
+    for &(offset, bytes) in stretches {
+        expected[offset..offset + bytes].copy_from_slice(&source_bytes(at, bytes));
+        at += bytes;
+    }
+    assert!(world.server().area_bytes(0, READ_AREA) == expected, "from {from} into {stretches:?}");
+}
+
+pub fn reads_fill_exactly_their_stretches(fabric: &dyn Fabric) {
+    let mut world = World::new(fabric);
+    let (_, qp) = world.connect();
+    read_and_check(&mut world, qp, 0, &[(0, 1)]);
+    read_and_check(&mut world, qp, SOURCE_BYTES - 1, &[(4095, 1)]);
+    read_and_check(&mut world, qp, 12_345, &[(8192, 100_000)]);
+    read_and_check(&mut world, qp, 4096, &[(0, 256 << 10)]);
+    read_and_check(&mut world, qp, 0, &[(4096, SOURCE_BYTES - 8192)]);
+    // A fragment in slabs that lie in no order.
+    let slabs: Vec<_> = (0..64).map(|slab| (((slab * 37) % 64) * 2 * SLAB, SLAB)).collect();
+    read_and_check(&mut world, qp, 8192, &slabs);
+    // Stretches of odd lengths.
+    let odd: Vec<_> = (0..7).map(|stretch| (stretch * 10_000 + stretch, stretch * 977 + 1)).collect();
+    read_and_check(&mut world, qp, 777, &odd);
+    assert_eq!(world.server().nic().counters().reads, 7);
+}
+
+pub fn reads_complete_in_order(fabric: &dyn Fabric) {
+    let mut world = World::new(fabric);
+    let (ours, qp) = world.connect();
+    let (address, key) = world.client().source_address(0);
+    let sizes: Vec<usize> = (0..16).map(|number| [1, 65_536, 4096, 30_000][number % 4]).collect();
+    let mut ids = Vec::new();
+    for round in 0..4 {
+        for (number, &bytes) in sizes.iter().enumerate() {
+            let area = world.server().read_area(number * 65_536, bytes);
+            let from = (number * 1000 + round * 17) as u64;
+            ids.push(world.server().try_read(qp, address + from, key, &[area]).unwrap());
+            world.client().send(ours, 1, Payload::Inline(b"beside the READs"));
+        }
+        // The harness checks the order of every completion.
+        world.settle();
+        for (number, &bytes) in sizes.iter().enumerate() {
+            let read = world.server().area_bytes(number * 65_536, bytes);
+            assert!(
+                read == source_bytes(number * 1000 + round * 17, bytes),
+                "READ {number} of round {round}"
+            );
+        }
+    }
+    assert!(ids.iter().all(|id| world.server().status(*id) == Some(Status::Success)));
+}
+
+pub fn both_ends_read_from_each_other(fabric: &dyn Fabric) {
+    let mut world = World::new(fabric);
+    let (ours, theirs) = world.connect();
+    for round in 0..8 {
+        for (from, to, qp) in [(CLIENT, SERVER, theirs), (SERVER, CLIENT, ours)] {
+            let (address, key) = world.ends[from].source_address(round);
+            let area = world.ends[to].read_area(0, 200_000);
+            world.ends[to].try_read(qp, address, key, &[area]).unwrap();
+        }
+        world.settle();
+        for end in &world.ends {
+            let from = usize::try_from(round).unwrap();
+            assert!(end.area_bytes(0, 200_000) == source_bytes(from, 200_000), "{}", end.name);
+        }
+    }
+}
+
+/// The READ fails with `RemoteAccess`, changes nothing, and takes its QP, but not the next.
+fn check_refused(world: &mut World, what: &str, address: u64, key: u32, bytes: usize) {
+    let (ours, theirs) = world.connect();
+    let (_, bystander) = world.connect();
+    world.server().clear_area();
+    let area = world.server().read_area(4096, bytes);
+    let id = world.server().try_read(theirs, address, key, &[area]).unwrap();
+    world.until(what, |ends| {
+        ends[SERVER].ended.contains_key(&theirs) && ends[CLIENT].ended.contains_key(&ours)
+    });
+    assert_eq!(world.server().status(id), Some(Status::RemoteAccess), "{what}");
+    assert_eq!(world.server().ended[&theirs], DisconnectReason::WorkRequest(Status::RemoteAccess), "{what}");
+    let area = world.server().area_bytes(0, READ_AREA);
+    assert!(area.iter().all(|byte| *byte == UNTOUCHED), "{what} wrote something");
+    world.server().send(bystander, 1, Payload::None);
+    world.settle();
+    assert!(!world.server().ended.contains_key(&bystander), "{what} took another QP");
+    world.ends.iter_mut().for_each(|end| end.events.clear());
+}
+
+pub fn reads_beyond_what_is_allowed_change_nothing(fabric: &dyn Fabric) {
+    let mut world = World::new(fabric);
+    let (address, key) = world.client().source_address(0);
+    let bytes = SOURCE_BYTES as u64;
+    check_refused(&mut world, "an unknown key", address, key ^ 0x55aa_55aa, 64);
+    check_refused(&mut world, "key 0", address, 0, 64);
+    check_refused(&mut world, "a READ over the end", address + bytes - 63, key, 64);
+    check_refused(&mut world, "a READ behind the end", address + bytes, key, 1);
+    check_refused(&mut world, "a READ that wraps", u64::MAX - 3, key, 64);
+    let pool = world.client().slab_key;
+    let pool_address = world.client().nic().remote_address(pool, 0);
+    check_refused(&mut world, "memory for local use", pool_address, pool.0, 64);
+    world.client().nic().deregister(MemoryKey(key));
+    check_refused(&mut world, "a deregistered key", address, key, 64);
+}
+
+pub fn a_key_deregistered_after_use_is_refused(fabric: &dyn Fabric) {
+    let mut world = World::new(fabric);
+    let (_, qp) = world.connect();
+    read_and_check(&mut world, qp, 100, &[(0, 5000)]);
+    let (address, key) = world.client().source_address(0);
+    world.client().nic().deregister(MemoryKey(key));
+    check_refused(&mut world, "a key that was good before", address, key, 64);
+    assert!(!world.server().ended.contains_key(&qp), "the first QP read nothing wrong");
+}
+
+/// Refused at once, or completed with the error: either way nothing moved and the QP lives.
+fn check_local(world: &mut World, what: &str, posted: Result<u64, PostError>) {
+    match posted {
+        Err(PostError::LocalProtection) => {}
+        Err(error) => panic!("{what}: {error}"),
+        Ok(id) => {
+            world.until(what, |ends| ends[SERVER].status(id).is_some());
+            assert_eq!(world.server().status(id), Some(Status::LocalProtection), "{what}");
+        }
+    }
+    assert!(world.server().ended.is_empty(), "{what} took the QP");
+}
+
+pub fn local_memory_is_protected(fabric: &dyn Fabric) {
+    let mut world = World::new(fabric);
+    let (_, qp) = world.connect();
+    let (address, key) = world.client().source_address(0);
+    let good = world.server().read_area(0, 64);
+    let end = u64::from(world.server().entries) * SLAB as u64 + READ_AREA as u64;
+    let bad = [
+        ("an unknown key", Sge { key: MemoryKey(good.key.0 ^ 0x0f0f_0f0f), ..good }),
+        ("over the end", Sge { offset: end - 63, ..good }),
+        ("behind the end", Sge { offset: end, ..good }),
+        ("an offset that wraps", Sge { offset: u64::MAX, ..good }),
+    ];
+    for (what, sge) in bad {
+        let posted = world.server().try_read(qp, address, key, &[good, sge]);
+        check_local(&mut world, what, posted);
+        let posted = world.server().try_send(qp, &header(1), Payload::Registered(sge));
+        check_local(&mut world, what, posted);
+        let before = world.server().completions.len();
+        let header = world.server().entry(0).header;
+        match world.server().post_other_entry(SrqEntry { id: 1000, header, payload: Some(sge) }) {
+            Err(PostError::LocalProtection) => {}
+            Err(error) => panic!("{what}: {error}"),
+            Ok(()) => {
+                world.server().repost = false;
+                world.until(what, |ends| ends[SERVER].completions.len() > before);
+                let done = *world.server().completions.last().unwrap();
+                assert_eq!(done.status, Status::LocalProtection, "{what}");
+            }
+        }
+    }
+    assert!(world.client().received.is_empty());
+    assert!(world.server().area_bytes(0, READ_AREA).iter().all(|byte| *byte == UNTOUCHED));
+    read_and_check(&mut world, qp, 5, &[(64, 5000)]);
+}
