@@ -202,9 +202,9 @@ pub fn run(samples: u32) -> Vec<Row> {
         machine.large(&header, true);
         machine.tick();
     }
-    let before = allocations::count();
     let mut worst = 0u64;
     let mut spans = vec![0u128; samples as usize * 3];
+    let before = allocations::count();
     for sample in 0..samples as usize {
         let mut small = 0;
         for _ in 0..rounds {

@@ -34,7 +34,13 @@ pub struct Row {
 
 impl Row {
     /// The median of samples against a bound.
-    pub fn new(bench: &'static str, metric: &str, unit: &'static str, samples: Vec<f64>, bound: Bound) -> Self {
+    pub fn new(
+        bench: &'static str,
+        metric: &str,
+        unit: &'static str,
+        samples: Vec<f64>,
+        bound: Bound,
+    ) -> Self {
         let value = median(&samples);
         let (bound, holds) = match bound {
             Bound::None => (None, true),

@@ -72,7 +72,8 @@ pub(crate) struct Message {
     pub slab: u32,
 }
 
-const EMPTY: Message = Message {
+/// A record that says nothing.
+pub(crate) const EMPTY: Message = Message {
     state: State::Free,
     class: 0,
     small: false,
@@ -132,9 +133,9 @@ impl Messages {
     }
 
     #[inline]
-    pub fn add(&mut self, state: State) -> Option<u32> {
+    pub fn add(&mut self, message: Message) -> Option<u32> {
         let index = self.free.pop()?;
-        self.records[index as usize] = Message { state, ..EMPTY };
+        self.records[index as usize] = message;
         Some(index)
     }
 

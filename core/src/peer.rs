@@ -20,8 +20,9 @@ pub(crate) struct Peer {
     pub credit_target: u32,
     /// Its outstanding credit counts in the budget (it sent lately).
     pub active: bool,
-    /// A recall is under way: no new credit until its answer.
+    /// A recall down to `recall_limit` is under way: no new credit until its answer.
     pub recalling: bool,
+    pub recall_limit: u64,
     /// It waits in the list of those without credit.
     pub hungry: bool,
     /// It is in the list of those to be looked at by the next flush.
@@ -54,6 +55,7 @@ impl Peer {
         credit_target: 0,
         active: false,
         recalling: false,
+        recall_limit: 0,
         hungry: false,
         dirty: false,
         arrived_at_tick: 0,
@@ -69,6 +71,12 @@ impl Peer {
     /// Credit that it has and has not used.
     pub fn outstanding(&self) -> u64 {
         self.credit_limit - self.arrived
+    }
+
+    /// The limit to tell it: while a recall is under way nothing above the recalled one, or an acknowledgement that
+    /// crosses its answer would give back what it gave up.
+    pub fn limit_to_tell(&self) -> u64 {
+        if self.recalling { self.recall_limit } else { self.credit_limit }
     }
 
     /// Adds an end to the pending ranges; `false` where they are full.

@@ -3,7 +3,7 @@
 use super::Receiver;
 use crate::admission::GrantPolicy;
 use crate::effects::{Effects, PeerId};
-use crate::message::{NONE, State};
+use crate::message::{EMPTY, Message, NONE, State};
 use crate::pool::{Run, Share};
 use jet_wire::message::{
     AckStatus, ByeReason, FromSender, HeaderBytes, HeaderError, RequestHeader, SmallHeader, parse_from_sender,
@@ -56,6 +56,7 @@ impl<P: GrantPolicy> Receiver<P> {
                 self.expel(peer, if version { ByeReason::Version } else { ByeReason::Malformed }, effects);
             }
         }
+        self.end_recall_if_used_up(peer);
         self.mark_dirty(peer);
     }
 
@@ -92,29 +93,33 @@ impl<P: GrantPolicy> Receiver<P> {
         } else {
             None
         };
-        let Some(message) = self.messages.add(State::Settling) else {
+        let added = self.messages.add(Message {
+            state: State::Settling,
+            small: true,
+            redelivered: small.redelivered(),
+            peer,
+            session,
+            sequence,
+            tag: small.tag.get(),
+            sender: self.peers[peer as usize].sender,
+            length: u64::from(payload_bytes),
+            since_ns: now_ns,
+            ..EMPTY
+        });
+        let Some(message) = added else {
             self.give_small(slab);
             self.refuse_unrecorded(peer, sequence, refused.unwrap_or(AckStatus::Busy), effects);
             return;
         };
         self.peers[peer as usize].unfinished += 1;
-        let record = &mut self.messages[message];
-        record.small = true;
-        record.redelivered = small.redelivered();
-        record.peer = peer;
-        record.sequence = sequence;
-        record.tag = small.tag.get();
-        record.sender = self.peers[peer as usize].sender;
-        record.length = u64::from(payload_bytes);
-        record.since_ns = now_ns;
         if let Some(status) = refused {
             self.give_small(slab);
             self.fail(message, status);
             return;
         }
-        record.session = session;
         let owner = &self.sessions[session as usize];
         if owner.backlog.head().is_some() || owner.free_slots.is_empty() || owner.free_messages.is_empty() {
+            let record = &mut self.messages[message];
             record.state = State::Backlogged;
             record.slab = slab;
             self.messages.keep_user_header(message, small.user_header());
@@ -152,13 +157,14 @@ impl<P: GrantPolicy> Receiver<P> {
         } else {
             None
         };
-        let Some(message) = self.messages.add(State::Settling) else {
+        let Some(message) = self.messages.add(EMPTY) else {
             self.refuse_unrecorded(peer, sequence, refused.unwrap_or(AckStatus::Busy), effects);
             return;
         };
         self.peers[peer as usize].unfinished += 1;
         self.peers[peer as usize].requests += 1;
         let record = &mut self.messages[message];
+        record.state = State::Settling;
         record.peer = peer;
         record.redelivered = request.redelivered();
         record.sequence = sequence;

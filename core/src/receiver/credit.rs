@@ -84,6 +84,14 @@ impl<P: GrantPolicy> Receiver<P> {
         true
     }
 
+    /// A sender that used all its credit before the recall reached it has none left to answer with: that is the answer.
+    pub(super) fn end_recall_if_used_up(&mut self, peer: u32) {
+        let record = &mut self.peers[peer as usize];
+        if record.recalling && record.outstanding() == 0 {
+            record.recalling = false;
+        }
+    }
+
     /// What the sender should get now, within the budget.
     fn grant_credit(&mut self, peer: u32) -> u64 {
         let budget = self.credit_budget();
@@ -148,7 +156,7 @@ impl<P: GrantPolicy> Receiver<P> {
             let (ranges, count) = record.take_ranges();
             record.sends_in_flight += 1;
             debug_assert!(count <= ACK_RANGES_MAX, "ranges fill one header");
-            effects.send(PeerId(peer), &AckHeader::encode(record.credit_limit, &ranges[..count]));
+            effects.send(PeerId(peer), &AckHeader::encode(record.limit_to_tell(), &ranges[..count]));
             self.refill_ranges(peer);
         }
     }
@@ -211,6 +219,7 @@ impl<P: GrantPolicy> Receiver<P> {
                 record.credit_target = CREDIT_FLOOR;
                 record.sends_in_flight += 1;
                 let keep = record.arrived + 1 + u64::from(CREDIT_FLOOR);
+                record.recall_limit = keep;
                 effects.send(PeerId(index), &CreditHeader::encode(keep, true));
             }
         }

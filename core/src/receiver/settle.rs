@@ -31,13 +31,20 @@ impl<P: GrantPolicy> Receiver<P> {
     #[inline]
     pub(super) fn settle(&mut self, message: u32) {
         let record = &self.messages[message];
-        if record.state != State::Settling || record.reads > 0 {
+        if record.state != State::Settling
+            || record.reads > 0
+            || !(record.finished || record.failure.is_some())
+        {
             return;
         }
+        self.settle_now(message);
+    }
+
+    fn settle_now(&mut self, message: u32) {
+        let record = &self.messages[message];
         if !record.ended {
             let status = match record.failure {
                 Some(status) => status,
-                None if !record.finished => return,
                 None if record.code != 0 => AckStatus::Rejected(record.code),
                 None if record.held == 0 => AckStatus::Consumed,
                 None => return,

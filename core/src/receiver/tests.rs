@@ -44,7 +44,8 @@ impl Effects for World {
                     let sequences = range.first..range.first + u64::from(range.count);
                     self.ends.extend(sequences.map(|sequence| (peer.0, sequence, range.status)));
                 }
-                self.limits.insert(peer.0, ack.credit_limit.get());
+                let limit = self.limits.entry(peer.0).or_default();
+                *limit = (*limit).max(ack.credit_limit.get());
             }
             FromReceiver::Credit(credit) if credit.recall() => {
                 self.recalls.push((peer.0, credit.credit_limit.get()))
@@ -494,6 +495,48 @@ fn idle_credit_is_called_back_and_a_busy_sender_gets_more() {
     assert_eq!(peer, idle.0);
     bench.arrive(idle, &CreditReturn::encode(keep), &[]);
     assert_eq!(bench.receiver.peers[idle.0 as usize].outstanding(), 1);
+    assert!(bench.world.byes.is_empty());
+}
+
+#[test]
+fn a_sender_that_used_its_credit_before_the_recall_came_is_not_forgotten() {
+    let mut bench = Bench::new(config());
+    let session = bench.open("disk");
+    let peer = bench.join("disk");
+    for _ in 0..3 {
+        bench.now_ns += 20_000_000;
+        bench.receiver.handle_tick(bench.now_ns, &mut bench.world);
+    }
+    let (_, keep) = bench.world.recalls[0];
+    // The recall is still on its way while the sender uses up what it has.
+    let limit = bench.world.limits[&peer.0];
+    (1..=limit).for_each(|n| bench.small(peer, n, b"x"));
+    while let Some((delivery, _)) = bench.delivery(session) {
+        bench.release(session, &delivery, true, 0);
+    }
+    bench.receiver.handle_sent(peer);
+    bench.flush();
+    assert!(bench.world.limits[&peer.0] > limit, "it gets credit again");
+    assert!(keep < limit && bench.world.byes.is_empty());
+}
+
+#[test]
+fn an_acknowledgement_during_a_recall_gives_nothing_back() {
+    let mut bench = Bench::new(config());
+    let session = bench.open("disk");
+    let peer = bench.join("disk");
+    bench.small(peer, 1, b"x");
+    for _ in 0..4 {
+        bench.now_ns += 20_000_000;
+        bench.receiver.handle_tick(bench.now_ns, &mut bench.world);
+    }
+    let (_, keep) = bench.world.recalls[0];
+    bench.world.limits.insert(peer.0, 0);
+    let (delivery, _) = bench.delivery(session).unwrap();
+    bench.release(session, &delivery, true, 0);
+    bench.flush();
+    assert_eq!(bench.world.limits[&peer.0], keep, "the limit told is the recalled one");
+    bench.arrive(peer, &CreditReturn::encode(keep), &[]);
     assert!(bench.world.byes.is_empty());
 }
 

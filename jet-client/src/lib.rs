@@ -1,0 +1,57 @@
+//! The two ends of Jet that a program links: receiving from the daemon of this host, and sending to a daemon anywhere.
+//!
+//! An application registers a name and receives where the NIC put the bytes:
+//!
+//! ```no_run
+//! use jet_client::receive::{RegisterOptions, Session};
+//!
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let session = Session::register(&RegisterOptions::new("store"))?;
+//!     while let Some(mut message) = session.receive(None)? {
+//!         let mut sum = 0u64;
+//!         while let Some(slice) = message.next(None)? {
+//!             // `slice` is `&[u8]` in the daemon's pool; dropping it gives its slabs back.
+//!             sum += slice.iter().map(|&byte| u64::from(byte)).sum::<u64>();
+//!         }
+//!         println!("{} bytes, sum {sum}", message.bytes());
+//!         // Dropped after all its slices were taken: the sender hears `Consumed`.
+//!     }
+//!     Ok(())
+//! }
+//! ```
+//!
+//! A sender names the daemon and the application, and hears exactly one end for every message:
+//!
+//! ```no_run
+//! use jet_client::send::{AckStatus, Sender, SenderOptions};
+//!
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let mut sender = Sender::connect(SenderOptions::new("tcp:storage-1:7471".parse()?, "store"))?;
+//!     // Up to 4 KiB is copied and sent at once ...
+//!     sender.send_small(1, b"a user header", b"a small message")?;
+//!     // ... more lies in registered memory, and the receiver READs it when it has room in its cache.
+//!     let mut buffer = sender.buffer(1 << 20)?;
+//!     buffer.fill(7);
+//!     let length = buffer.len();
+//!     let ticket = sender.send(2, b"", buffer, length, 0).map_err(|(error, _buffer)| error)?;
+//!     while let Some(completion) = sender.wait(None)? {
+//!         assert_eq!(completion.status, AckStatus::Consumed);
+//!         if completion.ticket == ticket {
+//!             println!("after {} us", completion.latency_ns / 1000);
+//!         }
+//!     }
+//!     Ok(())
+//! }
+//! ```
+//!
+//! * [`receive`]: sessions, messages, slices.
+//! * [`send`]: senders, buffers, and the protocol between them and a receiver as a state machine without I/O.
+//! * [`registration`]: the control socket's protocol, for both its ends.
+//!
+//! With the feature `tokio` (default) waits have an async form. What this crate does *not* do: it spawns no runtime,
+//! and has no opinion on what a message means.
+
+pub mod receive;
+pub mod registration;
+pub mod send;
+mod spin;

@@ -1,0 +1,130 @@
+//! What can go wrong at the receiving end, one error an operation.
+
+use crate::registration::{ControlError, ErrorCode};
+use jet_fabric::memory::MapError;
+use jet_wire::ring::RingError;
+use jet_wire::segment::SegmentError;
+use std::io;
+
+/// Why no session came to be.
+#[derive(Debug, thiserror::Error)]
+pub enum RegisterError {
+    /// The daemon could not be asked.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// The daemon refused, and says why.
+    #[error("the daemon refused the registration: {message}")]
+    Refused {
+        /// What for.
+        code: ErrorCode,
+        /// In words.
+        message: String,
+    },
+    /// The answer is none of ours.
+    #[error(
+        "the daemon's answer to the registration is no good: {0}; use the same build of Jet at both ends"
+    )]
+    Answer(&'static str),
+    /// The pool or the segment cannot be mapped.
+    #[error("cannot map what the daemon passed: {0}")]
+    Map(#[from] MapError),
+    /// The segment is none.
+    #[error("the daemon passed a bad session segment: {0}")]
+    Segment(#[from] SegmentError),
+    /// The system refused.
+    #[error("cannot set up the session: {0}")]
+    System(#[from] io::Error),
+}
+
+/// What the daemon, or somebody scribbling over the segment, wrote that cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// A ring index.
+    #[error("{0}")]
+    Ring(RingError),
+    /// A delivery names a slot or a message beyond the segment's shape, or has an unknown kind.
+    #[error("a delivery names slot {slot}, message {message} and kind {kind}, which do not exist")]
+    Index {
+        /// The slot named.
+        slot: u32,
+        /// The message named.
+        message: u32,
+        /// The kind named.
+        kind: u8,
+    },
+    /// A delivery's lengths contradict each other.
+    #[error("a delivery of {bytes} bytes at {offset} does not fit its message of {message_bytes}")]
+    Extent {
+        /// Where in the message.
+        offset: u64,
+        /// Bytes of the run.
+        bytes: u32,
+        /// The whole message's bytes.
+        message_bytes: u64,
+    },
+    /// A delivery in a slot that is not released yet, or for a message that is not there.
+    #[error("a delivery in slot {slot} for message {message} came out of turn")]
+    OutOfTurn {
+        /// The slot named.
+        slot: u32,
+        /// The message named.
+        message: u32,
+    },
+    /// A slot word names slabs that the pool does not have.
+    #[error("slot {slot} names slab {slab} and {slices} slices, beyond the pool")]
+    Place {
+        /// The slot.
+        slot: u32,
+        /// The first slab named.
+        slab: u32,
+        /// Slices of the run.
+        slices: u16,
+    },
+    /// A slot is pinned that this end did not pin.
+    #[error("slot {slot} is pinned by somebody else")]
+    Pinned {
+        /// The slot.
+        slot: u32,
+    },
+}
+
+/// Why nothing more is received. Every variant is final for the session: register again.
+#[derive(Debug, thiserror::Error)]
+pub enum ReceiveError {
+    /// The daemon hung up: it stopped, or was killed. Slices that are held stay readable; what was not finished comes
+    /// again, as redelivered, from the next daemon.
+    #[error("the daemon is gone; register again when it runs")]
+    DaemonGone,
+    /// The daemon ended the session and said why.
+    #[error("the daemon ended the session: {message}")]
+    Ended {
+        /// What for.
+        code: ErrorCode,
+        /// In words.
+        message: String,
+    },
+    /// The session segment holds what cannot be.
+    #[error("the session segment is broken: {0}; register again")]
+    Broken(#[from] Fault),
+    /// The system refused to wait.
+    #[error("cannot wait for messages: {0}")]
+    Wait(#[source] io::Error),
+}
+
+/// Why a message's next slice did not come.
+#[derive(Debug, thiserror::Error)]
+pub enum SliceError {
+    /// The rest will not come. What was given so far must not be taken for the message.
+    #[error("the message was withdrawn: {}",
+            if *corrupt { "its bytes do not have the sender's checksum" } else { "its sender went away" })]
+    Withdrawn {
+        /// Because the checksum did not fit; else because the sender went away.
+        corrupt: bool,
+    },
+    /// Not within the time given; ask again.
+    #[error("no slice arrived in time")]
+    TimedOut,
+    /// The session ended.
+    #[error(transparent)]
+    Receive(#[from] ReceiveError),
+}

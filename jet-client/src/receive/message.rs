@@ -1,0 +1,249 @@
+//! A message that arrived, or is arriving.
+
+use super::error::{Fault, ReceiveError, SliceError};
+use super::session::Session;
+use super::slice::Slice;
+use super::table::SlotState;
+use super::{REJECT_DROPPED, table};
+use jet_wire::SLAB_BYTES;
+use jet_wire::segment::PinError;
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::num::NonZeroU32;
+use std::task::Poll;
+use std::time::Duration;
+
+/// A message. A small one is there whole; a large one gives its slices as they arrive, while the rest is on the wire.
+///
+/// Its end, which its sender hears exactly once and only after every slice was released:
+/// * dropped after all slices were taken: consumed;
+/// * [`Self::reject`]: rejected, with the application's code;
+/// * dropped earlier, or while panicking: rejected with [`REJECT_DROPPED`];
+/// * [`Self::consume`]: consumed, whatever was taken.
+pub struct Message<'s> {
+    session: &'s Session,
+    index: u32,
+}
+
+/// How a message ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The application has what it needs.
+    Consumed,
+    /// The application refuses it, with its own code (an errno, say).
+    Rejected(NonZeroU32),
+}
+
+impl Verdict {
+    fn code(self) -> u32 {
+        match self {
+            Self::Consumed => 0,
+            Self::Rejected(code) => code.get(),
+        }
+    }
+}
+
+/// A message without its borrow of the session, to be kept elsewhere until [`Session::finish`].
+///
+/// One that never comes back is unfinished until the session ends; its sender then hears `AppGone`.
+#[derive(Debug)]
+#[must_use = "a detached message has no end until Session::finish"]
+pub struct DetachedMessage {
+    session: u64,
+    index: u32,
+}
+
+impl<'s> Message<'s> {
+    pub(super) fn new(session: &'s Session, index: u32) -> Self {
+        Self { session, index }
+    }
+
+    fn entry(&self) -> &'s table::MessageEntry {
+        self.session.table.message(self.index)
+    }
+
+    /// The sender's word.
+    pub fn tag(&self) -> u64 {
+        self.entry().tag.get()
+    }
+
+    /// The sender's number for the message, counting from 1 and kept over its reconnects.
+    pub fn sequence(&self) -> u64 {
+        self.entry().sequence.get()
+    }
+
+    /// The sender's identity, kept over its reconnects.
+    pub fn sender(&self) -> u64 {
+        self.entry().sender.get()
+    }
+
+    /// Whether it was sent before: this application, or one before it, may have seen it.
+    pub fn redelivered(&self) -> bool {
+        self.entry().redelivered.get()
+    }
+
+    /// The whole message's length in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.entry().bytes.get()
+    }
+
+    /// The sender's header: at most 96 bytes of a small message, 256 of a large one.
+    pub fn user_header(&self) -> &[u8] {
+        self.session.table.user_header(self.index)
+    }
+
+    /// The next slice, if it has arrived. `Ready(None)`: all were given.
+    ///
+    /// Slices come in the order of arrival, which is not always that of [`Slice::offset`].
+    ///
+    /// # Errors
+    /// [`SliceError::Withdrawn`] where the rest will not come; [`SliceError::Receive`] where the session ended.
+    #[inline]
+    pub fn try_next(&mut self) -> Result<Poll<Option<Slice<'s>>>, SliceError> {
+        let message = self.entry();
+        self.session.check()?;
+        loop {
+            if let Some(corrupt) = message.withdrawn.get() {
+                return Err(SliceError::Withdrawn { corrupt });
+            }
+            if let Some(slot) = self.session.table.take_run(self.index) {
+                return self.take(slot).map(|slice| Poll::Ready(Some(slice)));
+            }
+            if message.complete.get() {
+                return Ok(Poll::Ready(None));
+            }
+            if !self.session.demultiplex()? {
+                self.session.idle()?;
+                return Ok(Poll::Pending);
+            }
+        }
+    }
+
+    fn take(&self, index: u32) -> Result<Slice<'s>, SliceError> {
+        let session = self.session;
+        let (slot, message) = (session.table.slot(index), self.entry());
+        let slices = slot.slices_left.get();
+        let pinned = session.end.borrow().slot(index).map(|word| word.pin(slot.generation.get()));
+        let place = match pinned {
+            Some(Ok(place)) => place,
+            Some(Err(PinError::Stale)) => {
+                // The daemon took the run back: nothing of it is ours to release.
+                slot.state.set(SlotState::Free);
+                slot.slices_left.set(0);
+                message.withdrawn.set(Some(false));
+                return Err(SliceError::Withdrawn { corrupt: false });
+            }
+            Some(Err(PinError::Pinned)) | None => {
+                return Err(session.broken(Fault::Pinned { slot: index }).into());
+            }
+        };
+        let Some(bytes) = session.locate(place, slices) else {
+            return Err(session.broken(Fault::Place { slot: index, slab: place.slab, slices }).into());
+        };
+        slot.state.set(SlotState::Taken);
+        message.runs_taken.set(message.runs_taken.get() + 1);
+        let length = slot.bytes.get() as usize;
+        debug_assert!(length <= usize::from(slices) * SLAB_BYTES);
+        session.stats.slices.set(session.stats.slices.get() + 1);
+        session.stats.bytes.set(session.stats.bytes.get() + length as u64);
+        Ok(Slice::new(session, bytes, length, slot.offset.get(), index, slices))
+    }
+
+    /// Waits for the next slice, without limit or at most so long. `None`: all were given.
+    ///
+    /// # Errors
+    /// As [`Self::try_next`], and [`SliceError::TimedOut`].
+    pub fn next(&mut self, timeout: Option<Duration>) -> Result<Option<Slice<'s>>, SliceError> {
+        let session = self.session;
+        session
+            .wait_for(timeout, || match self.try_next() {
+                Ok(Poll::Ready(slice)) => Some(Ok(slice)),
+                Ok(Poll::Pending) => None,
+                Err(error) => Some(Err(error)),
+            })?
+            .unwrap_or(Err(SliceError::TimedOut))
+    }
+
+    /// Waits for the next slice. `None`: all were given. Cancelling it loses nothing.
+    ///
+    /// # Errors
+    /// As [`Self::try_next`].
+    #[cfg(feature = "tokio")]
+    pub async fn next_async(&mut self) -> Result<Option<Slice<'s>>, SliceError> {
+        let session = self.session;
+        session
+            .wait_for_async(|| match self.try_next() {
+                Ok(Poll::Ready(slice)) => Some(Ok(slice)),
+                Ok(Poll::Pending) => None,
+                Err(error) => Some(Err(error)),
+            })
+            .await?
+    }
+
+    /// Ends it as consumed. What was not taken is released unread.
+    pub fn consume(self) {
+        self.end(Verdict::Consumed);
+    }
+
+    /// Ends it as rejected: its sender hears the code (an errno, say).
+    pub fn reject(self, code: NonZeroU32) {
+        self.end(Verdict::Rejected(code));
+    }
+
+    /// Ends it.
+    pub fn end(self, verdict: Verdict) {
+        let message = ManuallyDrop::new(self);
+        message.session.end_message(message.index, verdict.code());
+    }
+
+    /// Lets go of the session's borrow; see [`DetachedMessage`].
+    pub fn detach(self) -> DetachedMessage {
+        let message = ManuallyDrop::new(self);
+        DetachedMessage { session: message.session.identity, index: message.index }
+    }
+}
+
+impl Drop for Message<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        let message = self.entry();
+        let whole = message.complete.get() && message.head.get() == table::NONE;
+        let consumed = whole && message.withdrawn.get().is_none() && !std::thread::panicking();
+        self.session.end_message(self.index, if consumed { 0 } else { REJECT_DROPPED });
+    }
+}
+
+impl fmt::Debug for Message<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Message")
+            .field("tag", &self.tag())
+            .field("sender", &self.sender())
+            .field("sequence", &self.sequence())
+            .field("bytes", &self.bytes())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Session {
+    /// Ends a detached message. Its slices may come back before or after.
+    ///
+    /// # Panics
+    /// Where the message is another session's.
+    pub fn finish(&self, message: DetachedMessage, verdict: Verdict) {
+        self.attach(message).end(verdict);
+    }
+
+    /// Binds a detached message to its session again.
+    ///
+    /// # Panics
+    /// Where the message is another session's.
+    pub fn attach(&self, message: DetachedMessage) -> Message<'_> {
+        assert_eq!(message.session, self.identity, "the message belongs to another session");
+        Message::new(self, message.index)
+    }
+
+    pub(super) fn broken(&self, fault: Fault) -> ReceiveError {
+        self.break_down(fault);
+        ReceiveError::Broken(fault)
+    }
+}

@@ -1,0 +1,34 @@
+//! The receiving end: an application's session with the daemon of its host.
+//!
+//! The bytes of a [`Slice`] lie where the NIC put them, in the daemon's pool, mapped read-only. They are the
+//! application's until the slice is dropped; then the slab goes back and the next message lands in the same cache
+//! lines. So give slices back as soon as their bytes were used: time in the buffer is what the pool pays for.
+//!
+//! After [`Session::register`] nothing here allocates, locks, or makes a system call, except to sleep and to wake a
+//! daemon that sleeps.
+
+#[cfg(all(test, feature = "tokio"))]
+mod async_tests;
+mod error;
+mod message;
+#[cfg(test)]
+mod recycling_tests;
+#[cfg(test)]
+mod register_tests;
+mod release;
+mod session;
+mod slice;
+mod table;
+#[cfg(test)]
+mod tests;
+mod wait;
+
+pub use error::{Fault, ReceiveError, RegisterError, SliceError};
+pub use message::{DetachedMessage, Message, Verdict};
+#[doc(hidden)]
+pub use session::SessionParts;
+pub use session::{RegisterOptions, Session, SessionStats};
+pub use slice::{DetachedSlice, Slice, Slices};
+
+/// The code that a sender hears when the application dropped its message before it had all of it, or while panicking.
+pub const REJECT_DROPPED: u32 = u32::MAX;

@@ -1,0 +1,173 @@
+//! Giving slices back: release entries, merged and shown to the daemon in batches.
+//!
+//! The newest entry is held back: the next slice of the same run widens it, and the end of its message rides on it, so
+//! that a small message costs one entry.
+
+use super::session::Session;
+use super::table::{MessageState, SlotState};
+use jet_wire::ring::PushError;
+use jet_wire::segment::{Release, release_kind};
+
+/// Entries that are shown to the daemon together, unless the application waits or polls in vain before.
+const BATCH: u32 = 16;
+/// Looks at a full release ring between two looks whether the daemon still lives.
+const FULL_LOOKS_PER_CHECK: u32 = 256;
+
+impl Session {
+    /// Slices of a run are free again.
+    #[inline]
+    pub(super) fn release_slices(&self, index: u32, first: u16, count: u16) {
+        let slot = self.table.slot(index);
+        let left = slot.slices_left.get();
+        assert!(count <= left, "slot {index} has {left} slices out, {count} come back");
+        slot.slices_left.set(left - count);
+        let generation = slot.generation.get();
+        if left > count {
+            return self.push_slices(index, generation, first, count);
+        }
+        if slot.state.replace(SlotState::Free) == SlotState::Taken
+            && let Some(word) = self.end.borrow().slot(index)
+        {
+            word.unpin(generation);
+        }
+        self.push_slices(index, generation, first, count);
+        let message = self.table.message(slot.message.get());
+        if message.generation.get() == slot.message_generation.get() {
+            let taken = message.runs_taken.get().saturating_sub(1);
+            message.runs_taken.set(taken);
+            if taken == 0 && message.state.get() == MessageState::Closing {
+                self.finish_now(slot.message.get(), message.code.get());
+            }
+        }
+    }
+
+    /// A run that was never pinned is free again.
+    pub(super) fn release_unread(&self, index: u32) {
+        let slot = self.table.slot(index);
+        slot.state.set(SlotState::Free);
+        self.push_slices(index, slot.generation.get(), 0, slot.slices_left.replace(0));
+    }
+
+    /// The application is done with a message.
+    #[inline]
+    pub(super) fn end_message(&self, index: u32, code: u32) {
+        let message = self.table.message(index);
+        let whole = message.complete.get() && message.head.get() == super::table::NONE;
+        if whole && message.withdrawn.get().is_none() && message.runs_taken.get() > 0 {
+            // The daemon acknowledges after the last slice anyhow: let the end ride on it.
+            message.code.set(code);
+            message.state.set(MessageState::Closing);
+            return;
+        }
+        while let Some(slot) = self.table.take_run(index) {
+            self.release_unread(slot);
+        }
+        self.finish_now(index, code);
+    }
+
+    #[inline]
+    fn finish_now(&self, index: u32, code: u32) {
+        let message = self.table.message(index);
+        message.state.set(MessageState::Finished);
+        if let Some(mut held) = self.held_release.get()
+            && held.kind == release_kind::SLICES
+            && self.table.slot(held.index).message.get() == index
+            && self.table.slot(held.index).message_generation.get() == message.generation.get()
+        {
+            held.kind = release_kind::SLICES_AND_FINISH;
+            held.code = code;
+            self.held_release.set(Some(held));
+            return;
+        }
+        self.push_release(Release {
+            index,
+            generation: message.generation.get(),
+            first: 0,
+            count: 0,
+            kind: release_kind::FINISH,
+            reserved: 0,
+            code,
+        });
+    }
+
+    #[inline]
+    fn push_slices(&self, index: u32, generation: u16, first: u16, count: u16) {
+        if let Some(mut held) = self.held_release.get()
+            && held.kind == release_kind::SLICES
+            && (held.index, held.generation) == (index, generation)
+        {
+            if held.first + held.count == first {
+                held.count += count;
+                return self.held_release.set(Some(held));
+            }
+            if first + count == held.first {
+                held.first = first;
+                held.count += count;
+                return self.held_release.set(Some(held));
+            }
+        }
+        let kind = release_kind::SLICES;
+        self.push_release(Release { index, generation, first, count, kind, reserved: 0, code: 0 });
+    }
+
+    #[inline]
+    fn push_release(&self, release: Release) {
+        if let Some(held) = self.held_release.replace(Some(release)) {
+            self.write_release(held);
+            let unpublished = self.unpublished.get() + 1;
+            self.unpublished.set(unpublished);
+            if unpublished >= BATCH {
+                self.publish();
+            }
+        }
+    }
+
+    /// Writes an entry; where the ring is full, waits for the daemon to read, or to be gone.
+    fn write_release(&self, release: Release) {
+        let mut looks = 0u32;
+        loop {
+            // Once the session ended nobody reads releases, and nothing is owed.
+            if !self.is_well() {
+                return;
+            }
+            match self.end.borrow_mut().releases.push(release) {
+                Ok(()) => return self.stats.releases.set(self.stats.releases.get() + 1),
+                Err(PushError::Broken(error)) => return self.break_down(super::Fault::Ring(error)),
+                Err(PushError::Full) => {}
+            }
+            self.publish();
+            rustix::thread::sched_yield();
+            looks += 1;
+            if looks.is_multiple_of(FULL_LOOKS_PER_CHECK) {
+                self.look_at_daemon();
+            }
+        }
+    }
+
+    fn publish(&self) {
+        self.unpublished.set(0);
+        let wake = {
+            let mut end = self.end.borrow_mut();
+            // First the cells: a slot that the daemon knows to be free may be delivered in again, and the ring has room
+            // only because nothing released still has its cell.
+            end.deliveries.advance();
+            end.releases.publish();
+            end.releases.wake_needed()
+        };
+        if wake {
+            self.doorbell.ring();
+            self.stats.rings.set(self.stats.rings.get() + 1);
+        }
+    }
+
+    /// Shows the daemon everything that was given back, now. Waiting, and polling in vain, do so too.
+    #[inline]
+    pub fn flush(&self) {
+        if let Some(held) = self.held_release.take() {
+            self.write_release(held);
+            self.publish();
+        } else if self.unpublished.get() > 0 {
+            self.publish();
+        }
+    }
+}

@@ -1,0 +1,379 @@
+//! An application's registration with the daemon.
+
+use super::error::{Fault, ReceiveError, RegisterError};
+use super::message::Message;
+use super::table::{Accepted, Table};
+use crate::registration::{
+    CONTROL_SOCKET, ControlConnection, ControlRequest, ControlResponse, ErrorCode, Look, PROTOCOL_VERSION,
+};
+use crate::spin::Spin;
+use jet_fabric::memory::{Mapping, Protection};
+use jet_fabric::unix::{Doorbell, Rung};
+use jet_wire::segment::{AppEnd, Place, Release, app_end};
+use jet_wire::{SLAB_BYTES, SLAB_BYTES_U32};
+use rustix::event::epoll;
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// The most bytes of a segment that is mapped: above what the largest shape needs.
+const SEGMENT_BYTES_MAX: u64 = 64 << 20;
+/// A file on huge pages is longer than what it is used for by less than one of them.
+const HUGE_PAGE_BYTES: u64 = 2 << 20;
+/// Polls in vain between two looks whether the daemon still lives: a look is a system call.
+const POLLS_PER_LOOK: u32 = 4096;
+
+/// How to register.
+#[derive(Clone, Debug)]
+pub struct RegisterOptions {
+    /// The daemon's socket; default [`CONTROL_SOCKET`].
+    pub control_socket: PathBuf,
+    /// The name that senders address: 1 to 32 characters out of `A-Z a-z 0-9 . _ - / :`.
+    pub app: String,
+    /// Admission class of its messages, 0 the most urgent; default 0.
+    pub class: u8,
+    /// Take memory outside the cache instead of waiting for room in the pool; default no.
+    pub memory_instead_of_waiting: bool,
+    /// The longest that a wait spins before it sleeps; default 20 us. Zero never spins.
+    pub spin_max: Duration,
+}
+
+impl RegisterOptions {
+    /// The defaults for an application of that name.
+    pub fn new(app: impl Into<String>) -> Self {
+        Self {
+            control_socket: CONTROL_SOCKET.into(),
+            app: app.into(),
+            class: 0,
+            memory_instead_of_waiting: false,
+            spin_max: Duration::from_micros(20),
+        }
+    }
+}
+
+/// What a session counted since it was registered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SessionStats {
+    /// Messages that the application received.
+    pub messages: u64,
+    /// Runs of slabs that it took.
+    pub slices: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Entries written to the release ring.
+    pub releases: u64,
+    /// Times that the daemon had to be woken.
+    pub rings: u64,
+    /// Times that this end slept.
+    pub sleeps: u64,
+}
+
+#[derive(Default)]
+pub(super) struct Counts {
+    pub messages: Cell<u64>,
+    pub slices: Cell<u64>,
+    pub bytes: Cell<u64>,
+    pub releases: Cell<u64>,
+    pub rings: Cell<u64>,
+    pub sleeps: Cell<u64>,
+}
+
+#[derive(Clone, Copy)]
+enum Health {
+    Well,
+    Gone,
+    Broken(Fault),
+}
+
+/// An application's registration: its messages come here. One thread uses it at a time (`Send`, not `Sync`); messages
+/// and slices borrow it. Dropping it ends the session: senders of unfinished messages hear `AppGone`.
+pub struct Session {
+    pub(super) table: Table,
+    pub(super) end: RefCell<AppEnd>,
+    /// The newest release, which may still grow.
+    pub(super) held_release: Cell<Option<Release>>,
+    /// Releases written since the last publishing.
+    pub(super) unpublished: Cell<u32>,
+    pub(super) doorbell: Doorbell,
+    pub(super) stats: Counts,
+    pub(super) spin: Cell<Spin>,
+    /// Tells this process's sessions apart.
+    pub(super) identity: u64,
+    /// `prepare_sleep` said yes and nobody took it back yet.
+    pub(super) asleep: Cell<bool>,
+    /// Deliveries read so far.
+    pub(super) deliveries_read: Cell<u64>,
+    /// Tasks that sleep on this session, and whether there are any.
+    #[cfg(feature = "tokio")]
+    pub(super) wakers: RefCell<Vec<std::task::Waker>>,
+    #[cfg(feature = "tokio")]
+    pub(super) tasks_wait: Cell<bool>,
+    pool: Mapping,
+    pool_slabs: u32,
+    polls_in_vain: Cell<u32>,
+    health: Cell<Health>,
+    farewell: RefCell<Option<(ErrorCode, String)>>,
+    control: RefCell<ControlConnection>,
+    /// Readable when the doorbell rang or the daemon hung up.
+    wait: OwnedFd,
+    number: u32,
+    /// Kept for as long as `end` points into it.
+    _segment: Mapping,
+}
+
+/// What the daemon handed over.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct SessionParts {
+    pub number: u32,
+    pub pool: OwnedFd,
+    pub pool_bytes: u64,
+    pub pool_slabs: u32,
+    pub segment: OwnedFd,
+    pub doorbell: OwnedFd,
+}
+
+impl Session {
+    /// Registers an application with the daemon of this host.
+    ///
+    /// # Errors
+    /// [`RegisterError`]: no daemon there, or it refuses (the name is taken, too many sessions, draining).
+    pub fn register(options: &RegisterOptions) -> Result<Self, RegisterError> {
+        let mut control = ControlConnection::connect(&options.control_socket)?;
+        let request = ControlRequest::Register {
+            protocol: PROTOCOL_VERSION,
+            app: options.app.clone(),
+            class: options.class,
+            memory_instead_of_waiting: options.memory_instead_of_waiting,
+        };
+        let (response, fds) = control.request(&request)?;
+        let (number, slab_bytes, pool_bytes, pool_slabs) = match response {
+            ControlResponse::Registered { session, slab_bytes, pool_bytes, pool_slabs, .. } => {
+                (session, slab_bytes, pool_bytes, pool_slabs)
+            }
+            ControlResponse::Error { code, message } => return Err(RegisterError::Refused { code, message }),
+            _ => return Err(RegisterError::Answer("it answers another question")),
+        };
+        if slab_bytes != SLAB_BYTES_U32 {
+            return Err(RegisterError::Answer("its slabs are not 4096 bytes"));
+        }
+        let Ok([pool, segment, doorbell]) = <[OwnedFd; 3]>::try_from(fds) else {
+            return Err(RegisterError::Answer("it carries no three descriptors"));
+        };
+        let parts = SessionParts { number, pool, pool_bytes, pool_slabs, segment, doorbell };
+        Self::assemble(control, parts, options.spin_max)
+    }
+
+    /// Makes a session of what came with the daemon's answer.
+    #[doc(hidden)]
+    pub fn assemble(
+        control: ControlConnection,
+        parts: SessionParts,
+        spin_max: Duration,
+    ) -> Result<Self, RegisterError> {
+        static SESSIONS: AtomicU64 = AtomicU64::new(0);
+        let pool_max = parts.pool_bytes.saturating_add(HUGE_PAGE_BYTES);
+        let pool = Mapping::of_stranger(parts.pool.as_fd(), Protection::Read, pool_max)?;
+        if (parts.pool_slabs as usize).saturating_mul(SLAB_BYTES) > pool.bytes() {
+            return Err(RegisterError::Answer("its pool is smaller than its slabs"));
+        }
+        let segment = Mapping::of_stranger(parts.segment.as_fd(), Protection::ReadWrite, SEGMENT_BYTES_MAX)?;
+        // SAFETY: the mapping is page-aligned and moves into the session beside the end; the descriptor came for this
+        // session alone, so this is the only application's end.
+        let end = unsafe { app_end(segment.base(), segment.bytes())? };
+        let doorbell = Doorbell::from_fd(parts.doorbell);
+        let wait = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(std::io::Error::from)?;
+        for (fd, data) in [(doorbell.as_fd(), 0), (control.as_fd(), 1)] {
+            epoll::add(&wait, fd, epoll::EventData::new_u64(data), epoll::EventFlags::IN)
+                .map_err(std::io::Error::from)?;
+        }
+        Ok(Self {
+            table: Table::new(end.shape()),
+            end: RefCell::new(end),
+            held_release: Cell::new(None),
+            unpublished: Cell::new(0),
+            doorbell,
+            stats: Counts::default(),
+            spin: Cell::new(Spin::new(spin_max)),
+            // Only uniqueness matters.
+            identity: SESSIONS.fetch_add(1, Ordering::Relaxed),
+            asleep: Cell::new(false),
+            deliveries_read: Cell::new(0),
+            #[cfg(feature = "tokio")]
+            wakers: RefCell::new(Vec::new()),
+            #[cfg(feature = "tokio")]
+            tasks_wait: Cell::new(false),
+            pool,
+            pool_slabs: parts.pool_slabs,
+            polls_in_vain: Cell::new(0),
+            health: Cell::new(Health::Well),
+            farewell: RefCell::new(None),
+            control: RefCell::new(control),
+            wait,
+            number: parts.number,
+            _segment: segment,
+        })
+    }
+
+    /// The daemon's number for this session, as `jet status` shows it.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// The next message, if one has begun to arrive.
+    ///
+    /// # Errors
+    /// [`ReceiveError`], final for the session.
+    #[inline]
+    pub fn try_receive(&self) -> Result<Option<Message<'_>>, ReceiveError> {
+        self.check()?;
+        loop {
+            if let Some(index) = self.table.take_ready() {
+                self.stats.messages.set(self.stats.messages.get() + 1);
+                return Ok(Some(Message::new(self, index)));
+            }
+            if !self.demultiplex()? {
+                self.idle()?;
+                return Ok(None);
+            }
+        }
+    }
+
+    /// What it counted.
+    pub fn stats(&self) -> SessionStats {
+        SessionStats {
+            messages: self.stats.messages.get(),
+            slices: self.stats.slices.get(),
+            bytes: self.stats.bytes.get(),
+            releases: self.stats.releases.get(),
+            rings: self.stats.rings.get(),
+            sleeps: self.stats.sleeps.get(),
+        }
+    }
+
+    /// Takes one delivery out of the ring and stores it; `false` where there is none.
+    #[inline]
+    pub(super) fn demultiplex(&self) -> Result<bool, ReceiveError> {
+        let mut end = self.end.borrow_mut();
+        let accepted = match end.deliveries.pop() {
+            Ok(None) => return Ok(false),
+            Ok(Some(delivery)) => {
+                self.table.accept(&delivery, &end).map(|accepted| (delivery.slot, accepted))
+            }
+            Err(error) => Err(Fault::Ring(error)),
+        };
+        drop(end);
+        self.deliveries_read.set(self.deliveries_read.get() + 1);
+        #[cfg(feature = "tokio")]
+        if self.tasks_wait.get() {
+            self.wake_tasks();
+        }
+        match accepted {
+            Ok((_, Accepted::Stored)) => {}
+            Ok((slot, Accepted::Late { slices })) => {
+                debug_assert_eq!(self.table.slot(slot).slices_left.get(), slices);
+                self.release_unread(slot);
+            }
+            Err(fault) => return Err(self.broken(fault)),
+        }
+        Ok(true)
+    }
+
+    /// Nothing was there: show what was given back, and look now and then whether the daemon lives.
+    #[inline]
+    pub(super) fn idle(&self) -> Result<(), ReceiveError> {
+        self.flush();
+        self.end.borrow_mut().deliveries.advance();
+        let polls = self.polls_in_vain.get() + 1;
+        if polls < POLLS_PER_LOOK && !self.asleep.get() {
+            self.polls_in_vain.set(polls);
+            return Ok(());
+        }
+        self.awake();
+        self.look_at_daemon();
+        self.check()
+    }
+
+    /// Takes the sleeping word back.
+    pub(super) fn awake(&self) {
+        if self.asleep.replace(false) {
+            self.end.borrow_mut().deliveries.awake();
+            if self.doorbell.clear() == Rung::Closed {
+                self.look_at_daemon();
+                if self.is_well() {
+                    self.health.set(Health::Gone);
+                }
+            }
+        }
+    }
+
+    pub(super) fn look_at_daemon(&self) {
+        self.polls_in_vain.set(0);
+        if !self.is_well() {
+            return;
+        }
+        match self.control.borrow_mut().look() {
+            Look::Alive => {}
+            Look::Gone => self.health.set(Health::Gone),
+            Look::Ended { code, message } => {
+                self.health.set(Health::Gone);
+                *self.farewell.borrow_mut() = Some((code, message));
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn check(&self) -> Result<(), ReceiveError> {
+        match self.health.get() {
+            Health::Well => Ok(()),
+            Health::Broken(fault) => Err(ReceiveError::Broken(fault)),
+            Health::Gone => Err(match &*self.farewell.borrow() {
+                Some((code, message)) => ReceiveError::Ended { code: *code, message: message.clone() },
+                None => ReceiveError::DaemonGone,
+            }),
+        }
+    }
+
+    #[inline]
+    pub(super) fn is_well(&self) -> bool {
+        matches!(self.health.get(), Health::Well)
+    }
+
+    pub(super) fn break_down(&self, fault: Fault) {
+        self.health.set(Health::Broken(fault));
+    }
+
+    /// Where a run lies in this process, if the pool has it.
+    #[inline]
+    pub(super) fn locate(&self, place: Place, slices: u16) -> Option<NonNull<u8>> {
+        // This daemon hands over no escape memory, so nothing can lie there.
+        if place.escaped || place.slab.checked_add(u32::from(slices))? > self.pool_slabs {
+            return None;
+        }
+        // SAFETY: the slab lies within the pool, whose mapping is as long as its slabs (checked by `assemble`).
+        NonNull::new(unsafe { self.pool.base().add(place.slab as usize * SLAB_BYTES) })
+    }
+}
+
+/// Readable when a message may have come or the daemon is gone, once [`Session::prepare_sleep`] said so.
+impl AsFd for Session {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.wait.as_fd()
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.flush();
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").field("number", &self.number).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,160 @@
+//! Registered send buffers: pieces of few regions, used again.
+
+use super::error::BufferError;
+use jet_fabric::Nic;
+use jet_fabric::memory::SharedMemory;
+use jet_fabric::nic::{Access, MemoryKey, Sge};
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError};
+
+const SMALLEST_LOG2: u32 = 12;
+const CLASSES: usize = 52;
+
+/// Registered memory of one sender, to be filled and sent. The peer's NIC may READ it and nobody else may write it.
+///
+/// Dropping it gives the memory back to its sender's pool, so that the next buffer needs no registration.
+pub struct SendBuffer {
+    bytes: NonNull<u8>,
+    length: usize,
+    class: usize,
+    offset: u64,
+    region: Region,
+    pool: Arc<FreeBuffers>,
+}
+
+// SAFETY: a buffer is the only way to its bytes in this process, and the region outlives it.
+unsafe impl Send for SendBuffer {}
+// SAFETY: through a shared reference the bytes can only be read.
+unsafe impl Sync for SendBuffer {}
+
+#[derive(Clone, Debug)]
+struct Region {
+    memory: Arc<SharedMemory>,
+    key: MemoryKey,
+}
+
+/// Pieces that came back, by size class (log2).
+#[derive(Debug)]
+struct FreeBuffers(Mutex<Vec<Vec<(Region, u64)>>>);
+
+/// Where a sender's buffers come from.
+#[derive(Debug)]
+pub(super) struct BufferPool {
+    free: Arc<FreeBuffers>,
+    region_bytes: usize,
+    /// The region that pieces are cut from, and how much of it is cut.
+    current: Option<(Region, usize)>,
+}
+
+impl BufferPool {
+    pub(super) fn new(region_bytes: usize) -> Self {
+        Self {
+            free: Arc::new(FreeBuffers(Mutex::new(vec![Vec::new(); CLASSES]))),
+            region_bytes,
+            current: None,
+        }
+    }
+
+    pub(super) fn get(&mut self, nic: &mut dyn Nic, bytes: usize) -> Result<SendBuffer, BufferError> {
+        let piece = bytes
+            .max(1 << SMALLEST_LOG2)
+            .checked_next_power_of_two()
+            .filter(|piece| (piece.trailing_zeros() as usize) < CLASSES)
+            .ok_or_else(|| BufferError::Memory { bytes, source: std::io::ErrorKind::OutOfMemory.into() })?;
+        let class = piece.trailing_zeros() as usize;
+        let free = self.free.lock().get_mut(class).and_then(Vec::pop);
+        let (region, offset) = match free {
+            Some(piece) => piece,
+            None => self.cut(nic, piece)?,
+        };
+        let at = usize::try_from(offset).expect("offsets within mapped memory");
+        // SAFETY: the piece lies within its region.
+        let bytes_at = unsafe { region.memory.base().add(at) };
+        let bytes_at = NonNull::new(bytes_at).expect("mapped memory is not at 0");
+        Ok(SendBuffer { bytes: bytes_at, length: bytes, class, offset, region, pool: Arc::clone(&self.free) })
+    }
+
+    fn cut(&mut self, nic: &mut dyn Nic, piece: usize) -> Result<(Region, u64), BufferError> {
+        if let Some((region, used)) = &mut self.current
+            && *used + piece <= region.memory.bytes()
+        {
+            let offset = *used as u64;
+            *used += piece;
+            return Ok((region.clone(), offset));
+        }
+        let bytes = piece.max(self.region_bytes);
+        let memory = SharedMemory::new("jet-send", bytes, true)
+            .and_then(|memory| memory.seal_future_writes().map(|()| Arc::new(memory)))
+            .map_err(|source| BufferError::Memory { bytes, source })?;
+        let key = nic.register(&memory, Access::RemoteRead)?;
+        let region = Region { memory, key };
+        // What a larger piece leaves of the former region is not lost: it is cut for when it fits no piece any more.
+        if self
+            .current
+            .as_ref()
+            .is_none_or(|(old, used)| old.memory.bytes() - used <= region.memory.bytes() - piece)
+        {
+            self.current = Some((region.clone(), piece));
+        }
+        Ok((region, 0))
+    }
+
+    pub(super) fn owns(&self, buffer: &SendBuffer) -> bool {
+        Arc::ptr_eq(&self.free, &buffer.pool)
+    }
+}
+
+impl FreeBuffers {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Vec<(Region, u64)>>> {
+        // A list of free pieces is whole whoever panicked.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl SendBuffer {
+    pub(super) fn sge(&self, bytes: u32) -> Sge {
+        Sge { key: self.region.key, offset: self.offset, bytes }
+    }
+
+    pub(super) fn key(&self) -> MemoryKey {
+        self.region.key
+    }
+
+    pub(super) fn offset(&self) -> u64 {
+        self.offset
+    }
+}
+
+impl Deref for SendBuffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the piece is this buffer's alone, at least `length` long and zeroed or written before; it is sealed
+        // against writing by other processes, and NICs only read it.
+        unsafe { std::slice::from_raw_parts(self.bytes.as_ptr(), self.length) }
+    }
+}
+
+impl DerefMut for SendBuffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`; a buffer in flight is inside its sender, so no NIC was told to read this one. A peer
+        // that reads nevertheless gets whatever it gets.
+        unsafe { std::slice::from_raw_parts_mut(self.bytes.as_ptr(), self.length) }
+    }
+}
+
+impl Drop for SendBuffer {
+    fn drop(&mut self) {
+        if let Some(class) = self.pool.lock().get_mut(self.class) {
+            class.push((self.region.clone(), self.offset));
+        }
+    }
+}
+
+impl fmt::Debug for SendBuffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SendBuffer").field("bytes", &self.length).finish_non_exhaustive()
+    }
+}

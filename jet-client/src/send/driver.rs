@@ -1,0 +1,425 @@
+//! Carries out on a NIC what the protocol says, and tells the protocol what happened.
+
+use super::error::SendConnectError;
+use super::options::ProtocolOptions;
+use super::protocol::{Action, CREDIT_RETURN_ID, Protocol, Transmit};
+use super::sender::{Completion, Pending, SenderOptions, Ticket};
+use jet_fabric::memory::SharedMemory;
+use jet_fabric::nic::{
+    Access, Completion as NicCompletion, ConnectError, DisconnectReason, MemoryKey, Payload, PostError,
+    PrivateData, SendRequest, Sge, SrqEntry, Status, Work,
+};
+use jet_fabric::soft::threaded::{Threaded, ThreadedOptions};
+use jet_fabric::soft::{SoftNic, SoftOptions};
+use jet_fabric::{Address, Event, Nic, Qp};
+use jet_wire::message::hello::{AppName, Hello, Refusal, Welcome, features};
+use jet_wire::message::{
+    CreditReturn, HEADER_BYTES, HeaderBytes, REQUEST_INLINE_USER_HEADER_MAX, RequestFields, RequestHeader,
+    SMALL_USER_HEADER_MAX, SmallFields, SmallHeader,
+};
+use jet_wire::{SLAB_BYTES, SLAB_BYTES_U32};
+use std::hash::{BuildHasher, Hasher};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Receive entries for acknowledgements; each carries up to six ranges of ends.
+const RECEIVE_ENTRIES: u16 = 64;
+const HEADER_BYTES_U32: u32 = 128;
+const _: () = assert!(HEADER_BYTES == HEADER_BYTES_U32 as usize);
+/// Completions taken at once.
+const BATCH: usize = 64;
+
+/// The NIC for an address.
+pub(super) fn nic_for(address: &Address) -> Result<Box<dyn Nic>, SendConnectError> {
+    let options = SoftOptions {
+        qps_max: 4,
+        srq_entries_max: 256,
+        reads_max: 4,
+        reads_per_qp_max: 4,
+        completions: 1024,
+        ..SoftOptions::default()
+    };
+    match address {
+        Address::Shm(_) => Ok(Box::new(SoftNic::new(options)?)),
+        Address::Tcp(_) => Ok(Box::new(Threaded::new(SoftNic::new(options)?, &ThreadedOptions::default())?)),
+        Address::Rdma(_) => Err(SendConnectError::WrongFabric { address: address.clone() }),
+    }
+}
+
+/// Where copied payloads and long user headers lie: 4 KiB for each message that may be in flight.
+#[derive(Debug)]
+pub(super) struct CopyArea {
+    memory: Arc<SharedMemory>,
+    key: MemoryKey,
+}
+
+impl CopyArea {
+    fn new(nic: &mut dyn Nic, places: u32) -> Result<Self, SendConnectError> {
+        let memory = Arc::new(SharedMemory::new("jet-copies", places as usize * SLAB_BYTES, false)?);
+        let key = nic.register(&memory, Access::LocalWrite)?;
+        Ok(Self { memory, key })
+    }
+
+    /// Copies bytes into a message's place.
+    ///
+    /// # Panics
+    /// Where there is no such place or the bytes exceed it.
+    #[inline]
+    pub(super) fn write(&mut self, index: u32, bytes: &[u8]) {
+        let start = index as usize * SLAB_BYTES;
+        assert!(
+            bytes.len() <= SLAB_BYTES && start < self.memory.bytes(),
+            "place {index} takes no {}",
+            bytes.len()
+        );
+        // SAFETY: within the area, which is this sender's alone; the message of this place is new, so no SEND of it
+        // is outstanding and the NIC does not read it.
+        unsafe {
+            self.memory.base().add(start).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+        }
+    }
+
+    fn payload(&self, index: u32, bytes: u32, inline_bytes_max: u32) -> Payload<'_> {
+        let offset = u64::from(index) * u64::from(SLAB_BYTES_U32);
+        if bytes == 0 {
+            return Payload::None;
+        }
+        if bytes > inline_bytes_max {
+            return Payload::Registered(Sge { key: self.key, offset, bytes });
+        }
+        // SAFETY: within the area (checked by `write`), and only `write`, which borrows mutably, changes it.
+        Payload::Inline(unsafe {
+            std::slice::from_raw_parts(self.memory.base().add(index as usize * SLAB_BYTES), bytes as usize)
+        })
+    }
+}
+
+/// The protocol, the NIC below it and the messages above it.
+pub(super) struct Driver {
+    pub nic: Box<dyn Nic>,
+    pub protocol: Protocol,
+    pub pending: Box<[Pending]>,
+    pub copy_area: CopyArea,
+    pub sender_id: u64,
+    address: Address,
+    hello: PrivateData,
+    headers: Arc<SharedMemory>,
+    headers_key: MemoryKey,
+    qp: Option<Qp>,
+    /// SENDs were posted since the NIC's doorbell was rung.
+    unflushed: bool,
+    inline_bytes_max: u32,
+    completions: Box<[NicCompletion]>,
+    /// Why the newest attempt to connect failed.
+    failure: Option<SendConnectError>,
+    start: Instant,
+}
+
+impl Driver {
+    pub(super) fn new(options: &SenderOptions, mut nic: Box<dyn Nic>) -> Result<Self, SendConnectError> {
+        if !(1..=1 << 16).contains(&options.in_flight_max) {
+            return Err(SendConnectError::Option("in_flight_max must be 1 to 65,536"));
+        }
+        let app = AppName::new(&options.app)?;
+        // Random, as its keys are; no cipher hangs on it.
+        let sender_id = std::hash::RandomState::new().build_hasher().finish();
+        let hello = Hello { features: features::ALL, sender_id, receive_entries: RECEIVE_ENTRIES, app };
+        let hello = PrivateData::new(&hello.encode()).expect("a hello fits the private data");
+        let limits = nic.limits();
+        let headers =
+            Arc::new(SharedMemory::new("jet-headers", usize::from(RECEIVE_ENTRIES) * HEADER_BYTES, false)?);
+        let headers_key = nic.register(&headers, Access::LocalWrite)?;
+        let copy_area = CopyArea::new(nic.as_mut(), options.in_flight_max)?;
+        let protocol = Protocol::new(ProtocolOptions {
+            sender_id,
+            in_flight_max: options.in_flight_max,
+            sends_max: limits.sends_per_qp_max.max(1),
+            window_bytes: options.window_bytes,
+            reconnect_for_ns: nanoseconds(options.reconnect_for),
+            backoff: options.backoff,
+            retry: options.retry,
+            ..ProtocolOptions::default()
+        });
+        let pending = || Pending {
+            tag: 0,
+            class: 0,
+            large: false,
+            length: 0,
+            crc32c: None,
+            submitted_ns: 0,
+            buffer: None,
+            user_header_bytes: 0,
+            user_header: [0; SMALL_USER_HEADER_MAX],
+        };
+        let unused = NicCompletion {
+            qp: Qp { index: 0, generation: 0 },
+            work: Work::Send { id: 0 },
+            status: Status::Flushed,
+        };
+        let mut driver = Self {
+            nic,
+            protocol,
+            pending: (0..options.in_flight_max).map(|_| pending()).collect(),
+            copy_area,
+            sender_id,
+            address: options.address.clone(),
+            hello,
+            headers,
+            headers_key,
+            qp: None,
+            unflushed: false,
+            inline_bytes_max: limits.inline_bytes_max,
+            completions: vec![unused; BATCH].into_boxed_slice(),
+            failure: None,
+            start: Instant::now(),
+        };
+        for entry in 0..u32::from(RECEIVE_ENTRIES) {
+            driver.post_receive(entry);
+        }
+        Ok(driver)
+    }
+
+    #[inline]
+    pub(super) fn now_ns(&self) -> u64 {
+        nanoseconds(self.start.elapsed())
+    }
+
+    /// How long until the protocol wants to be told the time.
+    pub(super) fn until_timeout(&self) -> Option<Duration> {
+        let at = self.protocol.poll_timeout()?;
+        Some(Duration::from_nanos(at.saturating_sub(self.now_ns())))
+    }
+
+    /// Why the newest attempt to connect failed.
+    pub(super) fn take_failure(&mut self) -> Option<SendConnectError> {
+        self.failure.take()
+    }
+
+    /// Does everything that can be done now.
+    pub(super) fn drive(&mut self) {
+        let now_ns = self.now_ns();
+        self.take_completions(now_ns);
+        while let Some(event) = self.nic.poll_event() {
+            self.handle_event(event, now_ns);
+        }
+        if self.protocol.poll_timeout().is_some_and(|at| at <= now_ns) {
+            self.protocol.handle_timeout(now_ns);
+        }
+        while let Some(action) = self.protocol.poll_action() {
+            self.act(action, now_ns);
+        }
+        self.transmit();
+        self.unflushed = false;
+        self.nic.flush();
+    }
+
+    /// The next message's end.
+    #[inline]
+    pub(super) fn take_end(&mut self) -> Option<Completion> {
+        let end = self.protocol.poll_end()?;
+        if std::mem::take(&mut self.unflushed) {
+            self.nic.flush();
+        }
+        let now_ns = self.now_ns();
+        let pending = &mut self.pending[end.index as usize];
+        Some(Completion {
+            ticket: Ticket(end.sequence),
+            status: end.status,
+            buffer: pending.buffer.take(),
+            latency_ns: now_ns.saturating_sub(pending.submitted_ns),
+        })
+    }
+
+    fn take_completions(&mut self, now_ns: u64) {
+        loop {
+            let taken = self.nic.poll(&mut self.completions);
+            for at in 0..taken {
+                let NicCompletion { work, status, .. } = self.completions[at];
+                match work {
+                    Work::Receive { entry, payload_bytes } => {
+                        if status == Status::Success {
+                            let header = self.header(entry);
+                            self.protocol.handle_header(&header, payload_bytes as usize, now_ns);
+                        }
+                        self.post_receive(entry);
+                    }
+                    Work::Send { id } => {
+                        self.protocol.handle_send_completed(id, status == Status::Success, now_ns);
+                    }
+                    // A sender posts no READs, and tears its SRQ down with the NIC.
+                    Work::Read { .. } | Work::SrqFlush { .. } => {}
+                }
+            }
+            if taken < self.completions.len() {
+                return;
+            }
+        }
+    }
+
+    fn header(&self, entry: u32) -> HeaderBytes {
+        assert!(
+            entry < u32::from(RECEIVE_ENTRIES),
+            "the NIC completed entry {entry}, which was never posted"
+        );
+        // SAFETY: within the header area; the NIC wrote it before it completed the entry and leaves it alone until the
+        // entry is posted again. Read once, so that what is checked is what is used.
+        unsafe {
+            self.headers.base().add(entry as usize * HEADER_BYTES).cast::<HeaderBytes>().read_volatile()
+        }
+    }
+
+    fn post_receive(&mut self, entry: u32) {
+        let header = Sge {
+            key: self.headers_key,
+            offset: u64::from(entry) * u64::from(HEADER_BYTES_U32),
+            bytes: HEADER_BYTES_U32,
+        };
+        self.nic
+            .post_srq(SrqEntry { id: entry, header, payload: None })
+            .expect("the SRQ takes as many entries as it gave back, in registered memory");
+    }
+
+    fn handle_event(&mut self, event: Event, now_ns: u64) {
+        match event {
+            Event::Connected { qp, private_data } if self.qp == Some(qp) => {
+                match Welcome::decode(private_data.as_slice()) {
+                    Ok(welcome) => {
+                        self.failure = None;
+                        self.protocol.handle_connected(&welcome, now_ns);
+                    }
+                    Err(source) => {
+                        let address = self.address.clone();
+                        self.failure = Some(SendConnectError::Welcome { address, source });
+                        // Its end comes as an event, and counts as an attempt that failed.
+                        self.nic.disconnect(qp);
+                    }
+                }
+            }
+            Event::Rejected { qp, private_data } if self.qp == Some(qp) => {
+                let refusal = Refusal::decode(private_data.as_slice());
+                let address = self.address.clone();
+                self.failure = Some(match refusal {
+                    Some(refusal) => SendConnectError::Refused { address, refusal },
+                    None => SendConnectError::Lost { address, reason: DisconnectReason::Peer },
+                });
+                self.qp = None;
+                self.protocol.handle_refused(refusal, now_ns);
+            }
+            Event::Disconnected { qp, reason } if self.qp == Some(qp) => {
+                if !self.protocol.is_connected() && self.failure.is_none() {
+                    self.failure = Some(self.failure_of(reason));
+                }
+                self.qp = None;
+                self.protocol.handle_disconnected(now_ns);
+            }
+            // Nobody connects to a sender; what is not this connection's is over.
+            Event::ConnectRequest { qp, .. } => {
+                let nothing = PrivateData::new(&[]).expect("nothing fits");
+                self.nic.reject(qp, &nothing);
+            }
+            Event::Connected { .. } | Event::Rejected { .. } | Event::Disconnected { .. } => {}
+        }
+    }
+
+    fn failure_of(&self, reason: DisconnectReason) -> SendConnectError {
+        let address = self.address.clone();
+        match reason {
+            DisconnectReason::Transport(errno) => {
+                let source = std::io::Error::from_raw_os_error(errno);
+                let source = ConnectError::System { address: address.clone(), source };
+                SendConnectError::Nobody { address, source }
+            }
+            reason => SendConnectError::Lost { address, reason },
+        }
+    }
+
+    fn act(&mut self, action: Action, now_ns: u64) {
+        match (action, self.qp) {
+            (Action::Connect, _) => match self.nic.connect(&self.address, &self.hello) {
+                Ok(qp) => self.qp = Some(qp),
+                Err(source) => {
+                    let address = self.address.clone();
+                    self.failure = Some(match source {
+                        ConnectError::WrongFabric { .. } => SendConnectError::WrongFabric { address },
+                        source => SendConnectError::Nobody { address, source },
+                    });
+                    self.protocol.handle_disconnected(now_ns);
+                }
+            },
+            (Action::Disconnect, Some(qp)) => self.nic.disconnect(qp),
+            (Action::Disconnect, None) => self.protocol.handle_disconnected(now_ns),
+        }
+    }
+
+    /// Posts what may be sent now; the NIC's doorbell is rung by `drive`.
+    #[inline]
+    pub(super) fn transmit(&mut self) {
+        let Some(qp) = self.qp else { return };
+        while let Some(transmit) = self.protocol.poll_transmit() {
+            match self.post(qp, transmit) {
+                Ok(()) => self.unflushed = true,
+                // Full for now, or the connection is gone and its event about to come.
+                Err(PostError::QueueFull | PostError::Stale) => {
+                    self.protocol.handle_not_sent(transmit);
+                    return;
+                }
+                Err(error @ (PostError::LocalProtection | PostError::Limit)) => {
+                    panic!("a SEND within the NIC's limits and of registered memory was refused: {error}")
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn post(&mut self, qp: Qp, transmit: Transmit) -> Result<(), PostError> {
+        let (id, index, sequence, redelivered) = match transmit {
+            Transmit::Message { id, index, sequence, redelivered } => (id, index, sequence, redelivered),
+            Transmit::CreditReturn { credit_limit } => {
+                let header = CreditReturn::encode(credit_limit);
+                let request = SendRequest { id: CREDIT_RETURN_ID, header: &header, payload: Payload::None };
+                return self.nic.post_send(qp, request);
+            }
+        };
+        let pending = &self.pending[index as usize];
+        let inline_max = self.inline_bytes_max;
+        let (header, payload) = if pending.large {
+            let buffer = pending.buffer.as_ref().expect("a large message has its buffer");
+            let long = pending.user_header_bytes > REQUEST_INLINE_USER_HEADER_MAX;
+            let header = RequestHeader::encode(&RequestFields {
+                sequence,
+                tag: pending.tag,
+                length: pending.length,
+                address: self.nic.remote_address(buffer.key(), buffer.offset()),
+                key: buffer.key().0,
+                class: pending.class,
+                crc32c: pending.crc32c,
+                redelivered,
+                user_header: pending.header_or_filler(),
+            });
+            let bytes = if long { pending.user_header_bytes } else { 0 };
+            let bytes = u32::try_from(bytes).expect("at most 256");
+            (header, self.copy_area.payload(index, bytes, inline_max))
+        } else {
+            let payload_bytes = u32::try_from(pending.length).expect("checked when it was accepted");
+            let header = SmallHeader::encode(&SmallFields {
+                sequence,
+                tag: pending.tag,
+                payload_bytes,
+                crc32c: pending.crc32c,
+                redelivered,
+                user_header: pending.header_or_filler(),
+            });
+            let payload = match &pending.buffer {
+                None => self.copy_area.payload(index, payload_bytes, inline_max),
+                Some(_) if payload_bytes == 0 => Payload::None,
+                Some(buffer) => Payload::Registered(buffer.sge(payload_bytes)),
+            };
+            (header, payload)
+        };
+        self.nic.post_send(qp, SendRequest { id, header: &header, payload })
+    }
+}
+
+fn nanoseconds(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}

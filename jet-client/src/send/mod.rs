@@ -1,0 +1,25 @@
+//! The sending end: messages from this process's registered memory to an application behind a daemon.
+//!
+//! [`Sender`] is what a program uses. Its rules live in [`protocol`], a state machine without I/O, which the simulator
+//! drives, too.
+
+mod buffer;
+mod connection;
+mod driver;
+mod error;
+mod options;
+pub mod protocol;
+mod sender;
+mod table;
+mod window;
+
+pub use buffer::SendBuffer;
+pub use error::{BufferError, SendConnectError, SendError, WaitError};
+pub use jet_wire::message::AckStatus;
+pub use options::{Backoff, ProtocolOptions, RetryPolicy};
+pub use sender::{Completion, Sender, SenderOptions, SenderStats, Ticket};
+
+#[cfg(test)]
+mod protocol_tests;
+#[cfg(test)]
+mod sender_tests;

@@ -1,0 +1,168 @@
+//! What the protocol is configured with.
+
+use jet_wire::message::AckStatus;
+
+const MILLISECOND_NS: u64 = 1_000_000;
+const SECOND_NS: u64 = 1_000 * MILLISECOND_NS;
+
+/// How long to wait between attempts: doubling from `first_ns` to `max_ns`, spread by up to a half.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backoff {
+    /// Before the second attempt (the first is made at once), in nanoseconds.
+    pub first_ns: u64,
+    /// The longest, in nanoseconds.
+    pub max_ns: u64,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self { first_ns: 2 * MILLISECOND_NS, max_ns: SECOND_NS }
+    }
+}
+
+impl Backoff {
+    /// The wait before attempt `attempt` (0 is the first), spread by `seed`, so that senders that failed together do
+    /// not come back together. The same seed gives the same waits.
+    pub fn wait_ns(&self, attempt: u32, seed: u64) -> u64 {
+        if attempt == 0 {
+            return 0;
+        }
+        let full =
+            self.first_ns.saturating_mul(1u64.checked_shl(attempt - 1).unwrap_or(u64::MAX)).min(self.max_ns);
+        let half = full / 2;
+        half + scatter(seed ^ u64::from(attempt)) % (full - half + 1)
+    }
+}
+
+/// The finalizer of splitmix64: neighbouring inputs give unrelated outputs.
+fn scatter(value: u64) -> u64 {
+    let mut mixed = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+/// Which ends are not taken for final, and for how long the message is sent again.
+///
+/// A message that is sent again for such an end keeps its sequence but not its place among the small ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RetryPolicy {
+    /// Counted from the submission, in nanoseconds; 0 never retries. Then the last end is reported.
+    pub retry_for_ns: u64,
+    /// Between attempts.
+    pub backoff: Backoff,
+    /// Retry [`AckStatus::Busy`].
+    pub on_busy: bool,
+    /// Retry [`AckStatus::NoApp`].
+    pub on_no_app: bool,
+    /// Retry [`AckStatus::AppGone`], as redelivered: the application may have seen it.
+    pub on_app_gone: bool,
+    /// Retry [`AckStatus::Draining`], as redelivered.
+    pub on_draining: bool,
+}
+
+impl RetryPolicy {
+    /// Every end is final.
+    pub const NEVER: Self = Self {
+        retry_for_ns: 0,
+        backoff: Backoff { first_ns: 0, max_ns: 0 },
+        on_busy: false,
+        on_no_app: false,
+        on_app_gone: false,
+        on_draining: false,
+    };
+
+    /// Retries every end that may pass, for so long.
+    pub fn all_for_ns(retry_for_ns: u64) -> Self {
+        Self {
+            retry_for_ns,
+            backoff: Backoff::default(),
+            on_busy: true,
+            on_no_app: true,
+            on_app_gone: true,
+            on_draining: true,
+        }
+    }
+
+    /// Whether an end is to be retried.
+    pub(super) fn covers(&self, status: AckStatus) -> bool {
+        match status {
+            AckStatus::Busy => self.on_busy,
+            AckStatus::NoApp => self.on_no_app,
+            AckStatus::AppGone => self.on_app_gone,
+            AckStatus::Draining => self.on_draining,
+            _ => false,
+        }
+    }
+}
+
+impl Default for RetryPolicy {
+    /// Busy is retried for 30 s; the other ends are the caller's business.
+    fn default() -> Self {
+        Self {
+            retry_for_ns: 30 * SECOND_NS,
+            backoff: Backoff::default(),
+            on_busy: true,
+            on_no_app: false,
+            on_app_gone: false,
+            on_draining: false,
+        }
+    }
+}
+
+/// Sizes and times of a [`super::protocol::Protocol`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProtocolOptions {
+    /// The sender's identity; also spreads its waits.
+    pub sender_id: u64,
+    /// Messages that may be without an end at once, 1 to 65,536.
+    pub in_flight_max: u32,
+    /// SENDs that may be without a completion at once: what the NIC takes.
+    pub sends_max: u32,
+    /// Bytes of large messages that may be requested and without an end at once, while there is no congestion. A longer
+    /// message goes alone.
+    pub window_bytes: u64,
+    /// By how many thousandths the windows grow again ...
+    pub recovery_permille: u32,
+    /// ... every so many nanoseconds after a congestion signal.
+    pub recovery_interval_ns: u64,
+    /// How long without a connection, or with connections that bring nothing about, before everything ends `PeerLost`.
+    pub reconnect_for_ns: u64,
+    /// Between attempts to connect.
+    pub backoff: Backoff,
+    /// Which ends are retried.
+    pub retry: RetryPolicy,
+}
+
+impl Default for ProtocolOptions {
+    fn default() -> Self {
+        Self {
+            sender_id: 0,
+            in_flight_max: 256,
+            sends_max: 128,
+            window_bytes: 64 << 20,
+            recovery_permille: 50,
+            recovery_interval_ns: MILLISECOND_NS,
+            reconnect_for_ns: 30 * SECOND_NS,
+            backoff: Backoff::default(),
+            retry: RetryPolicy::default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_attempt_is_made_at_once_and_waits_double_up_to_the_limit() {
+        let backoff = Backoff { first_ns: 1000, max_ns: 16_000 };
+        assert_eq!(backoff.wait_ns(0, 7), 0);
+        for (attempt, full) in [(1, 1000), (2, 2000), (3, 4000), (5, 16_000), (6, 16_000), (200, 16_000)] {
+            let wait = backoff.wait_ns(attempt, 7);
+            assert!((full / 2..=full).contains(&wait), "attempt {attempt}: {wait}");
+            assert_eq!(wait, backoff.wait_ns(attempt, 7));
+        }
+        assert_ne!(backoff.wait_ns(6, 1), backoff.wait_ns(6, 2));
+    }
+}

@@ -1,0 +1,575 @@
+//! A sender's protocol as a state machine: no I/O, no clock, no randomness, no allocation after construction.
+//!
+//! Inputs are `submit` and `handle_*`, outputs `poll_*`. After any input, call [`Protocol::poll_action`],
+//! [`Protocol::poll_transmit`] and [`Protocol::poll_end`] until each gives nothing, and call
+//! [`Protocol::handle_timeout`] when [`Protocol::poll_timeout`] says. `now_ns` is any clock that does not go back.
+//!
+//! Rules kept here:
+//! * No SEND without credit. A recall is answered by a `CreditReturn`, which is a SEND too; where all credit is used
+//!   there is nothing to give back, the receiver sees that by what arrives, and no answer is made.
+//! * Small messages are sent in the order of submission, large ones too; between the two the older one goes first,
+//!   unless its turn is barred by the windows or the receiver's limit of requests.
+//! * Every message has exactly one end. One that was sent and not acknowledged when a connection ended goes back to its
+//!   place in the queue and is marked redelivered.
+
+use super::connection::{Connection, Link};
+use super::options::ProtocolOptions;
+use super::table::{Queue, State, Table};
+use super::window::Window;
+use jet_wire::message::hello::{Refusal, Welcome};
+use jet_wire::message::{AckRange, AckStatus, ByeReason, FromReceiver, HeaderBytes, parse_from_receiver};
+
+/// The id of a `CreditReturn`'s SEND; no message has it.
+pub const CREDIT_RETURN_ID: u64 = u64::MAX;
+
+/// What is to be sent now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transmit {
+    /// A small message, or the request for a large one.
+    Message {
+        /// The SEND's id, for [`Protocol::handle_send_completed`].
+        id: u64,
+        /// The message's place in the table: below `in_flight_max`, its own from the submission to the end.
+        index: u32,
+        /// Its number.
+        sequence: u64,
+        /// To be marked so.
+        redelivered: bool,
+    },
+    /// The answer to a recall, under [`CREDIT_RETURN_ID`].
+    CreditReturn {
+        /// The limit to state.
+        credit_limit: u64,
+    },
+}
+
+/// A message's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct End {
+    /// Its place in the table, free for another from now on.
+    pub index: u32,
+    /// Its number.
+    pub sequence: u64,
+    /// How it ended.
+    pub status: AckStatus,
+}
+
+/// What is to be done about the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Connect; answer with `handle_connected`, `handle_refused` or `handle_disconnected`.
+    Connect,
+    /// Disconnect; answer with `handle_disconnected`.
+    Disconnect,
+}
+
+/// A message was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SubmitError {
+    /// As many messages as are allowed have no end yet.
+    #[error("as many messages as in_flight_max allows have no end yet; poll completions and try again")]
+    WouldBlock,
+    /// [`Protocol::close`] was called.
+    #[error("the sender is closing and takes nothing new")]
+    Closed,
+    /// Longer than the receiver said that it takes.
+    #[error(
+        "a message of {bytes} bytes is too large: the receiver takes at most {max}; split it, or raise the \
+             receiver's message_bytes_max"
+    )]
+    TooLarge {
+        /// Its length.
+        bytes: u64,
+        /// The receiver's limit.
+        max: u64,
+    },
+}
+
+/// What the protocol counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProtocolStats {
+    /// SENDs, `CreditReturn`s included.
+    pub sends: u64,
+    /// Messages that were sent again because a connection ended.
+    pub redelivered: u64,
+    /// Messages that were sent again because of their end.
+    pub retried: u64,
+    /// Acknowledgements of messages that have no place here, or have their end already.
+    pub acks_ignored: u64,
+    /// Headers that could not be read.
+    pub malformed: u64,
+    /// Connections that stood.
+    pub connections: u64,
+    /// Congestion signals.
+    pub congestions: u64,
+    /// Recalls of credit.
+    pub recalls: u64,
+}
+
+/// The state machine; see the module.
+#[derive(Debug)]
+pub struct Protocol {
+    options: ProtocolOptions,
+    table: Table,
+    small: Queue,
+    large: Queue,
+    ended: Queue,
+    link: Link,
+    connection: Connection,
+    window: Window,
+    /// Messages in [`State::Sent`].
+    sent: u32,
+    sent_large: u32,
+    sent_large_bytes: u64,
+    /// Messages that are queued, sent or waiting.
+    unfinished: u32,
+    sends_pending: u32,
+    next_sequence: u64,
+    next_retry_ns: Option<u64>,
+    closing: bool,
+    stats: ProtocolStats,
+}
+
+impl Protocol {
+    /// A protocol that wants to connect.
+    ///
+    /// # Panics
+    /// Where `in_flight_max` is not 1 to 65,536 or `sends_max` is 0.
+    pub fn new(options: ProtocolOptions) -> Self {
+        let (in_flight_max, sends_max) = (options.in_flight_max, options.sends_max);
+        assert!((1..=1 << 16).contains(&in_flight_max), "in_flight_max is {in_flight_max}, not 1 to 65,536");
+        assert!(sends_max > 0, "sends_max is 0: nothing could be sent");
+        Self {
+            options,
+            table: Table::new(in_flight_max),
+            small: Queue::EMPTY,
+            large: Queue::EMPTY,
+            ended: Queue::EMPTY,
+            link: Link::new(&options),
+            connection: Connection::NONE,
+            window: Window::new(options.recovery_permille, options.recovery_interval_ns),
+            sent: 0,
+            sent_large: 0,
+            sent_large_bytes: 0,
+            unfinished: 0,
+            sends_pending: 0,
+            next_sequence: 1,
+            next_retry_ns: None,
+            closing: false,
+            stats: ProtocolStats::default(),
+        }
+    }
+
+    /// Takes a small message; returns its place in the table and its number.
+    ///
+    /// # Errors
+    /// [`SubmitError`].
+    #[inline]
+    pub fn submit_small(&mut self, bytes: u32, now_ns: u64) -> Result<(u32, u64), SubmitError> {
+        self.submit(u64::from(bytes), false, now_ns)
+    }
+
+    /// Takes a large message; returns its place in the table and its number.
+    ///
+    /// # Errors
+    /// [`SubmitError`].
+    pub fn submit_large(&mut self, bytes: u64, now_ns: u64) -> Result<(u32, u64), SubmitError> {
+        self.submit(bytes, true, now_ns)
+    }
+
+    #[inline]
+    fn submit(&mut self, bytes: u64, large: bool, now_ns: u64) -> Result<(u32, u64), SubmitError> {
+        if self.closing {
+            return Err(SubmitError::Closed);
+        }
+        if let Some(max) = self.link.message_bytes_max
+            && bytes > max
+        {
+            return Err(SubmitError::TooLarge { bytes, max });
+        }
+        let sequence = self.next_sequence;
+        let index = self.table.insert(sequence, bytes, large, now_ns).ok_or(SubmitError::WouldBlock)?;
+        self.next_sequence += 1;
+        self.unfinished += 1;
+        self.table.push_back(if large { &mut self.large } else { &mut self.small }, index);
+        self.link.wanted();
+        Ok((index, sequence))
+    }
+
+    /// Takes nothing new, lets what is in flight end, then disconnects.
+    pub fn close(&mut self) {
+        self.closing = true;
+    }
+
+    /// Closed: every message has its end and no connection stands. Ends may still be polled.
+    pub fn is_closed(&self) -> bool {
+        self.closing && self.unfinished == 0 && self.link.is_down()
+    }
+
+    /// A connection stands.
+    pub fn handle_connected(&mut self, welcome: &Welcome, now_ns: u64) {
+        self.stats.connections += 1;
+        self.link.connected(welcome, now_ns);
+        self.connection = Connection::new(welcome);
+        self.window = Window::new(self.options.recovery_permille, self.options.recovery_interval_ns);
+    }
+
+    /// The connection ended, or was not made.
+    pub fn handle_disconnected(&mut self, now_ns: u64) {
+        self.take_back_sent(now_ns);
+        self.link.disconnected(now_ns, self.closing && self.unfinished == 0);
+        if self.link.is_given_up() {
+            self.give_up();
+        }
+    }
+
+    /// The receiver refused the connection; `None` where it did not say why.
+    pub fn handle_refused(&mut self, refusal: Option<Refusal>, now_ns: u64) {
+        self.take_back_sent(now_ns);
+        if matches!(refusal, Some(Refusal::Version | Refusal::Malformed)) {
+            // Another attempt would say the same.
+            self.link.give_up();
+        } else {
+            self.link.disconnected(now_ns, self.closing && self.unfinished == 0);
+        }
+        if self.link.is_given_up() {
+            self.give_up();
+        }
+    }
+
+    /// A header arrived with so many bytes behind it. What cannot be read is counted and ends the connection.
+    pub fn handle_header(&mut self, header: &HeaderBytes, payload_bytes: usize, now_ns: u64) {
+        if !self.link.is_up() {
+            return;
+        }
+        match parse_from_receiver(header, payload_bytes) {
+            Ok(FromReceiver::Ack(ack)) => {
+                self.connection.raise_limit(ack.credit_limit.get());
+                for range in ack.ranges() {
+                    self.handle_range(range, now_ns);
+                }
+            }
+            Ok(FromReceiver::Credit(credit)) if credit.recall() => {
+                self.stats.recalls += 1;
+                self.connection.recall(credit.credit_limit.get());
+            }
+            Ok(FromReceiver::Credit(credit)) => self.connection.raise_limit(credit.credit_limit.get()),
+            Ok(FromReceiver::Congestion(signal)) => {
+                self.stats.congestions += 1;
+                self.window.signal(signal.window_permille.get(), now_ns);
+            }
+            Ok(FromReceiver::Bye(bye)) => self.link.leave(bye.reason()),
+            Err(_) => {
+                self.stats.malformed += 1;
+                self.link.leave(None);
+            }
+        }
+    }
+
+    /// A SEND completed. With `ok` false its connection is about to end; the message's fate is decided then.
+    #[inline]
+    pub fn handle_send_completed(&mut self, id: u64, ok: bool, now_ns: u64) {
+        if id == CREDIT_RETURN_ID {
+            self.sends_pending = self.sends_pending.saturating_sub(1);
+            return;
+        }
+        let (index, generation) = split_id(id);
+        let Some(entry) = self.table.checked(index, generation).filter(|entry| entry.send_pending) else {
+            return;
+        };
+        let end = entry.end;
+        self.sends_pending = self.sends_pending.saturating_sub(1);
+        self.table.get_mut(index).send_pending = false;
+        if !ok {
+            self.link.leave(None);
+        }
+        if let Some(status) = end {
+            self.settle(index, status, now_ns);
+        }
+    }
+
+    /// A transmit could not be posted: it goes back to where it was.
+    pub fn handle_not_sent(&mut self, transmit: Transmit) {
+        self.sends_pending = self.sends_pending.saturating_sub(1);
+        self.stats.sends -= 1;
+        self.connection.not_sent();
+        match transmit {
+            Transmit::CreditReturn { .. } => self.connection.recall(0),
+            Transmit::Message { index, .. } => {
+                self.leave_sent(index);
+                let entry = self.table.get_mut(index);
+                entry.send_pending = false;
+                entry.state = State::Queued;
+                let queue = if entry.large { &mut self.large } else { &mut self.small };
+                self.table.push_front(queue, index);
+            }
+        }
+    }
+
+    /// What is due by now.
+    pub fn handle_timeout(&mut self, now_ns: u64) {
+        self.window.handle_timeout(now_ns);
+        self.link.handle_timeout(now_ns);
+        if self.link.is_given_up() {
+            self.give_up();
+        }
+        if self.next_retry_ns.is_some_and(|at| at <= now_ns) {
+            self.requeue_due(now_ns);
+        }
+    }
+
+    /// When [`Self::handle_timeout`] is to be called next.
+    pub fn poll_timeout(&self) -> Option<u64> {
+        [self.window.poll_timeout(), self.link.poll_timeout(), self.next_retry_ns].into_iter().flatten().min()
+    }
+
+    /// What is to be done about the connection.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        if self.closing && self.unfinished == 0 {
+            self.link.close();
+        }
+        self.link.poll_action()
+    }
+
+    /// What is to be sent now, on the connection that stands.
+    #[inline]
+    pub fn poll_transmit(&mut self) -> Option<Transmit> {
+        loop {
+            if !self.link.may_send()
+                || self.sends_pending >= self.options.sends_max
+                || !self.connection.has_credit()
+            {
+                return None;
+            }
+            if let Some(credit_limit) = self.connection.answer_recall() {
+                self.note_send();
+                return Some(Transmit::CreditReturn { credit_limit });
+            }
+            let index = self.next_to_send()?;
+            let queue = if self.table.get(index).large { &mut self.large } else { &mut self.small };
+            let popped = self.table.pop_front(queue);
+            debug_assert_eq!(popped, Some(index), "only heads of queues are sent");
+            let entry = self.table.get_mut(index);
+            if self.link.message_bytes_max.is_some_and(|max| entry.bytes > max) {
+                entry.end = Some(AckStatus::TooLarge);
+                self.finish(index);
+                continue;
+            }
+            entry.state = State::Sent;
+            entry.send_pending = true;
+            let transmit = Transmit::Message {
+                id: u64::from(entry.generation) << 32 | u64::from(index),
+                index,
+                sequence: entry.sequence,
+                redelivered: entry.redelivered,
+            };
+            self.sent += 1;
+            if entry.large {
+                self.sent_large += 1;
+                self.sent_large_bytes += entry.bytes;
+            }
+            self.note_send();
+            return Some(transmit);
+        }
+    }
+
+    /// A message's end. Each message has exactly one.
+    #[inline]
+    pub fn poll_end(&mut self) -> Option<End> {
+        let index = self.table.pop_front(&mut self.ended)?;
+        let entry = self.table.get(index);
+        let status = entry.end.expect("what is ended has its end");
+        let end = End { index, sequence: entry.sequence, status };
+        self.table.remove(index);
+        Some(end)
+    }
+
+    /// What it counted.
+    pub fn stats(&self) -> ProtocolStats {
+        self.stats
+    }
+
+    /// Messages without an end.
+    pub fn unfinished(&self) -> u32 {
+        self.unfinished
+    }
+
+    /// Messages whose end was not polled.
+    pub fn in_flight(&self) -> usize {
+        self.table.used()
+    }
+
+    /// The share of its windows that it may use now, in thousandths.
+    pub fn window_permille(&self) -> u32 {
+        self.window.permille()
+    }
+
+    /// Whether a connection stands.
+    pub fn is_connected(&self) -> bool {
+        self.link.is_up()
+    }
+
+    /// Why the receiver said that it ends the last connection.
+    pub fn farewell(&self) -> Option<ByeReason> {
+        self.link.farewell()
+    }
+
+    fn note_send(&mut self) {
+        self.connection.sent();
+        self.sends_pending += 1;
+        self.stats.sends += 1;
+    }
+
+    #[inline]
+    fn next_to_send(&self) -> Option<u32> {
+        if u64::from(self.sent) >= self.window.share_of(u64::from(self.options.in_flight_max)) {
+            return None;
+        }
+        let small = self.small.front();
+        let large = self.large.front().filter(|&index| {
+            let window_bytes = self.window.share_of(self.options.window_bytes);
+            let bytes = self.sent_large_bytes.saturating_add(self.table.get(index).bytes);
+            self.sent_large == 0 || (self.sent_large < self.connection.requests_max && bytes <= window_bytes)
+        });
+        match (small, large) {
+            (Some(small), Some(large)) => {
+                let (small_first, large_first) = (self.table.get(small), self.table.get(large));
+                Some(if small_first.sequence < large_first.sequence { small } else { large })
+            }
+            (one, other) => one.or(other),
+        }
+    }
+
+    fn handle_range(&mut self, range: AckRange, now_ns: u64) {
+        let sequences = range.first..range.first.saturating_add(u64::from(range.count));
+        if usize::from(range.count) <= self.table.capacity() {
+            for sequence in sequences {
+                self.handle_ack(self.table.find(sequence), range.status, now_ns);
+            }
+            return;
+        }
+        // More sequences than there are messages: look at the messages instead.
+        for index in self.table.indices() {
+            let entry = self.table.get(index);
+            if entry.state != State::Free && sequences.contains(&entry.sequence) {
+                self.handle_ack(Some(index), range.status, now_ns);
+            }
+        }
+    }
+
+    #[inline]
+    fn handle_ack(&mut self, index: Option<u32>, status: AckStatus, now_ns: u64) {
+        let Some(index) = index.filter(|&index| {
+            let entry = self.table.get(index);
+            entry.state == State::Sent && entry.end.is_none()
+        }) else {
+            self.stats.acks_ignored += 1;
+            return;
+        };
+        self.link.progressed();
+        if self.table.get(index).send_pending {
+            // The NIC may still read the payload; the end is told when it does not.
+            self.table.get_mut(index).end = Some(status);
+        } else {
+            self.settle(index, status, now_ns);
+        }
+    }
+
+    /// An end for a message that was sent: final, or to be retried.
+    fn settle(&mut self, index: u32, status: AckStatus, now_ns: u64) {
+        self.leave_sent(index);
+        let retry = self.options.retry;
+        let entry = self.table.get_mut(index);
+        let until_ns = entry.submitted_ns.saturating_add(retry.retry_for_ns);
+        if !retry.covers(status) || now_ns >= until_ns {
+            entry.end = Some(status);
+            return self.finish(index);
+        }
+        entry.failures += 1;
+        entry.end = None;
+        entry.state = State::Waiting;
+        entry.redelivered |= matches!(status, AckStatus::AppGone | AckStatus::Draining);
+        let wait_ns = retry.backoff.wait_ns(entry.failures, self.options.sender_id ^ entry.sequence).max(1);
+        entry.retry_at_ns = now_ns.saturating_add(wait_ns).min(until_ns);
+        let due = entry.retry_at_ns;
+        self.next_retry_ns = Some(self.next_retry_ns.map_or(due, |next| next.min(due)));
+        self.stats.retried += 1;
+    }
+
+    fn leave_sent(&mut self, index: u32) {
+        let entry = self.table.get(index);
+        debug_assert_eq!(entry.state, State::Sent);
+        self.sent -= 1;
+        if entry.large {
+            self.sent_large -= 1;
+            self.sent_large_bytes -= entry.bytes;
+        }
+    }
+
+    fn finish(&mut self, index: u32) {
+        self.table.get_mut(index).state = State::Ended;
+        self.table.push_back(&mut self.ended, index);
+        self.unfinished -= 1;
+    }
+
+    fn requeue_due(&mut self, now_ns: u64) {
+        self.next_retry_ns = None;
+        for index in self.table.indices() {
+            let entry = self.table.get_mut(index);
+            if entry.state != State::Waiting {
+                continue;
+            }
+            let due = entry.retry_at_ns;
+            if due <= now_ns {
+                entry.state = State::Queued;
+            } else {
+                self.next_retry_ns = Some(self.next_retry_ns.map_or(due, |next| next.min(due)));
+            }
+        }
+        self.rebuild_queues();
+    }
+
+    /// What was sent on a connection that is gone is to be sent again; its SENDs have all completed.
+    fn take_back_sent(&mut self, now_ns: u64) {
+        self.sends_pending = 0;
+        for index in self.table.indices() {
+            let entry = self.table.get_mut(index);
+            entry.send_pending = false;
+            if entry.state != State::Sent {
+                continue;
+            }
+            if let Some(status) = entry.end {
+                self.settle(index, status, now_ns);
+                continue;
+            }
+            entry.redelivered = true;
+            self.leave_sent(index);
+            self.table.get_mut(index).state = State::Queued;
+            self.stats.redelivered += 1;
+        }
+        self.connection = Connection::NONE;
+        self.rebuild_queues();
+    }
+
+    fn rebuild_queues(&mut self) {
+        self.small = self.table.queue_again(false);
+        self.large = self.table.queue_again(true);
+    }
+
+    fn give_up(&mut self) {
+        for index in self.table.indices() {
+            let entry = self.table.get_mut(index);
+            if matches!(entry.state, State::Queued | State::Waiting) {
+                entry.end = Some(AckStatus::PeerLost);
+                self.finish(index);
+            }
+        }
+        self.next_retry_ns = None;
+        self.rebuild_queues();
+    }
+}
+
+#[allow(clippy::cast_possible_truncation)] // each half is what is wanted
+fn split_id(id: u64) -> (u32, u32) {
+    (id as u32, (id >> 32) as u32)
+}

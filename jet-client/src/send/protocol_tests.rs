@@ -1,0 +1,548 @@
+//! The protocol against a model of a receiver.
+
+use super::options::{Backoff, ProtocolOptions, RetryPolicy};
+use super::protocol::{Action, CREDIT_RETURN_ID, Protocol, SubmitError, Transmit};
+use jet_wire::message::hello::{Refusal, Welcome};
+use jet_wire::message::{
+    AckHeader, AckRange, AckStatus, ByeHeader, ByeReason, CongestionHeader, CreditHeader, HeaderBytes,
+};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+const MS: u64 = 1_000_000;
+const MESSAGE_MAX: u64 = 1 << 20;
+
+fn options() -> ProtocolOptions {
+    ProtocolOptions {
+        sender_id: 5,
+        in_flight_max: 8,
+        sends_max: 6,
+        window_bytes: 256 << 10,
+        reconnect_for_ns: 1000 * MS,
+        backoff: Backoff { first_ns: MS, max_ns: 8 * MS },
+        retry: RetryPolicy::NEVER,
+        ..ProtocolOptions::default()
+    }
+}
+
+fn welcome(credit_limit: u64, requests_max: u32) -> Welcome {
+    Welcome { features: 0, incarnation: 1, credit_limit, message_bytes_max: MESSAGE_MAX, requests_max }
+}
+
+fn connected(options: ProtocolOptions, credit: u64, requests_max: u32) -> Protocol {
+    let mut protocol = Protocol::new(options);
+    assert_eq!(protocol.poll_action(), Some(Action::Connect));
+    assert_eq!(protocol.poll_action(), None);
+    protocol.handle_connected(&welcome(credit, requests_max), 0);
+    protocol
+}
+
+fn submit_small_ones(protocol: &mut Protocol, count: usize) {
+    for _ in 0..count {
+        protocol.submit_small(1, 0).unwrap();
+    }
+}
+
+fn sent(protocol: &mut Protocol) -> Vec<(u64, u64, bool)> {
+    std::iter::from_fn(|| protocol.poll_transmit())
+        .map(|transmit| match transmit {
+            Transmit::Message { id, sequence, redelivered, .. } => (id, sequence, redelivered),
+            Transmit::CreditReturn { credit_limit } => panic!("a credit return to {credit_limit}"),
+        })
+        .collect()
+}
+
+fn sequences(protocol: &mut Protocol) -> Vec<u64> {
+    sent(protocol).into_iter().map(|(_, sequence, _)| sequence).collect()
+}
+
+/// Sends what may go, and completes the SENDs.
+fn sent_and_completed(protocol: &mut Protocol) -> Vec<u64> {
+    let sent = sent(protocol);
+    sent.iter().for_each(|&(id, ..)| protocol.handle_send_completed(id, true, 0));
+    sent.into_iter().map(|(_, sequence, _)| sequence).collect()
+}
+
+fn ack(limit: u64, first: u64, count: u16, status: AckStatus) -> HeaderBytes {
+    AckHeader::encode(limit, &[AckRange { first, count, status }])
+}
+
+fn ends(protocol: &mut Protocol) -> Vec<(u64, AckStatus)> {
+    std::iter::from_fn(|| protocol.poll_end()).map(|end| (end.sequence, end.status)).collect()
+}
+
+#[test]
+fn messages_go_as_credit_allows_and_each_ends_once() {
+    let mut protocol = connected(options(), 2, 4);
+    for sequence in 1..=4 {
+        assert_eq!(protocol.submit_small(10, 0).unwrap().1, sequence);
+    }
+    assert_eq!(sent_and_completed(&mut protocol), [1, 2]);
+    protocol.handle_header(&ack(3, 1, 2, AckStatus::Consumed), 0, 0);
+    protocol.handle_header(&ack(3, 1, 2, AckStatus::Consumed), 0, 0);
+    protocol.handle_header(&ack(3, 4, 1, AckStatus::Consumed), 0, 0);
+    assert_eq!(ends(&mut protocol), [(1, AckStatus::Consumed), (2, AckStatus::Consumed)]);
+    assert_eq!(protocol.stats().acks_ignored, 3);
+    assert_eq!(sent_and_completed(&mut protocol), [3]);
+    protocol.handle_header(&CreditHeader::encode(9, false), 0, 0);
+    assert_eq!(sent_and_completed(&mut protocol), [4]);
+    // A range longer than the table finds what is in it.
+    protocol.handle_header(&ack(9, 1, u16::MAX, AckStatus::Rejected(28)), 0, 0);
+    assert_eq!(ends(&mut protocol), [(3, AckStatus::Rejected(28)), (4, AckStatus::Rejected(28))]);
+    assert_eq!((protocol.in_flight(), protocol.unfinished()), (0, 0));
+}
+
+#[test]
+fn an_end_waits_for_its_send_to_complete() {
+    let mut protocol = connected(options(), 4, 4);
+    protocol.submit_small(10, 0).unwrap();
+    let (id, ..) = sent(&mut protocol)[0];
+    protocol.handle_header(&ack(4, 1, 1, AckStatus::Consumed), 0, 0);
+    assert_eq!(ends(&mut protocol), []);
+    protocol.handle_send_completed(id, true, 0);
+    protocol.handle_send_completed(id, true, 0);
+    assert_eq!(ends(&mut protocol), [(1, AckStatus::Consumed)]);
+}
+
+#[test]
+fn a_full_table_and_a_message_too_large_are_refused() {
+    let mut protocol = Protocol::new(options());
+    let (_, first) = protocol.submit_large(MESSAGE_MAX + 1, 0).unwrap();
+    submit_small_ones(&mut protocol, 7);
+    assert_eq!(protocol.submit_small(1, 0), Err(SubmitError::WouldBlock));
+    assert_eq!(protocol.poll_action(), Some(Action::Connect));
+    protocol.handle_connected(&welcome(100, 4), 0);
+    assert_eq!(sequences(&mut protocol), [2, 3, 4, 5, 6, 7], "6 SENDs at once");
+    assert_eq!(ends(&mut protocol), [(first, AckStatus::TooLarge)]);
+    let too_large = SubmitError::TooLarge { bytes: MESSAGE_MAX + 1, max: MESSAGE_MAX };
+    assert_eq!(protocol.submit_large(MESSAGE_MAX + 1, 0), Err(too_large));
+}
+
+#[test]
+fn large_messages_wait_for_the_receivers_limit_and_the_window_and_small_ones_pass_them() {
+    let mut protocol = connected(ProtocolOptions { sends_max: 100, ..options() }, 100, 2);
+    for _ in 0..3 {
+        protocol.submit_large(100 << 10, 0).unwrap();
+    }
+    protocol.submit_small(1, 0).unwrap();
+    assert_eq!(sent_and_completed(&mut protocol), [1, 2, 4]);
+    protocol.handle_header(&ack(100, 1, 1, AckStatus::Consumed), 0, 0);
+    protocol.submit_large(MESSAGE_MAX, 0).unwrap();
+    assert_eq!(sent_and_completed(&mut protocol), [3]);
+    protocol.handle_header(&ack(100, 2, 1, AckStatus::Consumed), 0, 0);
+    assert!(sent_and_completed(&mut protocol).is_empty(), "longer than what the window has left");
+    protocol.handle_header(&ack(100, 3, 1, AckStatus::Consumed), 0, 0);
+    assert_eq!(sent_and_completed(&mut protocol), [5], "alone it goes");
+}
+
+#[test]
+fn a_congestion_signal_cuts_the_window_and_time_gives_it_back() {
+    let mut protocol = connected(options(), 100, 4);
+    submit_small_ones(&mut protocol, 8);
+    protocol.handle_header(&CongestionHeader::encode(250), 0, 0);
+    assert_eq!(sent_and_completed(&mut protocol), [1, 2]);
+    assert_eq!(protocol.poll_timeout(), Some(MS));
+    protocol.handle_timeout(3 * MS);
+    assert_eq!(protocol.window_permille(), 400);
+    assert_eq!(sent_and_completed(&mut protocol), [3]);
+    protocol.handle_timeout(100 * MS);
+    assert_eq!((protocol.window_permille(), protocol.poll_timeout()), (1000, None));
+    assert_eq!(sent_and_completed(&mut protocol), [4, 5, 6, 7, 8]);
+}
+
+#[test]
+fn a_recall_is_answered_by_what_was_sent_and_counts_itself() {
+    let mut protocol = connected(options(), 10, 4);
+    protocol.submit_small(1, 0).unwrap();
+    assert_eq!(sent_and_completed(&mut protocol), [1]);
+    protocol.handle_header(&CreditHeader::encode(0, true), 0, 0);
+    protocol.submit_small(1, 0).unwrap();
+    assert_eq!(protocol.poll_transmit(), Some(Transmit::CreditReturn { credit_limit: 2 }));
+    assert_eq!(protocol.poll_transmit(), None, "nothing is left");
+    protocol.handle_send_completed(CREDIT_RETURN_ID, true, 0);
+    protocol.handle_header(&CreditHeader::encode(4, false), 0, 0);
+    assert_eq!(sent_and_completed(&mut protocol), [2]);
+    // What the receiver wants to leave is kept; with nothing unused there is no answer.
+    protocol.handle_header(&CreditHeader::encode(9, false), 0, 0);
+    protocol.handle_header(&CreditHeader::encode(5, true), 0, 0);
+    assert_eq!(protocol.poll_transmit(), Some(Transmit::CreditReturn { credit_limit: 5 }));
+    protocol.submit_small(1, 0).unwrap();
+    assert_eq!(sent_and_completed(&mut protocol), [3]);
+    protocol.handle_header(&CreditHeader::encode(5, true), 0, 0);
+    assert_eq!(protocol.poll_transmit(), None);
+}
+
+#[test]
+fn what_was_not_acknowledged_is_sent_again_in_order_and_marked() {
+    let mut protocol = connected(options(), 3, 4);
+    submit_small_ones(&mut protocol, 5);
+    assert_eq!(sent_and_completed(&mut protocol), [1, 2, 3]);
+    protocol.handle_header(&ack(3, 2, 1, AckStatus::Consumed), 0, 0);
+    protocol.handle_disconnected(5);
+    assert_eq!(protocol.poll_action(), Some(Action::Connect), "the first attempt is made at once");
+    protocol.handle_connected(&welcome(100, 4), 5);
+    let again: Vec<_> =
+        sent(&mut protocol).into_iter().map(|(_, sequence, redelivered)| (sequence, redelivered)).collect();
+    assert_eq!(again, [(1, true), (3, true), (4, false), (5, false)]);
+    assert_eq!(protocol.stats().redelivered, 2);
+}
+
+#[test]
+fn attempts_come_slower_and_end_with_peer_lost() {
+    let mut protocol = connected(options(), 3, 4);
+    protocol.submit_small(1, 0).unwrap();
+    protocol.submit_large(5000, 0).unwrap();
+    assert_eq!(sent_and_completed(&mut protocol), [1, 2]);
+    let mut now_ns = 0;
+    protocol.handle_disconnected(now_ns);
+    let mut attempts = 0;
+    while let Some(action) = protocol.poll_action() {
+        assert_eq!(action, Action::Connect);
+        attempts += 1;
+        protocol.handle_disconnected(now_ns);
+        if let Some(at) = protocol.poll_timeout() {
+            assert!(at > now_ns && at - now_ns <= 8 * MS);
+            now_ns = at;
+            protocol.handle_timeout(now_ns);
+        }
+    }
+    assert_eq!(now_ns, 1000 * MS);
+    assert!((125..300).contains(&attempts), "{attempts}");
+    assert_eq!(ends(&mut protocol), [(1, AckStatus::PeerLost), (2, AckStatus::PeerLost)]);
+    // Who sends on is connected again.
+    protocol.submit_small(1, now_ns).unwrap();
+    assert_eq!(protocol.poll_action(), Some(Action::Connect));
+}
+
+#[test]
+fn connections_that_bring_nothing_about_do_not_go_on_for_ever() {
+    let mut protocol = Protocol::new(options());
+    protocol.submit_large(10, 0).unwrap();
+    let mut now_ns = 0;
+    for _ in 0..10_000 {
+        if protocol.poll_action() == Some(Action::Connect) {
+            protocol.handle_connected(&welcome(8, 4), now_ns);
+            assert_eq!(sent_and_completed(&mut protocol), [1]);
+            protocol.handle_header(&ByeHeader::encode(ByeReason::BadMemory), 0, now_ns);
+            assert_eq!(protocol.poll_action(), Some(Action::Disconnect));
+            protocol.handle_disconnected(now_ns);
+        }
+        if let Some(at) = protocol.poll_timeout() {
+            now_ns = at;
+            protocol.handle_timeout(now_ns);
+        }
+    }
+    assert_eq!(protocol.farewell(), Some(ByeReason::BadMemory));
+    assert_eq!(ends(&mut protocol), [(1, AckStatus::PeerLost)]);
+}
+
+#[test]
+fn a_refusal_for_good_gives_up_and_one_for_now_does_not() {
+    let mut protocol = Protocol::new(options());
+    protocol.submit_small(1, 0).unwrap();
+    assert_eq!(protocol.poll_action(), Some(Action::Connect));
+    protocol.handle_refused(Some(Refusal::Draining), 0);
+    assert_eq!(protocol.poll_action(), Some(Action::Connect));
+    protocol.handle_refused(Some(Refusal::Version), 0);
+    assert_eq!(protocol.poll_action(), None);
+    assert_eq!(ends(&mut protocol), [(1, AckStatus::PeerLost)]);
+}
+
+#[test]
+fn ends_that_may_pass_are_retried_until_the_limit_and_then_told() {
+    let retry = RetryPolicy {
+        backoff: Backoff { first_ns: 2 * MS, max_ns: 4 * MS },
+        ..RetryPolicy::all_for_ns(20 * MS)
+    };
+    let mut protocol = connected(ProtocolOptions { retry, ..options() }, 100, 4);
+    protocol.submit_small(1, 0).unwrap();
+    let mut now_ns = 0;
+    let statuses = [AckStatus::Busy, AckStatus::NoApp, AckStatus::AppGone, AckStatus::Draining];
+    let mut marks = Vec::new();
+    for status in statuses.into_iter().cycle() {
+        let Some(&(id, _, redelivered)) = sent(&mut protocol).first() else { break };
+        marks.push(redelivered);
+        protocol.handle_send_completed(id, true, now_ns);
+        protocol.handle_header(&ack(100, 1, 1, status), 0, now_ns);
+        let Some(at) = protocol.poll_timeout() else { break };
+        now_ns = at;
+        protocol.handle_timeout(now_ns);
+    }
+    assert_eq!(now_ns, 20 * MS);
+    assert_eq!(marks[..4], [false, false, false, true]);
+    let ends = ends(&mut protocol);
+    assert!(matches!(ends[..], [(1, status)] if statuses.contains(&status)), "{ends:?}");
+    // Other ends are final at once.
+    protocol.submit_small(1, now_ns).unwrap();
+    assert_eq!(sent_and_completed(&mut protocol), [2]);
+    protocol.handle_header(&ack(100, 2, 1, AckStatus::Denied), 0, now_ns);
+    assert_eq!(self::ends(&mut protocol), [(2, AckStatus::Denied)]);
+}
+
+#[test]
+fn a_header_that_cannot_be_read_ends_the_connection() {
+    let mut protocol = connected(options(), 3, 4);
+    protocol.handle_header(&HeaderBytes::ZERO, 0, 0);
+    assert_eq!(protocol.stats().malformed, 1);
+    assert_eq!(protocol.poll_action(), Some(Action::Disconnect));
+    assert_eq!(protocol.poll_action(), None);
+    protocol.submit_small(1, 0).unwrap();
+    assert_eq!(protocol.poll_transmit(), None);
+    protocol.handle_disconnected(1);
+    assert_eq!(protocol.poll_action(), Some(Action::Connect));
+}
+
+#[test]
+fn what_could_not_be_posted_keeps_its_place_and_its_credit() {
+    let mut protocol = connected(options(), 2, 4);
+    protocol.submit_small(1, 0).unwrap();
+    protocol.submit_small(1, 0).unwrap();
+    let transmit = protocol.poll_transmit().unwrap();
+    protocol.handle_not_sent(transmit);
+    assert_eq!(sent_and_completed(&mut protocol), [1, 2]);
+    assert_eq!(protocol.stats().sends, 2);
+}
+
+#[test]
+fn closing_lets_what_is_in_flight_end_first() {
+    let mut protocol = connected(options(), 3, 4);
+    protocol.submit_small(1, 0).unwrap();
+    protocol.close();
+    assert_eq!(protocol.submit_small(1, 0), Err(SubmitError::Closed));
+    assert_eq!(sent_and_completed(&mut protocol), [1]);
+    assert_eq!(protocol.poll_action(), None);
+    protocol.handle_header(&ack(3, 1, 1, AckStatus::Consumed), 0, 0);
+    assert_eq!(protocol.poll_action(), Some(Action::Disconnect));
+    assert!(!protocol.is_closed());
+    protocol.handle_disconnected(0);
+    assert!(protocol.is_closed());
+    assert_eq!(ends(&mut protocol), [(1, AckStatus::Consumed)]);
+    assert_eq!((protocol.poll_action(), protocol.poll_timeout()), (None, None));
+}
+
+/// A receiver that keeps to its promises, however capricious it is.
+#[derive(Default)]
+struct Receiver {
+    up: bool,
+    credit_limit: u64,
+    arrived: u64,
+    recalling: bool,
+    /// SENDs that have not completed.
+    completing: Vec<u64>,
+    /// Messages without an end: sequence, and whether it is large.
+    open: BTreeMap<u64, bool>,
+    /// Highest sequence of a small message that came on this connection.
+    small_on_connection: u64,
+}
+
+struct World {
+    protocol: Protocol,
+    receiver: Receiver,
+    now_ns: u64,
+    large: HashMap<u64, bool>,
+    /// What an application may have seen.
+    seen: BTreeSet<u64>,
+    /// What had an end of a kind that is retried: it has lost its place.
+    retried: BTreeSet<u64>,
+    ends: BTreeMap<u64, AckStatus>,
+    consumed: BTreeSet<u64>,
+    submitted: u64,
+}
+
+const REQUESTS_MAX: u32 = 3;
+
+impl World {
+    fn new(options: ProtocolOptions) -> Self {
+        Self {
+            protocol: Protocol::new(options),
+            receiver: Receiver::default(),
+            now_ns: 0,
+            large: HashMap::new(),
+            seen: BTreeSet::new(),
+            retried: BTreeSet::new(),
+            ends: BTreeMap::new(),
+            consumed: BTreeSet::new(),
+            submitted: 0,
+        }
+    }
+
+    fn submit(&mut self, large: bool) {
+        let taken = if large {
+            self.protocol.submit_large(50 << 10, self.now_ns)
+        } else {
+            self.protocol.submit_small(100, self.now_ns)
+        };
+        if let Ok((_, sequence)) = taken {
+            self.submitted += 1;
+            assert_eq!(sequence, self.submitted);
+            self.large.insert(sequence, large);
+        }
+    }
+
+    /// Carries out what the protocol wants, `reachable` or not.
+    fn drive(&mut self, reachable: bool, credit: u64) {
+        if self.protocol.poll_timeout().is_some_and(|at| at <= self.now_ns) {
+            self.protocol.handle_timeout(self.now_ns);
+        }
+        while let Some(action) = self.protocol.poll_action() {
+            match action {
+                Action::Connect if reachable => {
+                    self.receiver = Receiver { up: true, credit_limit: credit, ..Receiver::default() };
+                    self.protocol.handle_connected(&welcome(credit, REQUESTS_MAX), self.now_ns);
+                }
+                Action::Connect => self.protocol.handle_disconnected(self.now_ns),
+                Action::Disconnect => self.disconnect(),
+            }
+        }
+        while let Some(transmit) = self.protocol.poll_transmit() {
+            self.arrive(transmit);
+        }
+        while let Some(end) = self.protocol.poll_end() {
+            let earlier = self.ends.insert(end.sequence, end.status);
+            assert_eq!(earlier, None, "message {} ends twice", end.sequence);
+            if end.status == AckStatus::Consumed {
+                assert!(self.consumed.contains(&end.sequence), "{} was never consumed", end.sequence);
+            }
+        }
+    }
+
+    fn arrive(&mut self, transmit: Transmit) {
+        let receiver = &mut self.receiver;
+        assert!(receiver.up, "a SEND without a connection");
+        receiver.arrived += 1;
+        assert!(receiver.arrived <= receiver.credit_limit, "credit exceeded");
+        let (id, sequence, redelivered) = match transmit {
+            Transmit::CreditReturn { credit_limit } => {
+                assert!(receiver.recalling, "an answer that nobody asked for");
+                assert!(credit_limit >= receiver.arrived && credit_limit <= receiver.credit_limit);
+                receiver.credit_limit = credit_limit;
+                receiver.recalling = false;
+                receiver.completing.push(CREDIT_RETURN_ID);
+                return;
+            }
+            Transmit::Message { id, sequence, redelivered, .. } => (id, sequence, redelivered),
+        };
+        receiver.completing.push(id);
+        let large = self.large[&sequence];
+        assert_eq!(receiver.open.insert(sequence, large), None, "{sequence} is sent twice");
+        let requests = receiver.open.values().filter(|&&large| large).count();
+        assert!(requests <= REQUESTS_MAX as usize, "{requests} requests at once");
+        if !self.seen.insert(sequence) {
+            assert!(redelivered, "{sequence} may have been seen before and is not marked");
+        }
+        if !large && !self.retried.contains(&sequence) {
+            assert!(sequence > receiver.small_on_connection, "small messages out of order");
+            receiver.small_on_connection = sequence;
+        }
+    }
+
+    fn end_one(&mut self, choice: usize, status: AckStatus, credit: u64) {
+        let receiver = &mut self.receiver;
+        if !receiver.up || receiver.open.is_empty() {
+            return;
+        }
+        let sequence = *receiver.open.keys().nth(choice % receiver.open.len()).unwrap();
+        receiver.open.remove(&sequence);
+        self.retried.insert(sequence);
+        match status {
+            AckStatus::Consumed => drop(self.consumed.insert(sequence)),
+            AckStatus::Busy | AckStatus::NoApp => drop(self.seen.remove(&sequence)),
+            _ => {}
+        }
+        // While it recalls, a receiver raises no limit.
+        if !receiver.recalling {
+            receiver.credit_limit += credit;
+        }
+        let limit = if receiver.recalling { 0 } else { receiver.credit_limit };
+        self.protocol.handle_header(&ack(limit, sequence, 1, status), 0, self.now_ns);
+    }
+
+    fn recall(&mut self) {
+        let receiver = &mut self.receiver;
+        // With nothing unused there is nothing to call back.
+        if receiver.up && !receiver.recalling && receiver.arrived < receiver.credit_limit {
+            receiver.recalling = true;
+            let keep = receiver.arrived + 1;
+            self.protocol.handle_header(&CreditHeader::encode(keep, true), 0, self.now_ns);
+        }
+    }
+
+    fn complete(&mut self, choice: usize) {
+        if !self.receiver.completing.is_empty() {
+            let at = choice % self.receiver.completing.len();
+            let id = self.receiver.completing.swap_remove(at);
+            self.protocol.handle_send_completed(id, true, self.now_ns);
+        }
+    }
+
+    fn disconnect(&mut self) {
+        if self.receiver.up {
+            for id in std::mem::take(&mut self.receiver.completing) {
+                self.protocol.handle_send_completed(id, false, self.now_ns);
+            }
+            self.receiver = Receiver::default();
+            self.protocol.handle_disconnected(self.now_ns);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    /// Faults first, then a receiver that is well: every message has exactly one end, and nothing is stuck.
+    #[test]
+    fn every_message_ends_once(
+        steps in prop::collection::vec((0u8..14, any::<u8>(), any::<bool>()), 1..300),
+        retries in any::<bool>(),
+    ) {
+        let retry = if retries { RetryPolicy::all_for_ns(50 * MS) } else { RetryPolicy::NEVER };
+        let mut world = World::new(ProtocolOptions { retry, reconnect_for_ns: 40 * MS, ..options() });
+        for (what, choice, flag) in steps {
+            let (choice, credit) = (usize::from(choice), u64::from(choice % 5));
+            match what {
+                0..=3 => world.submit(flag),
+                4 | 5 => world.end_one(choice, AckStatus::Consumed, credit),
+                6 => {
+                    let statuses = [
+                        AckStatus::Busy, AckStatus::NoApp, AckStatus::AppGone, AckStatus::Draining,
+                        AckStatus::Rejected(1), AckStatus::Denied,
+                    ];
+                    world.end_one(choice, statuses[choice % statuses.len()], credit);
+                }
+                7 => world.recall(),
+                8 | 9 => world.complete(choice),
+                10 if flag => world.disconnect(),
+                11 => {
+                    let signal = CongestionHeader::encode(u32::try_from(choice).unwrap() * 4);
+                    world.protocol.handle_header(&signal, 0, world.now_ns);
+                }
+                12 if choice < 16 => {
+                    // Noise: nothing in it may end a message twice or count as credit.
+                    let noise = ack(0, choice as u64, 7, AckStatus::TooLarge);
+                    if !world.receiver.open.keys().any(|s| (choice as u64..choice as u64 + 7).contains(s)) {
+                        world.protocol.handle_header(&noise, 0, world.now_ns);
+                    }
+                }
+                _ => world.now_ns += choice as u64 * MS / 16,
+            }
+            world.drive(flag || choice % 3 == 0, credit);
+        }
+        // Liveness: reachable, credit for all, every message consumed.
+        for step in 0..2000 {
+            world.now_ns += MS;
+            world.drive(true, 4);
+            world.complete(step);
+            world.end_one(step, AckStatus::Consumed, 2);
+            if world.receiver.up && !world.receiver.recalling && world.receiver.arrived == world.receiver.credit_limit {
+                world.receiver.credit_limit += 2;
+                let credit = CreditHeader::encode(world.receiver.credit_limit, false);
+                world.protocol.handle_header(&credit, 0, world.now_ns);
+            }
+            if world.protocol.in_flight() == 0 && step > 10 {
+                break;
+            }
+        }
+        world.drive(true, 4);
+        prop_assert_eq!(world.ends.len() as u64, world.submitted);
+        prop_assert_eq!(world.protocol.in_flight(), 0);
+    }
+}

@@ -1,0 +1,457 @@
+//! A sender: the protocol, a NIC, and the messages' bytes.
+
+use super::buffer::{BufferPool, SendBuffer};
+use super::driver::Driver;
+use super::error::{BufferError, SendConnectError, SendError, WaitError};
+use super::options::{Backoff, RetryPolicy};
+use super::protocol::ProtocolStats;
+use crate::spin::Spin;
+use jet_fabric::nic::Counters;
+use jet_fabric::{Address, Nic};
+use jet_wire::SLAB_BYTES;
+use jet_wire::message::{
+    AckStatus, ByeReason, REQUEST_INLINE_USER_HEADER_MAX, SMALL_USER_HEADER_MAX, USER_HEADER_MAX,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::fmt;
+use std::time::{Duration, Instant};
+
+/// How to connect, and how much may be in flight.
+#[derive(Clone, Debug)]
+pub struct SenderOptions {
+    /// Where the receiver's daemon listens.
+    pub address: Address,
+    /// The application that the messages are for.
+    pub app: String,
+    /// Messages that may be without an end at once, 1 to 65,536; default 256. Each takes 4 KiB here.
+    pub in_flight_max: u32,
+    /// Bytes of large messages that may be requested and without an end at once; default 64 MiB.
+    pub window_bytes: u64,
+    /// How long the first connection may take; default 5 s.
+    pub connect_timeout: Duration,
+    /// How long a lost connection is tried again before its messages end `PeerLost`; default 30 s.
+    pub reconnect_for: Duration,
+    /// Between attempts to connect again.
+    pub backoff: Backoff,
+    /// Which ends are retried; by default `Busy`, for 30 s.
+    pub retry: RetryPolicy,
+    /// Whether messages carry a CRC32C that the receiver checks; default no: the transports have checks of their own.
+    pub crc: bool,
+    /// The longest that a wait spins before it sleeps; default 20 us. Zero never spins.
+    pub spin_max: Duration,
+    /// Bytes that are registered at once for send buffers; default 8 MiB.
+    pub region_bytes: usize,
+}
+
+impl SenderOptions {
+    /// The defaults.
+    pub fn new(address: Address, app: impl Into<String>) -> Self {
+        Self {
+            address,
+            app: app.into(),
+            in_flight_max: 256,
+            window_bytes: 64 << 20,
+            connect_timeout: Duration::from_secs(5),
+            reconnect_for: Duration::from_secs(30),
+            backoff: Backoff::default(),
+            retry: RetryPolicy::default(),
+            crc: false,
+            spin_max: Duration::from_micros(20),
+            region_bytes: 8 << 20,
+        }
+    }
+}
+
+/// Names a message of a sender: its sequence, counting from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(pub u64);
+
+/// A message's end; each has exactly one.
+#[derive(Debug)]
+pub struct Completion {
+    /// Which message.
+    pub ticket: Ticket,
+    /// How it ended.
+    pub status: AckStatus,
+    /// Its buffer, to be used again; `None` for one that was copied.
+    pub buffer: Option<SendBuffer>,
+    /// From the submission to the end, in nanoseconds.
+    pub latency_ns: u64,
+}
+
+/// What a sender counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SenderStats {
+    /// The protocol's counts.
+    pub protocol: ProtocolStats,
+    /// The NIC's.
+    pub nic: Counters,
+    /// Messages without an end that was polled.
+    pub in_flight: usize,
+    /// The share of its windows that the receiver lets it use, in thousandths.
+    pub window_permille: u32,
+}
+
+/// What a message is, kept until its end because it may have to be sent again.
+#[derive(Debug)]
+pub(super) struct Pending {
+    pub tag: u64,
+    pub class: u8,
+    pub large: bool,
+    pub length: u64,
+    pub crc32c: Option<u32>,
+    pub submitted_ns: u64,
+    pub buffer: Option<SendBuffer>,
+    pub user_header_bytes: usize,
+    /// A longer one (of a large message) lies in the message's place of the copy area.
+    pub user_header: [u8; SMALL_USER_HEADER_MAX],
+}
+
+impl Pending {
+    /// The user header; of one that rides as the payload only the length counts.
+    pub(super) fn header_or_filler(&self) -> &[u8] {
+        const FILLER: [u8; USER_HEADER_MAX] = [0; USER_HEADER_MAX];
+        self.user_header.get(..self.user_header_bytes).unwrap_or(&FILLER[..self.user_header_bytes])
+    }
+}
+
+/// A connection to one application behind one daemon. One thread uses it at a time.
+///
+/// Messages that were accepted are sent at the latest by the next [`Self::poll`], [`Self::wait`] or [`Self::flush`].
+/// Over `shm:` the caller's thread is the NIC: poll or wait while messages are in flight. Over `tcp:` a NIC thread
+/// serves the receiver's READs meanwhile.
+pub struct Sender {
+    driver: Driver,
+    buffers: BufferPool,
+    crc: bool,
+    spin: Spin,
+}
+
+impl Sender {
+    /// Connects.
+    ///
+    /// # Errors
+    /// [`SendConnectError`]; only this first connection: a lost one is made again.
+    pub fn connect(options: SenderOptions) -> Result<Self, SendConnectError> {
+        let nic = super::driver::nic_for(&options.address)?;
+        Self::connect_with(options, nic)
+    }
+
+    /// Connects over a NIC of the caller's.
+    ///
+    /// # Errors
+    /// As [`Self::connect`].
+    pub fn connect_with(options: SenderOptions, nic: Box<dyn Nic>) -> Result<Self, SendConnectError> {
+        let mut sender = Self {
+            driver: Driver::new(&options, nic)?,
+            buffers: BufferPool::new(options.region_bytes),
+            crc: options.crc,
+            spin: Spin::new(options.spin_max),
+        };
+        let timeout = options.connect_timeout;
+        let deadline = Instant::now() + timeout;
+        loop {
+            sender.driver.drive();
+            if sender.driver.protocol.is_connected() {
+                return Ok(sender);
+            }
+            if let Some(failure) = sender.driver.take_failure() {
+                return Err(failure);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(SendConnectError::TimedOut { address: options.address, timeout });
+            }
+            sender.sleep(Some(left)).map_err(|WaitError(error)| SendConnectError::System(error))?;
+        }
+    }
+
+    /// A registered buffer of so many bytes.
+    ///
+    /// # Errors
+    /// [`BufferError`].
+    pub fn buffer(&mut self, bytes: usize) -> Result<SendBuffer, BufferError> {
+        self.buffers.get(self.driver.nic.as_mut(), bytes)
+    }
+
+    /// Sends a small message: at most 4096 bytes of payload, which are copied, and 96 of user header.
+    ///
+    /// # Errors
+    /// [`SendError`].
+    #[inline]
+    pub fn send_small(&mut self, tag: u64, user_header: &[u8], payload: &[u8]) -> Result<Ticket, SendError> {
+        let bytes = small_length(user_header, payload.len())?;
+        let now_ns = self.driver.now_ns();
+        let (index, sequence) = self.driver.protocol.submit_small(bytes, now_ns)?;
+        self.driver.copy_area.write(index, payload);
+        let crc32c = self.crc.then(|| crc32c::crc32c(payload));
+        let fields = Fields { tag, class: 0, large: false, length: u64::from(bytes), crc32c, user_header };
+        self.keep(index, now_ns, &fields, None);
+        self.driver.transmit();
+        Ok(Ticket(sequence))
+    }
+
+    /// Sends the first `length` bytes of a buffer, at most 4096, as a small message, without a copy where the NIC can.
+    ///
+    /// # Errors
+    /// [`SendError`], with the buffer.
+    pub fn send_small_buffer(
+        &mut self,
+        tag: u64,
+        user_header: &[u8],
+        buffer: SendBuffer,
+        length: usize,
+    ) -> Result<Ticket, (SendError, SendBuffer)> {
+        let checked = self.check_buffer(&buffer).and_then(|()| {
+            let payload =
+                buffer.get(..length).ok_or(SendError::Length { bytes: length, buffer: buffer.len() })?;
+            let bytes = small_length(user_header, length)?;
+            let now_ns = self.driver.now_ns();
+            let (index, sequence) = self.driver.protocol.submit_small(bytes, now_ns)?;
+            Ok((index, sequence, now_ns, self.crc.then(|| crc32c::crc32c(payload))))
+        });
+        let (index, sequence, now_ns, crc32c) = match checked {
+            Ok(taken) => taken,
+            Err(error) => return Err((error, buffer)),
+        };
+        let fields = Fields { tag, class: 0, large: false, length: length as u64, crc32c, user_header };
+        self.keep(index, now_ns, &fields, Some(buffer));
+        self.driver.transmit();
+        Ok(Ticket(sequence))
+    }
+
+    /// Sends the first `length` bytes of a buffer as a large message, in admission class `class` (0 the most urgent);
+    /// the user header has at most 256 bytes. The receiver READs the buffer, which comes back with the completion.
+    ///
+    /// # Errors
+    /// [`SendError`], with the buffer.
+    pub fn send(
+        &mut self,
+        tag: u64,
+        user_header: &[u8],
+        buffer: SendBuffer,
+        length: usize,
+        class: u8,
+    ) -> Result<Ticket, (SendError, SendBuffer)> {
+        let checked = self.check_buffer(&buffer).and_then(|()| {
+            let payload = buffer
+                .get(..length)
+                .filter(|payload| !payload.is_empty())
+                .ok_or(SendError::Length { bytes: length, buffer: buffer.len() })?;
+            if user_header.len() > USER_HEADER_MAX {
+                return Err(SendError::UserHeader { bytes: user_header.len(), max: USER_HEADER_MAX });
+            }
+            let now_ns = self.driver.now_ns();
+            let (index, sequence) = self.driver.protocol.submit_large(length as u64, now_ns)?;
+            Ok((index, sequence, now_ns, self.crc.then(|| crc32c::crc32c(payload))))
+        });
+        let (index, sequence, now_ns, crc32c) = match checked {
+            Ok(taken) => taken,
+            Err(error) => return Err((error, buffer)),
+        };
+        if user_header.len() > REQUEST_INLINE_USER_HEADER_MAX {
+            self.driver.copy_area.write(index, user_header);
+        }
+        let fields = Fields { tag, class, large: true, length: length as u64, crc32c, user_header };
+        self.keep(index, now_ns, &fields, Some(buffer));
+        self.driver.transmit();
+        Ok(Ticket(sequence))
+    }
+
+    /// The next end, if there is one. Makes progress; never waits.
+    #[inline]
+    pub fn poll(&mut self) -> Option<Completion> {
+        if let Some(completion) = self.driver.take_end() {
+            return Some(completion);
+        }
+        self.driver.drive();
+        self.driver.take_end()
+    }
+
+    /// Waits for the next end, without limit or at most so long. `None`: nothing is in flight, or not in time.
+    ///
+    /// # Errors
+    /// [`WaitError`]: the system refuses to wait.
+    pub fn wait(&mut self, timeout: Option<Duration>) -> Result<Option<Completion>, WaitError> {
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        loop {
+            if let Some(completion) = self.poll() {
+                return Ok(Some(completion));
+            }
+            if self.driver.protocol.in_flight() == 0 {
+                return Ok(None);
+            }
+            let mut spin = self.spin;
+            let found = spin.until(|| self.poll());
+            self.spin = spin;
+            if found.is_some() {
+                return Ok(found);
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return Ok(None);
+            }
+            self.sleep(left)?;
+        }
+    }
+
+    /// Waits for the next end. `None`: nothing is in flight. Cancelling it loses nothing.
+    ///
+    /// # Errors
+    /// [`WaitError`]: the system refuses to wait.
+    #[cfg(feature = "tokio")]
+    pub async fn wait_async(&mut self) -> Result<Option<Completion>, WaitError> {
+        use tokio::io::{Interest, unix::AsyncFd};
+        loop {
+            if let Some(completion) = self.poll() {
+                return Ok(Some(completion));
+            }
+            if self.driver.protocol.in_flight() == 0 {
+                return Ok(None);
+            }
+            let mut spin = self.spin;
+            let found = spin.until(|| self.poll());
+            self.spin = spin;
+            if found.is_some() {
+                return Ok(found);
+            }
+            if !self.driver.nic.arm() {
+                continue;
+            }
+            let left = self.driver.until_timeout();
+            let fd = self.driver.nic.wait_fd();
+            // SAFETY: the borrowed descriptor stays open, because the NIC outlives the registration.
+            let fd = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }
+                .map_err(|error| WaitError(error.into()))?;
+            match left {
+                None => drop(fd.readable().await.map_err(WaitError)?),
+                Some(left) => {
+                    if let Ok(ready) = tokio::time::timeout(left, fd.readable()).await {
+                        drop(ready.map_err(WaitError)?);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sends what was accepted, now.
+    pub fn flush(&mut self) {
+        self.driver.drive();
+    }
+
+    /// Waits, at most so long, until every message has its end; the ends are then there to [`Self::poll`].
+    /// `false`: not in time.
+    ///
+    /// # Errors
+    /// [`WaitError`]: the system refuses to wait.
+    pub fn drain(&mut self, timeout: Duration) -> Result<bool, WaitError> {
+        self.drive_until(timeout, |driver| driver.protocol.unfinished() == 0)
+    }
+
+    /// Takes nothing new, waits, at most so long, until every message has its end, and disconnects; the ends are then
+    /// there to [`Self::poll`]. `false`: not in time.
+    ///
+    /// # Errors
+    /// [`WaitError`]: the system refuses to wait.
+    pub fn close(&mut self, timeout: Duration) -> Result<bool, WaitError> {
+        self.driver.protocol.close();
+        self.drive_until(timeout, |driver| driver.protocol.is_closed())
+    }
+
+    /// Whether a connection stands.
+    pub fn is_connected(&self) -> bool {
+        self.driver.protocol.is_connected()
+    }
+
+    /// Why the receiver said that it ended the last connection, if it said so.
+    pub fn farewell(&self) -> Option<ByeReason> {
+        self.driver.protocol.farewell()
+    }
+
+    /// The sender's identity, which the application sees with every message.
+    pub fn id(&self) -> u64 {
+        self.driver.sender_id
+    }
+
+    /// What it counted.
+    pub fn stats(&self) -> SenderStats {
+        SenderStats {
+            protocol: self.driver.protocol.stats(),
+            nic: self.driver.nic.counters(),
+            in_flight: self.driver.protocol.in_flight(),
+            window_permille: self.driver.protocol.window_permille(),
+        }
+    }
+
+    fn check_buffer(&self, buffer: &SendBuffer) -> Result<(), SendError> {
+        if self.buffers.owns(buffer) { Ok(()) } else { Err(SendError::ForeignBuffer) }
+    }
+
+    fn keep(&mut self, index: u32, submitted_ns: u64, fields: &Fields<'_>, buffer: Option<SendBuffer>) {
+        let pending = &mut self.driver.pending[index as usize];
+        pending.tag = fields.tag;
+        pending.class = fields.class;
+        pending.large = fields.large;
+        pending.length = fields.length;
+        pending.crc32c = fields.crc32c;
+        pending.submitted_ns = submitted_ns;
+        pending.buffer = buffer;
+        pending.user_header_bytes = fields.user_header.len();
+        if let Some(kept) = pending.user_header.get_mut(..fields.user_header.len()) {
+            kept.copy_from_slice(fields.user_header);
+        }
+    }
+
+    fn drive_until(&mut self, timeout: Duration, done: impl Fn(&Driver) -> bool) -> Result<bool, WaitError> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            self.driver.drive();
+            if done(&self.driver) {
+                return Ok(true);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            self.sleep(Some(left))?;
+        }
+    }
+
+    /// Sleeps until the NIC has something, the protocol's time has come, or so long.
+    fn sleep(&mut self, left: Option<Duration>) -> Result<(), WaitError> {
+        if !self.driver.nic.arm() {
+            return Ok(());
+        }
+        let left = [left, self.driver.until_timeout()].into_iter().flatten().min();
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        match poll(&mut [PollFd::from_borrowed_fd(self.driver.nic.wait_fd(), PollFlags::IN)], left.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(WaitError(error.into())),
+        }
+    }
+}
+
+struct Fields<'a> {
+    tag: u64,
+    class: u8,
+    large: bool,
+    length: u64,
+    crc32c: Option<u32>,
+    user_header: &'a [u8],
+}
+
+fn small_length(user_header: &[u8], bytes: usize) -> Result<u32, SendError> {
+    if user_header.len() > SMALL_USER_HEADER_MAX {
+        return Err(SendError::UserHeader { bytes: user_header.len(), max: SMALL_USER_HEADER_MAX });
+    }
+    match u32::try_from(bytes) {
+        Ok(length) if bytes <= SLAB_BYTES => Ok(length),
+        _ => Err(SendError::NotSmall { bytes }),
+    }
+}
+
+impl fmt::Debug for Sender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sender").field("id", &self.driver.sender_id).finish_non_exhaustive()
+    }
+}

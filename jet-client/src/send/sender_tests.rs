@@ -1,0 +1,421 @@
+//! A sender against a receiver's end on a soft NIC, over `shm:` and over `tcp:`.
+
+use super::{AckStatus, Completion, RetryPolicy, SendConnectError, SendError, Sender, SenderOptions};
+use jet_fabric::memory::SharedMemory;
+use jet_fabric::nic::{
+    Access, Completion as NicCompletion, MemoryKey, Payload, PrivateData, ReadRequest, SendRequest, Sge,
+    SrqEntry, Status, Work,
+};
+use jet_fabric::soft::{SoftNic, SoftOptions};
+use jet_fabric::{Address, Event, Nic, Qp};
+use jet_wire::message::hello::{Hello, Refusal, Welcome};
+use jet_wire::message::{AckHeader, AckRange, FromSender, HEADER_BYTES, HeaderBytes, parse_from_sender};
+use jet_wire::{SLAB_BYTES, SLAB_BYTES_U32};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver as Inbox, Sender as Outbox, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+const ENTRIES: u32 = 32;
+const READ_BYTES: usize = 256 << 10;
+const LONG: Option<Duration> = Some(Duration::from_secs(30));
+
+/// What came in.
+#[derive(Debug, PartialEq, Eq)]
+struct Arrived {
+    sequence: u64,
+    tag: u64,
+    redelivered: bool,
+    user_header: Vec<u8>,
+    bytes: Vec<u8>,
+    crc32c: Option<u32>,
+}
+
+/// How the receiver behaves, one message after the other; after the last of them it consumes.
+#[derive(Clone, Copy, Debug)]
+enum Behaviour {
+    Answer(AckStatus),
+    /// Disconnects instead of an answer.
+    HangUp,
+}
+
+struct FakeReceiver {
+    nic: SoftNic,
+    pool: Arc<SharedMemory>,
+    pool_key: MemoryKey,
+    headers: Arc<SharedMemory>,
+    headers_key: MemoryKey,
+    reads: HashMap<u64, Arrived>,
+    behaviours: std::vec::IntoIter<Behaviour>,
+    refusal: Option<Refusal>,
+    arrived: Outbox<Arrived>,
+}
+
+struct Running {
+    address: Address,
+    arrived: Inbox<Arrived>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(Err(panic)) = self.thread.take().map(JoinHandle::join)
+            && !std::thread::panicking()
+        {
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+fn start(address: &Address, behaviours: Vec<Behaviour>, refusal: Option<Refusal>) -> Running {
+    let mut nic = SoftNic::new(SoftOptions::default()).unwrap();
+    let slabs = ENTRIES as usize * SLAB_BYTES + READ_BYTES;
+    let pool = Arc::new(SharedMemory::new("jet-test", slabs, false).unwrap());
+    let headers = Arc::new(SharedMemory::new("jet-test", ENTRIES as usize * HEADER_BYTES, false).unwrap());
+    let pool_key = nic.register(&pool, Access::LocalWrite).unwrap();
+    let headers_key = nic.register(&headers, Access::LocalWrite).unwrap();
+    let address = nic.listen(address).unwrap();
+    let (outbox, arrived) = channel();
+    let mut receiver = FakeReceiver {
+        nic,
+        pool,
+        pool_key,
+        headers,
+        headers_key,
+        reads: HashMap::new(),
+        behaviours: behaviours.into_iter(),
+        refusal,
+        arrived: outbox,
+    };
+    (0..ENTRIES).for_each(|entry| receiver.post(entry));
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = Arc::clone(&stop);
+    let thread = std::thread::spawn(move || receiver.run(&stopped));
+    Running { address, arrived, stop, thread: Some(thread) }
+}
+
+impl FakeReceiver {
+    fn run(&mut self, stop: &AtomicBool) {
+        let nothing = NicCompletion {
+            qp: Qp { index: 0, generation: 0 },
+            work: Work::Send { id: 0 },
+            status: Status::Flushed,
+        };
+        let mut completions = [nothing; 16];
+        while !stop.load(Ordering::Relaxed) {
+            let taken = self.nic.poll(&mut completions);
+            for completion in &completions[..taken] {
+                self.handle(*completion);
+            }
+            while let Some(event) = self.nic.poll_event() {
+                self.handle_event(event);
+            }
+            self.nic.flush();
+            if taken == 0 && self.nic.arm() {
+                let bound = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+                poll(&mut [PollFd::from_borrowed_fd(self.nic.wait_fd(), PollFlags::IN)], Some(&bound))
+                    .unwrap();
+            }
+        }
+    }
+
+    fn post(&mut self, entry: u32) {
+        let header_offset = u64::from(entry) * HEADER_BYTES as u64;
+        let header =
+            Sge { key: self.headers_key, offset: header_offset, bytes: u32::try_from(HEADER_BYTES).unwrap() };
+        let offset = u64::from(entry) * SLAB_BYTES as u64;
+        let payload = Some(Sge { key: self.pool_key, offset, bytes: SLAB_BYTES_U32 });
+        self.nic.post_srq(SrqEntry { id: entry, header, payload }).unwrap();
+    }
+
+    fn handle_event(&mut self, event: Event) {
+        let Event::ConnectRequest { qp, private_data } = event else { return };
+        let hello = Hello::decode(private_data.as_slice()).unwrap();
+        assert_eq!(hello.app.as_str(), "store");
+        if let Some(refusal) = self.refusal {
+            return self.nic.reject(qp, &PrivateData::new(&refusal.encode()).unwrap());
+        }
+        let welcome = Welcome {
+            features: 0,
+            incarnation: 1,
+            credit_limit: 8,
+            message_bytes_max: READ_BYTES as u64,
+            requests_max: 1,
+        };
+        // A sender that gave up meanwhile leaves a stale connection, which is no error here.
+        let _ = self.nic.accept(qp, &PrivateData::new(&welcome.encode()).unwrap());
+    }
+
+    fn handle(&mut self, completion: NicCompletion) {
+        match completion.work {
+            Work::Receive { entry, payload_bytes } if completion.status == Status::Success => {
+                self.receive(completion.qp, entry, payload_bytes as usize);
+            }
+            Work::Read { id } if completion.status == Status::Success => {
+                let mut arrived = self.reads.remove(&id).unwrap();
+                arrived.bytes = self.bytes(ENTRIES as usize * SLAB_BYTES, arrived.bytes.len());
+                self.answer(completion.qp, arrived);
+            }
+            _ => {}
+        }
+    }
+
+    fn receive(&mut self, qp: Qp, entry: u32, payload_bytes: usize) {
+        // SAFETY: the NIC completed the entry and leaves it alone until it is posted again.
+        let header = unsafe { self.headers.base().cast::<HeaderBytes>().add(entry as usize).read_volatile() };
+        let payload = self.bytes(entry as usize * SLAB_BYTES, payload_bytes);
+        self.post(entry);
+        match parse_from_sender(&header, payload_bytes).unwrap() {
+            FromSender::Small(small) => {
+                let arrived = Arrived {
+                    sequence: small.sequence.get(),
+                    tag: small.tag.get(),
+                    redelivered: small.redelivered(),
+                    user_header: small.user_header().to_vec(),
+                    bytes: payload,
+                    crc32c: small.crc32c(),
+                };
+                self.answer(qp, arrived);
+            }
+            FromSender::Request(request) => {
+                let length = u32::try_from(request.length.get()).unwrap();
+                let arrived = Arrived {
+                    sequence: request.sequence.get(),
+                    tag: request.tag.get(),
+                    redelivered: request.redelivered(),
+                    user_header: request.inline_user_header().map_or(payload, <[u8]>::to_vec),
+                    bytes: vec![0; length as usize],
+                    crc32c: request.crc32c(),
+                };
+                let offset = u64::from(ENTRIES) * SLAB_BYTES as u64;
+                let scatter = [Sge { key: self.pool_key, offset, bytes: length }];
+                let (address, key) = (request.address.get(), request.key.get());
+                let id = arrived.sequence;
+                self.reads.insert(id, arrived);
+                // The connection may have ended meanwhile; then the request comes again.
+                let _ = self.nic.post_read(qp, ReadRequest { id, address, key, scatter: &scatter });
+            }
+            FromSender::CreditReturn(_) => panic!("nobody recalled"),
+        }
+    }
+
+    fn bytes(&self, offset: usize, bytes: usize) -> Vec<u8> {
+        // SAFETY: within the pool, and the work that wrote it has completed.
+        unsafe { std::slice::from_raw_parts(self.pool.base().add(offset), bytes).to_vec() }
+    }
+
+    fn answer(&mut self, qp: Qp, arrived: Arrived) {
+        let sequence = arrived.sequence;
+        let behaviour = self.behaviours.next().unwrap_or(Behaviour::Answer(AckStatus::Consumed));
+        let _ = self.arrived.send(arrived);
+        match behaviour {
+            Behaviour::HangUp => self.nic.disconnect(qp),
+            Behaviour::Answer(status) => {
+                // Credit is not what is tested here: there is always enough.
+                let header = AckHeader::encode(u64::MAX, &[AckRange { first: sequence, count: 1, status }]);
+                let request = SendRequest { id: 0, header: &header, payload: Payload::None };
+                // A connection that hung up meanwhile needs no answer.
+                let _ = self.nic.post_send(qp, request);
+            }
+        }
+    }
+}
+
+/// Runs a test over both transports.
+fn over_both(behaviours: &[Behaviour], test: impl Fn(&Running, SenderOptions)) {
+    let folder = tempfile::tempdir().unwrap();
+    let shm = Address::Shm(folder.path().join("nic.sock"));
+    for address in [shm, Address::Tcp("127.0.0.1:0".to_owned())] {
+        let running = start(&address, behaviours.to_vec(), None);
+        test(&running, SenderOptions::new(running.address.clone(), "store"));
+    }
+}
+
+fn wait(sender: &mut Sender) -> Completion {
+    sender.wait(LONG).unwrap().expect("an end within half a minute")
+}
+
+#[test]
+fn small_and_large_messages_arrive_as_they_were_and_end_once() {
+    over_both(&[], |running, options| {
+        let mut sender = Sender::connect(SenderOptions { crc: true, ..options }).unwrap();
+        let page: Vec<u8> = (0..=255).rev().cycle().take(SLAB_BYTES).collect();
+        sender.send_small(1, b"empty", b"").unwrap();
+        sender.send_small(2, &[9; 96], &page).unwrap();
+        let mut buffer = sender.buffer(100_000).unwrap();
+        for (byte, value) in buffer.iter_mut().zip((0..=250u8).cycle()) {
+            *byte = value;
+        }
+        let large = buffer.to_vec();
+        let long_header = [5; 256];
+        let ticket = sender.send(3, &long_header, buffer, 100_000, 2).unwrap();
+        let mut buffer = sender.buffer(64).unwrap();
+        buffer.copy_from_slice(&[1; 64]);
+        sender.send_small_buffer(4, b"", buffer, 60).unwrap();
+        let mut ends = Vec::new();
+        while let Some(completion) = sender.wait(LONG).unwrap() {
+            assert_eq!(completion.status, AckStatus::Consumed);
+            assert_eq!(completion.buffer.is_some(), completion.ticket >= ticket);
+            ends.push(completion.ticket.0);
+        }
+        ends.sort_unstable();
+        assert_eq!(ends, [1, 2, 3, 4]);
+        let mut arrived: Vec<_> = running.arrived.try_iter().collect();
+        arrived.sort_by_key(|arrived| arrived.sequence);
+        let expected = [
+            (1, b"empty".to_vec(), Vec::new()),
+            (2, vec![9; 96], page.clone()),
+            (3, long_header.to_vec(), large),
+            (4, Vec::new(), vec![1; 60]),
+        ];
+        assert_eq!(arrived.len(), 4);
+        for (arrived, (sequence, user_header, bytes)) in arrived.into_iter().zip(expected) {
+            assert_eq!((arrived.sequence, arrived.tag, arrived.redelivered), (sequence, sequence, false));
+            assert_eq!(arrived.user_header, user_header);
+            assert_eq!(arrived.crc32c, Some(crc32c::crc32c(&bytes)));
+            assert!(arrived.bytes == bytes, "message {sequence} arrived changed");
+        }
+        assert!(sender.close(Duration::from_secs(30)).unwrap());
+        assert!(matches!(sender.send_small(1, b"", b""), Err(SendError::Submit(_))));
+    });
+}
+
+#[test]
+fn many_in_flight_keep_their_order_and_buffers_are_used_again() {
+    over_both(&[], |running, options| {
+        let mut sender = Sender::connect(SenderOptions { in_flight_max: 16, ..options }).unwrap();
+        let mut sent = 0u64;
+        let mut ended = 0;
+        while ended < 500 {
+            while sent < 500 {
+                match sender.send_small(sent, b"", &sent.to_le_bytes()) {
+                    Ok(_) => sent += 1,
+                    Err(error) if error.is_would_block() => break,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            assert_eq!(wait(&mut sender).status, AckStatus::Consumed);
+            ended += 1;
+        }
+        let tags: Vec<_> = running.arrived.try_iter().map(|arrived| arrived.tag).collect();
+        assert_eq!(tags, (0..500).collect::<Vec<_>>());
+        let first = sender.buffer(5000).unwrap();
+        let place = first.as_ptr();
+        drop(first);
+        assert_eq!(sender.buffer(8000).unwrap().as_ptr(), place);
+    });
+}
+
+#[test]
+fn a_lost_connection_is_made_again_and_the_message_is_marked() {
+    let behaviours = [Behaviour::HangUp, Behaviour::HangUp];
+    over_both(&behaviours, |running, options| {
+        let mut sender = Sender::connect(options).unwrap();
+        let mut buffer = sender.buffer(10_000).unwrap();
+        buffer.fill(3);
+        sender.send(7, b"", buffer, 10_000, 0).unwrap();
+        assert_eq!(wait(&mut sender).status, AckStatus::Consumed);
+        let marks: Vec<_> =
+            running.arrived.try_iter().map(|arrived| (arrived.sequence, arrived.redelivered)).collect();
+        assert_eq!(marks, [(1, false), (1, true), (1, true)]);
+        assert_eq!(sender.stats().protocol.connections, 3);
+    });
+}
+
+#[test]
+fn rejections_are_told_and_busy_is_retried() {
+    let behaviours = [
+        Behaviour::Answer(AckStatus::Rejected(28)),
+        Behaviour::Answer(AckStatus::Busy),
+        Behaviour::Answer(AckStatus::NoApp),
+    ];
+    over_both(&behaviours, |_, options| {
+        let retry = RetryPolicy { on_no_app: false, ..RetryPolicy::default() };
+        let mut sender = Sender::connect(SenderOptions { retry, ..options }).unwrap();
+        sender.send_small(1, b"", b"a").unwrap();
+        assert_eq!(wait(&mut sender).status, AckStatus::Rejected(28));
+        sender.send_small(1, b"", b"b").unwrap();
+        assert_eq!(wait(&mut sender).status, AckStatus::NoApp);
+        assert_eq!(sender.stats().protocol.retried, 1);
+        assert!(sender.wait(LONG).unwrap().is_none(), "nothing is in flight");
+    });
+}
+
+#[test]
+fn a_receiver_that_is_gone_for_good_ends_everything_with_peer_lost() {
+    over_both(&[Behaviour::HangUp; 1000], |_, options| {
+        let options = SenderOptions { reconnect_for: Duration::from_millis(50), ..options };
+        let mut sender = Sender::connect(options).unwrap();
+        let buffer = sender.buffer(10).unwrap();
+        sender.send(1, b"", buffer, 10, 0).unwrap();
+        let completion = wait(&mut sender);
+        assert_eq!(completion.status, AckStatus::PeerLost);
+        assert_eq!(completion.buffer.map(|buffer| buffer.len()), Some(10));
+    });
+}
+
+#[test]
+fn what_cannot_be_sent_is_refused_with_its_buffer() {
+    over_both(&[], |_, options| {
+        let mut sender = Sender::connect(options.clone()).unwrap();
+        assert!(matches!(
+            sender.send_small(0, &[0; 97], b""),
+            Err(SendError::UserHeader { bytes: 97, max: 96 })
+        ));
+        let refused = sender.send_small(0, b"", &[0; 4097]).unwrap_err();
+        assert!(matches!(refused, SendError::NotSmall { bytes: 4097 }));
+        let buffer = sender.buffer(10).unwrap();
+        let (error, buffer) = sender.send(0, b"", buffer, 11, 0).unwrap_err();
+        assert!(matches!(error, SendError::Length { bytes: 11, buffer: 10 }));
+        let (error, buffer) = sender.send(0, b"", buffer, 0, 0).unwrap_err();
+        assert!(matches!(error, SendError::Length { .. }));
+        let mut other = Sender::connect(options).unwrap();
+        let (error, _) = other.send(0, b"", buffer, 10, 0).unwrap_err();
+        assert!(matches!(error, SendError::ForeignBuffer));
+        let buffer = sender.buffer(READ_BYTES + 1).unwrap();
+        let (error, _) = sender.send(0, b"", buffer, READ_BYTES + 1, 0).unwrap_err();
+        assert!(error.to_string().contains("message_bytes_max"), "{error}");
+        assert_eq!(sender.stats().in_flight, 0);
+    });
+}
+
+#[test]
+fn who_cannot_connect_hears_what_to_change() {
+    let folder = tempfile::tempdir().unwrap();
+    let shm = Address::Shm(folder.path().join("nic.sock"));
+    // A port that was just free: nobody listens there.
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    for address in [shm.clone(), Address::Tcp(closed.to_string())] {
+        let error = Sender::connect(SenderOptions::new(address, "store")).unwrap_err();
+        assert!(matches!(error, SendConnectError::Nobody { .. }), "{error:?}");
+        let text = error.to_string();
+        assert!(text.contains("is jetd running there?") && text.contains("jet daemon"), "{text}");
+    }
+    let running = start(&shm, Vec::new(), Some(Refusal::TooManyPeers));
+    let error = Sender::connect(SenderOptions::new(running.address.clone(), "store")).unwrap_err();
+    assert!(error.to_string().contains("limits.peers"), "{error}");
+    let error = Sender::connect(SenderOptions::new(running.address.clone(), "no name")).unwrap_err();
+    assert!(matches!(error, SendConnectError::App(_)), "{error}");
+    let rdma = Address::Rdma("10.0.0.1:7471".to_owned());
+    let error = Sender::connect(SenderOptions::new(rdma, "store")).unwrap_err();
+    assert!(matches!(error, SendConnectError::WrongFabric { .. }), "{error}");
+}
+
+#[cfg(feature = "tokio")]
+#[test]
+fn ends_are_awaited() {
+    over_both(&[Behaviour::HangUp, Behaviour::HangUp], |_, options| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let options = SenderOptions { spin_max: Duration::ZERO, ..options };
+        let mut sender = Sender::connect(options).unwrap();
+        sender.send_small(1, b"", b"a").unwrap();
+        let completion = runtime.block_on(sender.wait_async()).unwrap().expect("one is in flight");
+        assert_eq!(completion.status, AckStatus::Consumed);
+        assert!(runtime.block_on(sender.wait_async()).unwrap().is_none());
+    });
+}
