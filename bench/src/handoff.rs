@@ -33,17 +33,29 @@ struct Bare {
 #[repr(C, align(128))]
 struct Line(AtomicU64);
 
+/// Where the two ends spin.
+#[derive(Clone, Copy)]
+struct Cores {
+    near: core_affinity::CoreId,
+    far: core_affinity::CoreId,
+}
+
 /// Runs the benchmark.
 ///
 /// # Errors
 /// What the system says about memory and processes.
 pub fn run(samples: u32) -> io::Result<Vec<Row>> {
+    // Asked once: afterwards this thread is pinned and sees one core only.
+    let cores = match core_affinity::get_core_ids().unwrap_or_default()[..] {
+        [near, far, ..] => Cores { near, far },
+        _ => return Err(io::Error::other("two spinning processes need two cores, and this one may use fewer")),
+    };
     let (mut bare, mut ring, mut pinned) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..samples {
-        bare.push(bare_ring()?);
-        ring.push(segment(false)?);
-        bare.push(bare_ring()?);
-        pinned.push(segment(true)?);
+        bare.push(bare_ring(cores)?);
+        ring.push(segment(cores, false)?);
+        bare.push(bare_ring(cores)?);
+        pinned.push(segment(cores, true)?);
     }
     let base = crate::report::median(&bare);
     let ratio = |figures: &[f64]| figures.iter().map(|figure| figure / base).collect::<Vec<f64>>();
@@ -59,20 +71,20 @@ pub fn run(samples: u32) -> io::Result<Vec<Row>> {
 }
 
 /// Runs `near` here on core 0 and `far` in a forked process on core 1; gives half a round trip.
-fn between(near: impl FnOnce(), far: impl FnOnce()) -> io::Result<f64> {
+fn between(cores: Cores, near: impl FnOnce(), far: impl FnOnce()) -> io::Result<f64> {
     // SAFETY: this process has one thread; the child touches only the shared mapping and leaves by `_exit`.
     let child = unsafe { libc::fork() };
     match child {
         -1 => return Err(io::Error::last_os_error()),
         0 => {
-            pin(1);
+            pin(cores.far);
             // SAFETY: the child does not outlive a parent that its alarm ended.
             unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
             far();
             // SAFETY: ends the child without running the parent's destructors.
             unsafe { libc::_exit(0) }
         }
-        _ => pin(0),
+        _ => pin(cores.near),
     }
     // SAFETY: only sets this process's timer. Two spinning ends need two cores of their own; where something else runs
     // there a round trip takes milliseconds, and the benchmark ends here instead of going on for hours.
@@ -91,14 +103,11 @@ fn between(near: impl FnOnce(), far: impl FnOnce()) -> io::Result<f64> {
     Ok(span_ns as f64 / ROUNDS as f64 / 2.0)
 }
 
-fn pin(core: usize) {
-    let cores = core_affinity::get_core_ids().unwrap_or_default();
-    if let Some(&core) = cores.get(core % cores.len().max(1)) {
-        core_affinity::set_for_current(core);
-    }
+fn pin(core: core_affinity::CoreId) {
+    core_affinity::set_for_current(core);
 }
 
-fn bare_ring() -> io::Result<f64> {
+fn bare_ring(cores: Cores) -> io::Result<f64> {
     let memory = SharedMemory::new("jet-bench", size_of::<Bare>(), false)?;
     // SAFETY: zeroed memory of that size is a valid `Bare` (only atomics), mapped until both ends are done.
     let bare = unsafe { &*memory.base().cast::<Bare>() };
@@ -108,6 +117,7 @@ fn bare_ring() -> io::Result<f64> {
         }
     };
     between(
+        cores,
         || {
             for n in 0..ROUNDS {
                 bare.there_cells[(n % 64) as usize].0.store(n, Ordering::Relaxed);
@@ -127,7 +137,7 @@ fn bare_ring() -> io::Result<f64> {
     )
 }
 
-fn segment(pin_slots: bool) -> io::Result<f64> {
+fn segment(cores: Cores, pin_slots: bool) -> io::Result<f64> {
     let shape = SegmentShape::new(1024, 1024);
     let memory = SharedMemory::new("jet-bench", SegmentLayout::new(shape).total_bytes(), false)?;
     // SAFETY: zeroed, page-aligned, mapped until both ends are done; each end is used by one process.
@@ -136,6 +146,7 @@ fn segment(pin_slots: bool) -> io::Result<f64> {
         (daemon, app_end(memory.base(), memory.bytes()).map_err(io::Error::other)?)
     };
     between(
+        cores,
         || {
             for n in 0..ROUNDS {
                 // Slots are reused last in, first out: one at a time is always the same one.

@@ -3,9 +3,12 @@
 //! Comparisons run in turns (A B A B) within one run; figures are medians of the samples that the row carries.
 
 mod allocations;
+mod connections;
 mod core_cost;
+mod e2e;
 mod handoff;
 mod report;
+mod rig;
 
 use clap::{Parser, Subcommand};
 use report::Row;
@@ -36,12 +39,32 @@ enum Name {
     Core,
     /// Handing a descriptor from one spinning process to another, beside a bare ring
     Handoff,
+    /// Sender, daemon and application as three processes, beside memcpy and sockets
+    E2e {
+        /// Only this fabric: shm or tcp
+        #[arg(long, value_parser = ["shm", "tcp"])]
+        fabric: Option<String>,
+    },
+    /// A thousand senders connected and 32 active, beside 32 connected; and the daemon's memory
+    Connections,
+    /// What a daemon costs that has nothing to do
+    Idle,
+    /// A process of a benchmark's rig
+    #[command(subcommand, hide = true)]
+    Role(rig::Role),
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
     let rows: Result<Vec<Row>, Box<dyn std::error::Error>> = match args.name {
         Name::Core => Ok(core_cost::run(args.samples)),
+        Name::E2e { fabric } => match fabric.as_deref() {
+            Some(fabric) => e2e::run(args.samples, &[fabric]),
+            None => e2e::run(args.samples, &["shm", "tcp"]),
+        },
+        Name::Connections => connections::run(args.samples),
+        Name::Idle => connections::idle(args.samples),
+        Name::Role(role) => return rig::live(&role),
         Name::Handoff => handoff::run(args.samples).map_err(Into::into),
     };
     match rows {

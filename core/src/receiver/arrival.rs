@@ -1,6 +1,7 @@
 //! A SEND arrived: a small message, a request for a large one, or an answer about credit.
 
 use super::Receiver;
+use super::settle::UserHeader;
 use crate::admission::GrantPolicy;
 use crate::effects::{Effects, PeerId};
 use crate::message::{EMPTY, Message, NONE, State};
@@ -66,6 +67,7 @@ impl<P: GrantPolicy> Receiver<P> {
         self.give_small(slab);
     }
 
+    #[inline]
     fn take_entry(&mut self, entry: u32) -> u32 {
         let slab = core::mem::replace(&mut self.entries[entry as usize], NONE);
         assert!(slab != NONE, "SRQ entry {entry} completed but was not posted");
@@ -74,10 +76,12 @@ impl<P: GrantPolicy> Receiver<P> {
         slab
     }
 
+    #[inline]
     pub(super) fn give_small(&mut self, slab: u32) {
         self.pool.give(Run { first: slab, count: 1 }, Share::Srq);
     }
 
+    #[inline]
     fn small(&mut self, now_ns: u64, peer: u32, slab: u32, small: &SmallHeader, effects: &mut impl Effects) {
         let sequence = small.sequence.get();
         let payload_bytes = small.payload_bytes.get();
@@ -126,7 +130,8 @@ impl<P: GrantPolicy> Receiver<P> {
             self.sessions[session as usize].backlog.push(&mut self.messages, message);
             return;
         }
-        self.deliver_small(now_ns, message, slab, small.user_header(), effects);
+        let user_header = UserHeader::in_place(&small.user_header, small.user_header().len());
+        self.deliver_small(now_ns, message, slab, user_header, effects);
     }
 
     fn request(

@@ -34,6 +34,7 @@ impl<P: GrantPolicy> Receiver<P> {
         record.credit_target = CREDIT_INITIAL.min(self.config.credit_max);
         if record.active {
             self.credits += record.credit_limit;
+            self.active_peers.push(peer);
         } else {
             self.idle_credits += record.credit_limit;
         }
@@ -55,6 +56,7 @@ impl<P: GrantPolicy> Receiver<P> {
             self.idle_credits -= record.outstanding() + 1;
             self.credits += record.outstanding();
             record.active = true;
+            self.active_peers.push(peer);
         }
         record.idle_ticks = 0;
         true
@@ -185,43 +187,52 @@ impl<P: GrantPolicy> Receiver<P> {
         }
     }
 
+    /// Looks at the active senders only: what a thousand idle ones have does not change with time.
     pub(super) fn decay_credit(&mut self, effects: &mut impl Effects) {
-        for index in 0..self.config.peers_max {
-            let record = &mut self.peers[index as usize];
-            if !record.connected || record.leaving {
-                continue;
-            }
-            let arrived = record.arrived - record.arrived_at_tick;
-            record.arrived_at_tick = record.arrived;
-            if arrived * 4 < u64::from(record.credit_target) {
-                record.credit_target = (record.credit_target / 2).max(CREDIT_FLOOR);
-            }
-            if arrived > 0 {
-                record.idle_ticks = 0;
-                continue;
-            }
-            record.idle_ticks = record.idle_ticks.saturating_add(1);
-            if !record.active || record.recalling || record.idle_ticks < IDLE_TICKS {
-                continue;
-            }
-            let outstanding = record.outstanding();
-            if outstanding <= u64::from(CREDIT_FLOOR) {
-                if outstanding > 0 {
-                    record.active = false;
-                    self.credits -= outstanding;
-                    self.idle_credits += outstanding;
-                } else {
-                    self.mark_dirty(index);
-                }
-            } else if record.sends_in_flight < self.config.control_sends_max {
-                // The answer itself is a SEND and uses one.
-                record.recalling = true;
-                record.credit_target = CREDIT_FLOOR;
-                record.sends_in_flight += 1;
-                let keep = record.arrived + 1 + u64::from(CREDIT_FLOOR);
-                record.recall_limit = keep;
-                effects.send(PeerId(index), &CreditHeader::encode(keep, true));
+        let mut position = 0;
+        while let Some(&index) = self.active_peers.get(position) {
+            if self.decay_one(index, effects) {
+                position += 1;
+            } else {
+                self.active_peers.swap_remove(position);
             }
         }
+    }
+
+    /// `false`: the sender is idle from now on.
+    fn decay_one(&mut self, index: u32, effects: &mut impl Effects) -> bool {
+        let record = &mut self.peers[index as usize];
+        let arrived = record.arrived - record.arrived_at_tick;
+        record.arrived_at_tick = record.arrived;
+        if arrived * 4 < u64::from(record.credit_target) {
+            record.credit_target = (record.credit_target / 2).max(CREDIT_FLOOR);
+        }
+        if arrived > 0 {
+            record.idle_ticks = 0;
+            return true;
+        }
+        record.idle_ticks = record.idle_ticks.saturating_add(1);
+        if record.leaving || record.recalling || record.idle_ticks < IDLE_TICKS {
+            return true;
+        }
+        let outstanding = record.outstanding();
+        if outstanding == 0 {
+            self.mark_dirty(index);
+        } else if outstanding <= u64::from(CREDIT_FLOOR) {
+            record.active = false;
+            record.credit_target = CREDIT_FLOOR;
+            self.credits -= outstanding;
+            self.idle_credits += outstanding;
+            return false;
+        } else if record.sends_in_flight < self.config.control_sends_max {
+            // The answer itself is a SEND and uses one.
+            record.recalling = true;
+            record.credit_target = CREDIT_FLOOR;
+            record.sends_in_flight += 1;
+            let keep = record.arrived + 1 + u64::from(CREDIT_FLOOR);
+            record.recall_limit = keep;
+            effects.send(PeerId(index), &CreditHeader::encode(keep, true));
+        }
+        true
     }
 }

@@ -1,13 +1,13 @@
 //! READs: admission, fragments, completion (Jet §3.2 steps 2 to 4, §4.1.2).
 
 use super::Receiver;
-use super::settle::Part;
+use super::settle::{Part, UserHeader};
 use crate::admission::{GrantPolicy, QueueHead, footprint_bytes};
 use crate::config::{CLASSES_MAX, FRAGMENT_SLABS_MAX};
 use crate::effects::{Effects, PeerId, ReadId, Remote};
 use crate::message::{NONE, State};
 use crate::pool::{Run, Share};
-use jet_wire::message::{AckStatus, ByeReason, USER_HEADER_MAX};
+use jet_wire::message::{AckStatus, ByeReason};
 use jet_wire::{SLAB_BYTES, SLAB_BYTES_U32};
 
 impl<P: GrantPolicy> Receiver<P> {
@@ -228,13 +228,10 @@ impl<P: GrantPolicy> Receiver<P> {
             let bytes = (run.count * SLAB_BYTES_U32).min(entry.bytes - before);
             let part = Part { run, offset: entry.offset + u64::from(before), bytes, share: Share::Read };
             if record.app_open {
-                self.deliver(now_ns, message, part, &[], effects);
+                self.deliver(now_ns, message, part, UserHeader::NONE, effects);
             } else {
-                let mut user_header = [0; USER_HEADER_MAX];
-                let kept = self.messages.user_header(message);
-                let used = kept.len();
-                user_header[..used].copy_from_slice(kept);
-                self.deliver(now_ns, message, part, &user_header[..used], effects);
+                let (kept, used) = self.messages.user_header(message);
+                self.deliver(now_ns, message, part, UserHeader::in_place(&kept, used), effects);
             }
         }
         true

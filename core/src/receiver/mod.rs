@@ -56,6 +56,8 @@ pub struct Receiver<P: GrantPolicy = StrictWithAging> {
     free_peers: Vec<u32>,
     dirty_peers: Vec<u32>,
     hungry_peers: Vec<u32>,
+    /// Those whose credit counts in the budget.
+    active_peers: Vec<u32>,
     apps: Box<[App]>,
     sessions: Box<[Session]>,
     queues: [ClassQueue; CLASSES_MAX],
@@ -104,6 +106,7 @@ impl<P: GrantPolicy> Receiver<P> {
             free_peers: (0..config.peers_max).rev().collect(),
             dirty_peers: Vec::with_capacity(config.peers_max as usize),
             hungry_peers: Vec::with_capacity(config.peers_max as usize),
+            active_peers: Vec::with_capacity(config.peers_max as usize),
             apps: vec![App { name: None, session: NONE, users: 0 }; apps as usize].into_boxed_slice(),
             sessions: (0..config.sessions_max)
                 .map(|_| Session::new(config.session_slots, config.session_messages))

@@ -77,6 +77,7 @@ impl<P: GrantPolicy> Receiver<P> {
         self.peers[index as usize] = Peer::GONE;
         self.dirty_peers.retain(|&dirty| dirty != index);
         self.hungry_peers.retain(|&hungry| hungry != index);
+        self.active_peers.retain(|&active| active != index);
         self.drop_app(app);
         self.free_peers.push(index);
     }

@@ -105,6 +105,7 @@ impl<P: GrantPolicy> Receiver<P> {
         }
     }
 
+    #[inline]
     fn release(
         &mut self,
         now_ns: u64,
@@ -137,6 +138,7 @@ impl<P: GrantPolicy> Receiver<P> {
         Ok(())
     }
 
+    #[inline]
     fn release_slices(&mut self, now_ns: u64, session: u32, release: Release) -> Result<u32, ReleaseError> {
         let Release { index, generation, first, count, .. } = release;
         let owner = &mut self.sessions[session as usize];
@@ -179,6 +181,7 @@ impl<P: GrantPolicy> Receiver<P> {
         Ok(message)
     }
 
+    #[inline]
     fn finish(&mut self, message: u32, code: u32) -> Result<(), ReleaseError> {
         let record = &mut self.messages[message];
         if record.finished {

@@ -5,8 +5,30 @@ use crate::admission::GrantPolicy;
 use crate::effects::{Effects, SessionId};
 use crate::message::{NONE, State};
 use crate::pool::{Run, Share};
-use jet_wire::message::{AckStatus, USER_HEADER_MAX};
+use jet_wire::message::AckStatus;
 use jet_wire::segment::{DELIVERY_USER_HEADER_MAX, Delivery, delivery_flags, delivery_kind};
+
+/// A user header on its way to a descriptor. The bytes that ride in the descriptor are an array of fixed size: a copy
+/// of variable length would cost a store-forwarding stall a message.
+#[derive(Clone, Copy)]
+pub(super) struct UserHeader<'a> {
+    /// Its first bytes, and whatever follows them in its place.
+    pub inline: &'a [u8; DELIVERY_USER_HEADER_MAX],
+    /// All of it.
+    pub whole: &'a [u8],
+}
+
+impl<'a> UserHeader<'a> {
+    /// None, on every run but the first.
+    pub const NONE: UserHeader<'static> = UserHeader { inline: &[0; DELIVERY_USER_HEADER_MAX], whole: &[] };
+
+    /// The first `used` bytes of a place that is large enough.
+    #[inline]
+    pub fn in_place<const N: usize>(place: &'a [u8; N], used: usize) -> Self {
+        let inline = place.first_chunk().expect("a place for user headers has at least 64 bytes");
+        Self { inline, whole: &place[..used.min(N)] }
+    }
+}
 
 /// Part of a message that is ready for its application.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +62,7 @@ impl<P: GrantPolicy> Receiver<P> {
         self.settle_now(message);
     }
 
+    #[inline]
     fn settle_now(&mut self, message: u32) {
         let record = &self.messages[message];
         if !record.ended {
@@ -64,6 +87,7 @@ impl<P: GrantPolicy> Receiver<P> {
         self.free_if_settled(message);
     }
 
+    #[inline]
     pub(super) fn free_if_settled(&mut self, message: u32) {
         let record = &self.messages[message];
         if record.acked && !record.app_open && record.reads == 0 && record.state == State::Settling {
@@ -71,6 +95,7 @@ impl<P: GrantPolicy> Receiver<P> {
         }
     }
 
+    #[inline]
     fn end(&mut self, message: u32, status: AckStatus) {
         self.stats.ends.add(status);
         let record = &mut self.messages[message];
@@ -94,12 +119,13 @@ impl<P: GrantPolicy> Receiver<P> {
     }
 
     /// Delivers a small message; the session has a slot and a number.
+    #[inline]
     pub(super) fn deliver_small(
         &mut self,
         now_ns: u64,
         message: u32,
         slab: u32,
-        user_header: &[u8],
+        user_header: UserHeader<'_>,
         effects: &mut impl Effects,
     ) {
         let bytes = u32::try_from(self.messages[message].length).expect("small");
@@ -114,7 +140,7 @@ impl<P: GrantPolicy> Receiver<P> {
         now_ns: u64,
         message: u32,
         part: Part,
-        user_header: &[u8],
+        user_header: UserHeader<'_>,
         effects: &mut impl Effects,
     ) {
         let record = &mut self.messages[message];
@@ -146,14 +172,10 @@ impl<P: GrantPolicy> Receiver<P> {
         let flags = (if first { delivery_flags::FIRST } else { 0 })
             | (if last { delivery_flags::LAST } else { 0 })
             | (if record.redelivered { delivery_flags::REDELIVERED } else { 0 });
-        let mut inline = [0; DELIVERY_USER_HEADER_MAX];
-        if let Some(place) = inline.get_mut(..user_header.len()) {
-            place.copy_from_slice(user_header);
-        }
         let delivery = Delivery {
             kind: delivery_kind::SLICES,
             flags,
-            user_header_bytes: u16::try_from(user_header.len()).expect("at most USER_HEADER_MAX"),
+            user_header_bytes: u16::try_from(user_header.whole.len()).expect("at most USER_HEADER_MAX"),
             slot: u32::from(slot_index),
             message: record.app_message,
             generations: Delivery::pack_generations(
@@ -167,9 +189,9 @@ impl<P: GrantPolicy> Receiver<P> {
             tag: record.tag,
             sequence: record.sequence,
             sender: record.sender,
-            user_header: inline,
+            user_header: *user_header.inline,
         };
-        effects.deliver(SessionId(session), &delivery, user_header);
+        effects.deliver(SessionId(session), &delivery, user_header.whole);
     }
 
     /// Tells the application that the rest of a message will not come, if it knows of the message.
@@ -213,12 +235,10 @@ impl<P: GrantPolicy> Receiver<P> {
                 return;
             }
             let Some(message) = owner.backlog.pop(&self.messages) else { return };
-            let mut user_header = [0; USER_HEADER_MAX];
-            let used = self.messages.user_header(message).len();
-            user_header[..used].copy_from_slice(self.messages.user_header(message));
+            let (kept, used) = self.messages.user_header(message);
             self.messages[message].state = State::Settling;
             let slab = core::mem::replace(&mut self.messages[message].slab, NONE);
-            self.deliver_small(now_ns, message, slab, &user_header[..used], effects);
+            self.deliver_small(now_ns, message, slab, UserHeader::in_place(&kept, used), effects);
         }
     }
 }

@@ -1,0 +1,192 @@
+//! Many connected senders, few of them active: what the idle ones cost in throughput and in the daemon's memory; and
+//! what a daemon costs that has nothing to do.
+//!
+//! It cannot see what a thousand processes would cost the host: the senders live in this one. Memory is what the kernel
+//! counts as resident in the daemon, without the senders' own regions that it maps.
+
+use crate::report::{Bound, Row, median};
+use crate::rig::{APP, Rig};
+use jet_client::send::{AckStatus, SendBuffer, Sender, SenderOptions};
+use std::error::Error;
+use std::time::{Duration, Instant};
+
+const ACTIVE: usize = 32;
+const CONNECTED: usize = 1000;
+const LARGE_BYTES: usize = 256 << 10;
+/// Messages that each active sender has in flight.
+const DEPTH: usize = 2;
+const SAMPLE_MESSAGES: usize = 4096;
+/// Files that belong to senders, mapped by the daemon.
+const SENDERS_FILES: [&str; 3] = ["memfd:jet-link", "memfd:jet-send", "memfd:jet-copies"];
+const POOL_BYTES: u64 = 12 << 20;
+
+/// Senders connected to one rig.
+struct Crowd {
+    rig: Rig,
+    active: Vec<(Sender, Vec<SendBuffer>)>,
+    idle: Vec<Sender>,
+}
+
+impl Crowd {
+    fn gather(connected: usize) -> Result<Self, Box<dyn Error>> {
+        let rig = Rig::start("shm", true, &[])?;
+        let address = rig.address()?;
+        let mut active = Vec::with_capacity(ACTIVE);
+        let mut idle = Vec::with_capacity(connected - ACTIVE);
+        for n in 0..connected {
+            let options = SenderOptions {
+                in_flight_max: 8,
+                region_bytes: DEPTH * LARGE_BYTES,
+                ..SenderOptions::new(address.clone(), APP)
+            };
+            let mut sender = Sender::connect(options)?;
+            if n < ACTIVE {
+                let buffers = (0..DEPTH).map(|_| sender.buffer(LARGE_BYTES)).collect::<Result<_, _>>()?;
+                active.push((sender, buffers));
+            } else {
+                idle.push(sender);
+            }
+        }
+        Ok(Self { rig, active, idle })
+    }
+
+    /// Every active sender keeps its messages in flight, until so many have ended; gives GB/s.
+    fn send(&mut self, messages: usize) -> Result<f64, Box<dyn Error>> {
+        let start = Instant::now();
+        let mut started = 0;
+        for (sender, buffers) in &mut self.active {
+            while let Some(buffer) = buffers.pop() {
+                sender.send(0, b"", buffer, LARGE_BYTES, 0).map_err(|(error, _)| error)?;
+                started += 1;
+            }
+            sender.flush();
+        }
+        let mut ended = 0;
+        while ended < messages {
+            for (sender, buffers) in &mut self.active {
+                let Some(completion) = sender.wait(None)? else { continue };
+                if completion.status != AckStatus::Consumed {
+                    return Err(format!("a message ended {}", completion.status).into());
+                }
+                ended += 1;
+                let buffer = completion.buffer.ok_or("a large message gives its buffer back")?;
+                if started < messages {
+                    sender.send(0, b"", buffer, LARGE_BYTES, 0).map_err(|(error, _)| error)?;
+                    sender.flush();
+                    started += 1;
+                } else {
+                    buffers.push(buffer);
+                }
+            }
+        }
+        #[allow(clippy::cast_precision_loss)] // gigabytes
+        Ok((messages * LARGE_BYTES) as f64 / start.elapsed().as_secs_f64() / 1e9)
+    }
+
+    /// The idle ones answer what the daemon asked of them (credit that it called back).
+    fn answer(&mut self) {
+        for sender in &mut self.idle {
+            while sender.poll().is_some() {}
+        }
+    }
+}
+
+/// Runs the benchmark `connections`.
+///
+/// # Errors
+/// What the rigs or the senders say.
+pub fn run(samples: u32) -> Result<Vec<Row>, Box<dyn Error>> {
+    raise_descriptor_limit();
+    let mut few = Crowd::gather(ACTIVE)?;
+    let mut many = Crowd::gather(CONNECTED)?;
+    few.send(SAMPLE_MESSAGES / 4)?;
+    many.send(SAMPLE_MESSAGES / 4)?;
+    let (mut alone, mut crowded) = (Vec::new(), Vec::new());
+    for _ in 0..samples {
+        few.answer();
+        alone.push(few.send(SAMPLE_MESSAGES)?);
+        many.answer();
+        crowded.push(many.send(SAMPLE_MESSAGES)?);
+    }
+    let base = median(&alone);
+    let ratios = crowded.iter().map(|rate| rate / base).collect();
+    let memory = resident_bytes(many.rig.daemon_pid())?;
+    #[allow(clippy::cast_precision_loss)] // megabytes
+    let beyond = memory.saturating_sub(POOL_BYTES) as f64 / 1_048_576.0;
+    let status = many.rig.status()?;
+    let peers = status["peer_count"].as_f64().unwrap_or(f64::NAN);
+    #[allow(clippy::cast_precision_loss)] // a thousand
+    let wanted = CONNECTED as f64;
+    Ok(vec![
+        Row::new("connections", "32 connected, 32 active", "GB/s", alone, Bound::None),
+        Row::new("connections", "1000 connected, 32 active", "GB/s", crowded, Bound::None),
+        Row::new("connections", "1000 connected / 32 connected", "ratio", ratios, Bound::AtLeast(0.9)),
+        Row::new("connections", "senders connected at the end", "senders", vec![peers], Bound::AtLeast(wanted)),
+        Row::new("connections", "the daemon's memory beyond its pool", "MiB", vec![beyond], Bound::AtMost(32.0)),
+    ])
+}
+
+/// Runs the benchmark `idle`: a daemon with an application and a sender that have nothing to say.
+///
+/// # Errors
+/// What the rig or the system says.
+pub fn idle(samples: u32) -> Result<Vec<Row>, Box<dyn Error>> {
+    let mut crowd = Crowd::gather(ACTIVE)?;
+    crowd.send(ACTIVE * 8)?;
+    let pid = crowd.rig.daemon_pid();
+    let mut percent = Vec::new();
+    if cpu_ns(pid)? == 0 {
+        return Err("this kernel does not count the time that threads run (CONFIG_SCHED_INFO)".into());
+    }
+    // The first second is for rates to fall and credit to be called back.
+    let settle = Instant::now() + Duration::from_secs(1);
+    while Instant::now() < settle {
+        crowd.active.iter_mut().for_each(|(sender, _)| drop(sender.poll()));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    for _ in 0..samples {
+        let (start, before) = (Instant::now(), cpu_ns(pid)?);
+        std::thread::sleep(Duration::from_secs(1));
+        #[allow(clippy::cast_precision_loss)] // a second in nanoseconds
+        percent.push((cpu_ns(pid)? - before) as f64 / start.elapsed().as_nanos() as f64 * 100.0);
+    }
+    Ok(vec![Row::new("idle", "a daemon with 32 idle senders, of a core", "%", percent, Bound::AtMost(2.0))])
+}
+
+/// What the process has in memory, the senders' files aside.
+fn resident_bytes(pid: u32) -> std::io::Result<u64> {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/smaps"))?;
+    let mut counted = true;
+    let mut kilobytes = 0u64;
+    for line in maps.lines() {
+        let mut words = line.split_whitespace();
+        match words.next() {
+            Some("Rss:") if counted => kilobytes += words.next().and_then(|n| n.parse::<u64>().ok()).unwrap_or(0),
+            Some(word) if !word.ends_with(':') => {
+                counted = !SENDERS_FILES.iter().any(|file| line.contains(file));
+            }
+            _ => {}
+        }
+    }
+    Ok(kilobytes * 1024)
+}
+
+/// Time that the process's threads ran.
+fn cpu_ns(pid: u32) -> std::io::Result<u64> {
+    let mut total = 0;
+    for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        let text = std::fs::read_to_string(task?.path().join("schedstat"))?;
+        total += text.split_whitespace().next().and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
+    }
+    Ok(total)
+}
+
+/// A thousand senders in one process have five descriptors each.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current != maximum {
+        // Where it stays too low, connecting says so.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+    }
+}
