@@ -176,11 +176,12 @@ impl Table {
         }
     }
 
-    /// Sequences are consecutive, so their low bits scatter them well enough.
+    /// Fibonacci hashing. The low bits alone would put consecutive sequences side by side: one cluster of everything in
+    /// flight, which each removal at its front would walk to the end.
     #[inline]
-    #[allow(clippy::cast_possible_truncation)] // the low bits are what is wanted
+    #[allow(clippy::cast_possible_truncation)] // the middle bits are what is wanted
     fn home(&self, sequence: u64) -> usize {
-        sequence as usize & (self.places.len() - 1)
+        (sequence.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize & (self.places.len() - 1)
     }
 
     #[inline]
