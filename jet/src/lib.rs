@@ -5,4 +5,7 @@
 //! * [`commands`]: what the tool `jet` does, a file a subcommand.
 //! * [`demo`]: the whole of it as separate processes on one host.
 
+pub mod commands;
 pub mod daemon;
+pub mod demo;
+pub mod files;

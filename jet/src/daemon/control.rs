@@ -81,7 +81,7 @@ async fn next_request(
 ) -> Result<Option<ControlRequest>, RequestError> {
     let mut bytes = [0; 4096];
     loop {
-        if let Some(request) = decoder.next().map_err(RequestError::Frame)? {
+        if let Some(request) = decoder.next_frame().map_err(RequestError::Frame)? {
             return Ok(Some(request));
         }
         match stream.read(&mut bytes).await {

@@ -34,7 +34,9 @@ impl Engine {
 #[derive(Debug, thiserror::Error)]
 pub enum DiskError {
     /// No ring, for another reason than that there is none.
-    #[error("cannot set up io_uring: {0}; raise ulimit -l (locked memory) or ulimit -n, or give --no-io-uring")]
+    #[error(
+        "cannot set up io_uring: {0}; raise ulimit -l (locked memory) or ulimit -n, or give --no-io-uring"
+    )]
     Setup(#[source] io::Error),
     /// The ring failed.
     #[error("io_uring failed: {0}; give --no-io-uring to write without it")]
@@ -167,14 +169,15 @@ impl Disk {
 
     /// Begins work on a file. [`Self::submit`] shows it to the kernel.
     ///
-    /// The session that gave a slice must live until the work came back; [`Self::wait_all`] is the way to be sure.
+    /// # Safety
+    /// The session that gave the slice lives until the work came back; [`Self::wait_all`] is the way to be sure.
     ///
     /// # Errors
     /// [`DiskError::Ring`].
     ///
     /// # Panics
     /// Where there is no room: the caller looks before.
-    pub fn begin(&mut self, token: usize, file: &Rc<OwnedFd>, work: Work) -> Result<(), DiskError> {
+    pub unsafe fn begin(&mut self, token: usize, file: &Rc<OwnedFd>, work: Work) -> Result<(), DiskError> {
         let index = self.free.pop().expect("the caller looks for room before");
         if matches!(work, Work::Write { .. }) {
             assert!(self.writes < self.depth, "{} writes are in flight", self.writes);
@@ -217,9 +220,11 @@ impl Disk {
             Backend::Uring { ring, .. } => {
                 let entry = ring.completion().next()?;
                 let index = usize::try_from(entry.user_data()).expect("an index of ours");
-                (index, usize::try_from(entry.result()).map_err(|_| {
-                    io::Error::from_raw_os_error(-entry.result())
-                }))
+                (
+                    index,
+                    usize::try_from(entry.result())
+                        .map_err(|_| io::Error::from_raw_os_error(-entry.result())),
+                )
             }
         };
         let Operation { token, mut work, .. } =
@@ -267,7 +272,7 @@ impl Disk {
         }
     }
 
-    /// Waits until something ended, where anything is in flight.
+    /// Waits until nothing is in flight, and gives what ended.
     ///
     /// # Errors
     /// [`DiskError::Ring`].

@@ -87,7 +87,9 @@ pub enum HeaderError {
         bytes: usize,
     },
     /// Another version.
-    #[error("file header version {version}, this build speaks {FILES_VERSION}; use the same Jet at both ends")]
+    #[error(
+        "file header version {version}, this build speaks {FILES_VERSION}; use the same Jet at both ends"
+    )]
     Version {
         /// The version given.
         version: u8,
@@ -185,14 +187,7 @@ mod tests {
     use super::*;
 
     fn piece(path: PathField<'_>) -> FileHeader<'_> {
-        FileHeader {
-            kind: Kind::Piece,
-            mode: 0o640,
-            file_id: 7,
-            file_bytes: 1 << 40,
-            offset: 8 << 20,
-            path,
-        }
+        FileHeader { kind: Kind::Piece, mode: 0o640, file_id: 7, file_bytes: 1 << 40, offset: 8 << 20, path }
     }
 
     #[test]

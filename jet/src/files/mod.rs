@@ -25,6 +25,7 @@
 //!
 //! * [`header`], [`path`], [`reject`]: the convention itself.
 //! * [`walk`], [`sending`]: the sender's end.
+//! * [`spans`]: how long messages took.
 //! * [`disk`], [`parts`], [`receiving`]: the receiver's end.
 
 pub mod disk;
@@ -33,5 +34,6 @@ pub mod parts;
 pub mod path;
 pub mod receiving;
 pub mod reject;
-//pub mod sending;
+pub mod sending;
+pub mod spans;
 pub mod walk;

@@ -5,7 +5,7 @@
 //! component below an open directory.
 
 use super::header::MODE_MASK;
-use super::path::{PART_PREFIX, RelativePath};
+use super::path::{PART_PREFIX, RelativePath, printable};
 use jet_wire::SLAB_BYTES;
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -26,6 +26,15 @@ pub type Key = (u64, u64);
 /// A place in the table of open parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartIndex(usize);
+
+/// A file has its name.
+#[derive(Debug)]
+pub struct Named {
+    /// Its directory, to be synced.
+    pub directory: Rc<OwnedFd>,
+    /// It got it just now, and not from the same message before.
+    pub first: bool,
+}
 
 /// The receiver's directory cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -57,7 +66,9 @@ struct Part {
     /// Messages that write to it.
     users: u32,
     used_at: u64,
-    /// Given up: closed when its last user is gone.
+    /// Has its name: a message that came twice finds it so.
+    named: bool,
+    /// Named or given up: closed when its last user is gone.
     discarded: bool,
 }
 
@@ -134,6 +145,7 @@ impl Parts {
             no_direct: !self.direct,
             users: 1,
             used_at: self.clock,
+            named: false,
             discarded: false,
         });
         self.by_key.insert(key, index);
@@ -143,6 +155,11 @@ impl Parts {
             return Err(error);
         }
         Ok(PartIndex(index))
+    }
+
+    /// How the part's file will be called, printable.
+    pub fn name(&self, index: PartIndex) -> String {
+        self.parts[index.0].as_ref().map_or_else(String::new, |part| printable(&part.name))
     }
 
     /// A message is done with its part.
@@ -208,20 +225,25 @@ impl Parts {
         self.direct_refusal.as_ref()
     }
 
-    /// The part takes its name and permission bits. Returns its directory, to be synced.
+    /// The part takes its name and permission bits, unless it did already.
     ///
     /// # Errors
     /// What the system says, EISDIR where the name is a directory's.
-    pub fn complete(&mut self, index: PartIndex, mode: u16) -> io::Result<Rc<OwnedFd>> {
+    pub fn complete(&mut self, index: PartIndex, mode: u16) -> io::Result<Named> {
+        let part = self.part(index);
+        if part.named {
+            return Ok(Named { directory: Rc::clone(&part.directory), first: false });
+        }
         let (file, _) = self.file(index, false)?;
         rustix::fs::fchmod(&*file, mode_of(mode))?;
         let part = self.part(index);
         let (name, part_name) = (OsStr::from_bytes(&part.name), part_name(part.key));
         rustix::fs::renameat(&part.directory, &*part_name, &part.directory, name)?;
+        part.named = true;
         part.discarded = true;
         let (key, directory) = (part.key, Rc::clone(&part.directory));
         self.by_key.remove(&key);
-        Ok(directory)
+        Ok(Named { directory, first: true })
     }
 
     /// What was written of the part is removed.
@@ -249,7 +271,7 @@ impl Parts {
         file_bytes: u64,
         mode: u16,
         again: bool,
-    ) -> io::Result<Rc<OwnedFd>> {
+    ) -> io::Result<Named> {
         let (directory_path, name) = path.split();
         let directory = self.directory(directory_path)?;
         let length_of = |name: &OsStr| {
@@ -261,7 +283,7 @@ impl Parts {
             Ok(_) => return Err(io::ErrorKind::NotFound.into()),
             Err(Errno::NOENT) => {
                 return if again && length_of(OsStr::from_bytes(name)) == Ok(file_bytes) {
-                    Ok(directory)
+                    Ok(Named { directory, first: false })
                 } else {
                     Err(io::ErrorKind::NotFound.into())
                 };
@@ -352,7 +374,8 @@ impl Parts {
             Err(Errno::NOENT) => {
                 let mut at = Rc::clone(&self.root);
                 for component in path.as_bytes().split(|&byte| byte == b'/') {
-                    match rustix::fs::mkdirat(&*at, OsStr::from_bytes(component), Mode::from_raw_mode(0o777)) {
+                    match rustix::fs::mkdirat(&*at, OsStr::from_bytes(component), Mode::from_raw_mode(0o777))
+                    {
                         Ok(()) | Err(Errno::EXIST) => {}
                         Err(errno) => return Err(errno.into()),
                     }
@@ -462,6 +485,21 @@ mod tests {
         use std::os::unix::fs::PermissionsExt;
         assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o7777, 0o640);
         assert_eq!(fs::read_dir(out.path().join("a/b")).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_message_that_came_twice_completes_its_file_once() {
+        let out = tempfile::tempdir().unwrap();
+        let mut parts = Parts::new(out.path(), 2, false).unwrap();
+        let first = parts.enter((1, 1), path("file"), 1).unwrap();
+        let second = parts.enter((1, 1), path("file"), 1).unwrap();
+        assert_eq!(first, second);
+        write(&mut parts, first, b"x", 0);
+        for (index, is_first) in [(first, true), (second, false)] {
+            assert_eq!(parts.complete(index, 0o600).unwrap().first, is_first);
+            parts.leave(index);
+        }
+        assert_eq!(fs::read(out.path().join("file")).unwrap(), b"x");
     }
 
     #[test]

@@ -25,7 +25,9 @@ pub enum PathError {
     #[error("the path is absolute; only paths below the receiver's --out directory are taken")]
     Absolute,
     /// `a//b`, `a/`, `.` or `..`.
-    #[error("the path has an empty component, '.' or '..'; only paths below the receiver's --out directory are taken")]
+    #[error(
+        "the path has an empty component, '.' or '..'; only paths below the receiver's --out directory are taken"
+    )]
     Component,
     /// A zero byte.
     #[error("the path has a zero byte")]

@@ -30,7 +30,7 @@ pub fn code_of(error: &std::io::Error) -> NonZeroU32 {
 
 /// What a sender prints: the reason, and what to change.
 pub fn explain(code: u32) -> String {
-    let text = match NonZeroU32::new(code) {
+    match NonZeroU32::new(code) {
         Some(PATH_REFUSED) => {
             "the receiver refused the path: only plain paths below its --out directory are taken".to_owned()
         }
@@ -40,9 +40,11 @@ pub fn explain(code: u32) -> String {
         Some(HEADER_REFUSED) => {
             "the receiver cannot read the file header; use the same version of Jet at both ends".to_owned()
         }
-        Some(INCOMPLETE) => "the receiver lost what was written of the file (was its --out directory changed \
+        Some(INCOMPLETE) => {
+            "the receiver lost what was written of the file (was its --out directory changed \
                              meanwhile?); send the file again"
-            .to_owned(),
+                .to_owned()
+        }
         _ if code == jet_client::receive::REJECT_DROPPED => {
             "the receiving application dropped the message unread; look at its output".to_owned()
         }
@@ -59,8 +61,7 @@ pub fn explain(code: u32) -> String {
             }
             None => format!("the receiver rejected it with code {code}, which is none of jet recv's"),
         },
-    };
-    text
+    }
 }
 
 /// The symbolic name of the errno values that writing files meets; others as a number.
@@ -99,7 +100,9 @@ pub fn errno_name(errno: i32) -> String {
 fn advice(errno: i32) -> &'static str {
     match errno {
         libc::ENOSPC | libc::EDQUOT => "free space in its --out directory and send again",
-        libc::EFBIG => "raise the receiver's file size limit (ulimit -f), or use a file system that takes larger files",
+        libc::EFBIG => {
+            "raise the receiver's file size limit (ulimit -f), or use a file system that takes larger files"
+        }
         libc::EACCES | libc::EPERM | libc::EROFS => {
             "let the receiver write to its --out directory and what lies in it"
         }

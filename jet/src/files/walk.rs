@@ -109,12 +109,10 @@ impl Walk {
         let mut names = HashSet::new();
         let mut pending = Vec::new();
         for path in paths {
-            fs::metadata(path)
-                .map_err(|source| RootError::Unreachable { path: path.clone(), source })?;
+            fs::metadata(path).map_err(|source| RootError::Unreachable { path: path.clone(), source })?;
             let name = path.file_name().map(|name| name.as_bytes().to_vec()).unwrap_or_default();
             if !name.is_empty() {
-                RelativePath::new(&name)
-                    .map_err(|source| RootError::Name { path: path.clone(), source })?;
+                RelativePath::new(&name).map_err(|source| RootError::Name { path: path.clone(), source })?;
             }
             if !names.insert(name.clone()) {
                 let name = super::path::printable(&name);
@@ -124,6 +122,12 @@ impl Walk {
         }
         pending.reverse();
         Ok(Self { pending })
+    }
+
+    /// A walk over what lies in a directory.
+    pub fn below(directory: &Path) -> Self {
+        let step = Step::Look { source: directory.to_owned(), path: Vec::new(), follow: true };
+        Self { pending: vec![step] }
     }
 
     fn look(&mut self, source: PathBuf, path: Vec<u8>, follow: bool) -> Option<Found> {

@@ -136,11 +136,7 @@ impl Receiving {
         Ok(header)
     }
 
-    fn take_path(
-        &mut self,
-        message: &mut Message<'_>,
-        key: Key,
-    ) -> Result<Result<(), Refused>, Broken> {
+    fn take_path(&mut self, message: &mut Message<'_>, key: Key) -> Result<Result<(), Refused>, Broken> {
         match message.try_next() {
             Ok(Poll::Ready(Some(slice))) if slice.len() as u64 == message.bytes() => {
                 let path = match RelativePath::new(&slice) {
@@ -161,12 +157,11 @@ impl Receiving {
     fn path<'a>(&'a self, key: Key, header: &FileHeader<'a>) -> Result<RelativePath<'a>, Refused> {
         match header.path {
             PathField::Here(path) => Ok(path),
-            PathField::Elsewhere => {
-                self.paths.get(key).and_then(|path| RelativePath::new(path).ok()).ok_or_else(|| Refused {
-                    code: reject::PATH_UNKNOWN,
-                    what: String::new(),
-                })
-            }
+            PathField::Elsewhere => self
+                .paths
+                .get(key)
+                .and_then(|path| RelativePath::new(path).ok())
+                .ok_or_else(|| Refused { code: reject::PATH_UNKNOWN, what: String::new() }),
         }
     }
 
@@ -209,10 +204,10 @@ impl Receiving {
             Kind::Complete => {
                 let again = message.redelivered();
                 match self.parts.complete_file(key, path, header.file_bytes, header.mode, again) {
-                    Ok(directory) => {
-                        self.received.files += 1;
+                    Ok(named) => {
+                        self.received.files += u64::from(named.first);
                         self.paths.forget(key);
-                        Ok(Some(directory))
+                        Ok(Some(named.directory))
                     }
                     Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Refused {
                         code: reject::INCOMPLETE,

@@ -2,7 +2,7 @@
 
 use super::{Broken, Jobs, Receiving};
 use crate::files::disk::{Finished, Work};
-use crate::files::parts::{Key, PartIndex};
+use crate::files::parts::{Key, Named, PartIndex};
 use crate::files::reject;
 use jet_client::receive::{DetachedSlice, Message, Session};
 use jet_wire::SLAB_BYTES;
@@ -120,7 +120,8 @@ impl Receiving {
             && (slice.len() - done).is_multiple_of(SLAB_BYTES);
         match self.parts.file(part, aligned) {
             Ok((file, direct)) => {
-                self.disk.begin(token, &file, Work::Write { slice, done, offset, direct })?;
+                // SAFETY: `serve` lets everything in flight end before it gives the session back.
+                unsafe { self.disk.begin(token, &file, Work::Write { slice, done, offset, direct })? };
                 job.in_flight += 1;
                 Ok(None)
             }
@@ -137,29 +138,30 @@ impl Receiving {
         if job.in_flight > 0 || !(job.taken || job.failed.is_some() || job.withdrawn) {
             return Ok(());
         }
-        if job.failed.is_none() && !job.withdrawn {
-            if let Some(part) = job.part {
-                if self.options.fsync && !job.synced {
-                    return match self.parts.file(part, false) {
-                        Ok((file, _)) => self.sync(jobs, index, &file),
-                        Err(error) => self.fail(jobs, index, &error),
-                    };
-                }
-                if job.then == Then::Complete {
-                    let (mode, key) = (job.mode, job.key);
-                    return match self.parts.complete(part, mode) {
-                        Ok(directory) => {
-                            self.received.files += 1;
-                            self.paths.forget(key);
-                            let job = jobs.get(index);
-                            job.then = Then::Named;
-                            job.part = None;
-                            self.parts.leave(part);
-                            self.named(jobs, index, &directory)
-                        }
-                        Err(error) => self.fail(jobs, index, &error),
-                    };
-                }
+        if job.failed.is_none()
+            && !job.withdrawn
+            && let Some(part) = job.part
+        {
+            if self.options.fsync && !job.synced {
+                return match self.parts.file(part, false) {
+                    Ok((file, _)) => self.sync(jobs, index, &file),
+                    Err(error) => self.fail(jobs, index, &error),
+                };
+            }
+            if job.then == Then::Complete {
+                let (mode, key) = (job.mode, job.key);
+                return match self.parts.complete(part, mode) {
+                    Ok(Named { directory, first }) => {
+                        self.received.files += u64::from(first);
+                        self.paths.forget(key);
+                        let job = jobs.get(index);
+                        job.then = Then::Named;
+                        job.part = None;
+                        self.parts.leave(part);
+                        self.named(jobs, index, &directory)
+                    }
+                    Err(error) => self.fail(jobs, index, &error),
+                };
             }
         }
         self.end(jobs, index);
@@ -181,7 +183,8 @@ impl Receiving {
     }
 
     fn sync(&mut self, jobs: &mut Jobs<'_>, index: usize, file: &Rc<OwnedFd>) -> Result<(), Broken> {
-        self.disk.begin(index, file, Work::Sync)?;
+        // SAFETY: a sync has no bytes.
+        unsafe { self.disk.begin(index, file, Work::Sync)? };
         jobs.get(index).in_flight += 1;
         Ok(())
     }
@@ -206,11 +209,13 @@ impl Receiving {
         }
         match failed {
             Some(code) => {
+                let mut what = reject::explain(code.get());
                 if let Some(part) = part {
+                    what = format!("{}: {what}", self.parts.name(part));
                     self.parts.discard(part);
                     self.parts.leave(part);
                 }
-                self.complain(reject::explain(code.get()));
+                self.complain(what);
                 message.reject(code);
             }
             None => {

@@ -232,7 +232,7 @@ impl Receiving {
                 }
                 _ => None,
             };
-            match self.sleep(session, stop, left, jobs) {
+            match self.sleep(session, stop, left) {
                 Ok(()) => {}
                 Err(Sleepless::Session(error)) => return Ok(Served::SessionEnded(error)),
                 Err(Sleepless::System(error)) => return Err(ReceivingError::Wait(error)),
@@ -275,9 +275,9 @@ impl Receiving {
         session: &Session,
         stop: BorrowedFd<'_>,
         left: Option<Duration>,
-        jobs: &Jobs<'_>,
     ) -> Result<(), Sleepless> {
-        let blocked = self.is_blocked(jobs);
+        // A full disk's own completions wake. Messages in work that wait for slices need the session.
+        let blocked = self.disk.room() < intake::ROOM_PER_SLICE;
         let asleep = if blocked {
             session.flush();
             self.disk.prepare_sleep()

@@ -1,0 +1,7 @@
+//! The tool `jet`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    jet::commands::main()
+}

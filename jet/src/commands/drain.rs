@@ -1,0 +1,41 @@
+//! `jet drain`.
+
+use super::{fail, print, print_json, seconds};
+use jet_client::registration::{CONTROL_SOCKET, ControlConnection, ControlRequest, ControlResponse};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Lets the daemon finish what it has and stop.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  jet drain\n  jet drain --deadline 5 --json")]
+pub(super) struct Args {
+    /// The daemon's control socket.
+    #[arg(long, value_name = "PATH", default_value = CONTROL_SOCKET)]
+    control_socket: PathBuf,
+    /// After so many seconds it stops anyway.
+    #[arg(long, value_name = "SECS", default_value = "30", value_parser = seconds)]
+    deadline: Duration,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args) -> ExitCode {
+    let deadline_ms = u64::try_from(args.deadline.as_millis()).unwrap_or(u64::MAX);
+    let answer = ControlConnection::connect(&args.control_socket)
+        .and_then(|mut connection| connection.request(&ControlRequest::Drain { deadline_ms }));
+    match answer {
+        Ok((ControlResponse::Draining, _)) => {
+            if args.json {
+                print_json(&serde_json::json!({ "draining": true, "deadline_ms": deadline_ms }));
+            } else {
+                print(&format!("the daemon drains; it stops within {} s\n", args.deadline.as_secs_f64()));
+            }
+            ExitCode::SUCCESS
+        }
+        Ok((ControlResponse::Error { message, .. }, _)) => fail(message),
+        Ok(_) => fail("the daemon answered another question; use the same build of Jet at both ends"),
+        Err(error) => fail(error),
+    }
+}

@@ -1,0 +1,106 @@
+//! What the tool `jet` does, a file a subcommand.
+
+mod daemon;
+mod drain;
+mod recv;
+mod send;
+mod signals;
+pub(crate) mod status;
+pub(crate) mod text;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+pub(crate) use signals::{Signals, unblock as unblock_signals, wait_readable};
+
+/// Receives from remote hosts by RDMA into a pool that stays in the cache, and hands the bytes to applications here.
+#[derive(Debug, Parser)]
+#[command(name = "jet", version, about, long_about = None, after_help = EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  jet demo                                             all of it on this host, with a table at the end
+  jet daemon --listen tcp:0.0.0.0:7450 &               the receiver, on the receiving host
+  jet recv --app store --out /data/incoming &          an application that writes files
+  jet send --to tcp:host:7450 --app store photos/      from another host
+  jet status                                           what the daemon does now";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Runs the receiver of this host (the same as jetd).
+    Daemon(daemon::Args),
+    /// Sends files and directories to an application behind a daemon.
+    Send(send::Args),
+    /// Receives files as an application of this host's daemon.
+    Recv(recv::Args),
+    /// Shows the state and the counters of this host's daemon.
+    Status(status::Args),
+    /// Lets this host's daemon finish what it has and stop.
+    Drain(drain::Args),
+    /// Runs daemon, receiver and senders on this host, and checks every file.
+    Demo(crate::demo::Args),
+}
+
+/// The tool: reads the command line and does what it says.
+pub fn main() -> ExitCode {
+    match Cli::parse().command {
+        Command::Daemon(args) => daemon::run(&args),
+        Command::Send(args) => send::run(args),
+        Command::Recv(args) => recv::run(args),
+        Command::Status(args) => status::run(&args),
+        Command::Drain(args) => drain::run(&args),
+        Command::Demo(args) => crate::demo::run(&args),
+    }
+}
+
+/// Says what went wrong, and gives the exit code for it.
+pub(crate) fn fail(error: impl std::fmt::Display) -> ExitCode {
+    eprintln!("jet: {error}");
+    ExitCode::FAILURE
+}
+
+/// Prints a JSON object on a line of its own. `false`: nobody reads it.
+pub(crate) fn print_json(value: &serde_json::Value) -> bool {
+    use std::io::Write;
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{value}").and_then(|()| out.flush()).is_ok()
+}
+
+/// Prints text. A reader that went away is no error: what was asked is done.
+pub(crate) fn print(text: &str) {
+    use std::io::Write;
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+/// Seconds from the command line: decimals are allowed, up to a year.
+pub(crate) fn seconds(text: &str) -> Result<std::time::Duration, String> {
+    const YEAR_S: f64 = 366.0 * 86_400.0;
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.0..=YEAR_S).contains(&seconds) => Ok(std::time::Duration::from_secs_f64(seconds)),
+        _ => Err("write seconds, as 30 or 0.5".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn seconds_have_decimals_and_an_end() {
+        assert_eq!(seconds("0.5"), Ok(std::time::Duration::from_millis(500)));
+        for bad in ["", "-1", "NaN", "inf", "1e99", "5s"] {
+            assert!(seconds(bad).is_err(), "{bad}");
+        }
+    }
+}

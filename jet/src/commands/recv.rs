@@ -1,0 +1,243 @@
+//! `jet recv`.
+
+use super::{Signals, fail, print, print_json, seconds, text};
+use crate::files::receiving::{Options, Received, Receiving, Served};
+use jet_client::receive::{RegisterError, RegisterOptions, Session};
+use jet_client::registration::{CONTROL_SOCKET, ControlError, ErrorCode};
+use jet_wire::message::hello::AppName;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// Between two attempts to register.
+const BACKOFF_FIRST: Duration = Duration::from_millis(50);
+const BACKOFF_MAX: Duration = Duration::from_secs(1);
+/// How long a daemon is waited for at the start, unless --daemon-timeout says otherwise.
+const FIRST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Receives files as an application of this host's daemon.
+///
+/// Bytes are written by io_uring from where the NIC put them, with O_DIRECT where the file system and the alignment
+/// allow it. A file has its name when all of it is written; until then it is a hidden .jet-part-* beside it. Nothing is
+/// written outside --out, and no symbolic link is followed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  jet recv --app store --out /data/incoming
+  jet recv --app store --out /tmp/in --until-idle 2 --json
+  jet recv --app store --out /data/incoming --fsync --class 1
+
+SIGINT or SIGTERM: finishes the writes in flight and leaves; what was not finished is sent again to the next receiver.")]
+pub(super) struct Args {
+    /// The name that senders give with --app.
+    #[arg(long, value_name = "NAME", value_parser = app_name)]
+    app: String,
+    /// The directory for the files; made where it is not there.
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// The daemon's control socket.
+    #[arg(long, value_name = "PATH", default_value = CONTROL_SOCKET)]
+    control_socket: PathBuf,
+    /// Acknowledge only what the disk has (fsync of file and directory).
+    #[arg(long)]
+    fsync: bool,
+    /// Admission class of this application's messages, 0 the most urgent.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    class: u8,
+    /// Writes in flight.
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u16).range(2..=4096))]
+    depth: u16,
+    /// Write through the page cache.
+    #[arg(long)]
+    no_direct: bool,
+    /// Write with pwrite.
+    #[arg(long)]
+    no_io_uring: bool,
+    /// First remove the parts below --out that other receivers left.
+    #[arg(long)]
+    sweep: bool,
+    /// Leave after one file.
+    #[arg(long, conflicts_with = "count")]
+    once: bool,
+    /// Leave after so many files.
+    #[arg(long, value_name = "N")]
+    count: Option<u64>,
+    /// Leave when nothing came for so long.
+    #[arg(long, value_name = "SECS", value_parser = seconds)]
+    until_idle: Option<Duration>,
+    /// How long a daemon that is away is waited for [default: 10 at the start, later without end].
+    #[arg(long, value_name = "SECS", value_parser = seconds)]
+    daemon_timeout: Option<Duration>,
+    /// Print one JSON object at the end.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Checks an application's name.
+pub(super) fn app_name(text: &str) -> Result<String, String> {
+    AppName::new(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
+}
+
+pub(super) fn run(args: Args) -> ExitCode {
+    super::signals::ignore_file_size_signal();
+    let signals = match Signals::new() {
+        Ok(signals) => signals,
+        Err(error) => return fail(format_args!("cannot wait for signals: {error}")),
+    };
+    let options = Options {
+        out: args.out.clone(),
+        fsync: args.fsync,
+        direct: !args.no_direct,
+        io_uring: !args.no_io_uring,
+        depth: usize::from(args.depth),
+        files_max: if args.once { Some(1) } else { args.count },
+        until_idle: args.until_idle,
+    };
+    let mut receiving = match Receiving::new(options) {
+        Ok(receiving) => receiving,
+        Err(error) => return fail(error),
+    };
+    if let Some(error) = receiving.io_uring_refusal() {
+        eprintln!("jet: this kernel or container allows no io_uring ({error}); writing with pwrite");
+    }
+    if args.sweep {
+        match receiving.parts().sweep() {
+            Ok(swept) => eprintln!("jet: removed {swept} parts"),
+            Err(error) => return fail(format_args!("cannot sweep {}: {error}", args.out.display())),
+        }
+    }
+    let began = Instant::now();
+    let mut sessions = 0u64;
+    let mut notices = Notices::default();
+    let ended = loop {
+        let session = match register(&args, &signals, sessions > 0) {
+            Ok(Some(session)) => session,
+            Ok(None) => break Ok("stopped"),
+            Err(error) => break Err(error.to_string()),
+        };
+        sessions += 1;
+        match receiving.serve(&session, signals.as_fd(), |receiving| notices.tell(receiving)) {
+            Ok(Served::Stopped) => break Ok("stopped"),
+            Ok(Served::Enough) => break Ok("count"),
+            Ok(Served::Idle) => break Ok("idle"),
+            Ok(Served::SessionEnded(error)) => eprintln!("jet: {error}; registering again"),
+            Err(error) => break Err(error.to_string()),
+        }
+    };
+    report(&args, &receiving, sessions, began.elapsed(), ended.as_deref().unwrap_or("failed"));
+    match ended {
+        Ok(_) => ExitCode::SUCCESS,
+        Err(error) => fail(error),
+    }
+}
+
+/// Registers, again and again while that may help. `None`: asked to stop.
+fn register(args: &Args, signals: &Signals, again: bool) -> Result<Option<Session>, RegisterError> {
+    let mut options = RegisterOptions::new(args.app.clone());
+    options.control_socket.clone_from(&args.control_socket);
+    options.class = args.class;
+    let timeout = args.daemon_timeout.or((!again).then_some(FIRST_TIMEOUT));
+    let deadline = timeout.map(|timeout| Instant::now() + timeout);
+    let mut backoff = BACKOFF_FIRST;
+    let mut told = false;
+    loop {
+        let error = match Session::register(&options) {
+            Ok(session) => {
+                if told {
+                    eprintln!("jet: registered as {}", args.app);
+                }
+                return Ok(Some(session));
+            }
+            Err(error) => error,
+        };
+        // A name that is taken may be that of a receiver that is just ending.
+        let passing = matches!(
+            error,
+            RegisterError::Control(
+                ControlError::Connect { .. } | ControlError::Closed | ControlError::TimedOut { .. }
+            ) | RegisterError::Refused { code: ErrorCode::Draining | ErrorCode::NameTaken, .. }
+        );
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        if !passing || left == Some(Duration::ZERO) {
+            return Err(error);
+        }
+        if !std::mem::replace(&mut told, true) {
+            eprintln!("jet: {error}; trying again");
+        }
+        let wait = left.map_or(backoff, |left| left.min(backoff));
+        if signals.wait(wait)? {
+            return Ok(None);
+        }
+        backoff = (backoff * 2).min(BACKOFF_MAX);
+    }
+}
+
+/// What is said once.
+#[derive(Debug, Default)]
+struct Notices {
+    direct: bool,
+}
+
+impl Notices {
+    fn tell(&mut self, receiving: &mut Receiving) {
+        if !self.direct
+            && let Some(error) = receiving.direct_refusal()
+        {
+            self.direct = true;
+            eprintln!(
+                "jet: the file system of --out takes no O_DIRECT ({error}); writing through the page cache"
+            );
+        }
+        let (complaints, more) = receiving.take_complaints();
+        for complaint in complaints {
+            eprintln!("jet: rejected: {complaint}");
+        }
+        if more > 0 {
+            eprintln!("jet: rejected: {more} more messages");
+        }
+    }
+}
+
+#[allow(clippy::cast_precision_loss)] // a figure of four digits
+fn report(args: &Args, receiving: &Receiving, sessions: u64, elapsed: Duration, ended: &str) {
+    let received = receiving.received();
+    let Received { files, directories, messages, bytes, .. } = received;
+    let bytes_per_s = bytes as f64 / elapsed.as_secs_f64().max(1e-9);
+    let direct_refused = receiving.direct_refusal().map(ToString::to_string);
+    let io_uring_refused = receiving.io_uring_refusal().map(ToString::to_string);
+    if args.json {
+        let mut value = serde_json::to_value(received).unwrap_or_default();
+        let more = serde_json::json!({
+            "app": args.app,
+            "seconds": elapsed.as_secs_f64(),
+            "bytes_per_s": bytes_per_s,
+            "engine": receiving.engine().name(),
+            "io_uring_refused": io_uring_refused,
+            "direct_refused": direct_refused,
+            "fsync": args.fsync,
+            "sessions": sessions,
+            "ended": ended,
+        });
+        if let (Some(value), serde_json::Value::Object(more)) = (value.as_object_mut(), more) {
+            value.extend(more);
+        }
+        print_json(&value);
+        return;
+    }
+    let refused = |refused: Option<String>| refused.map_or(String::new(), |why| format!(" ({why})"));
+    print(&text::rows(&[
+        ("files", files.to_string()),
+        ("directories", directories.to_string()),
+        ("bytes", format!("{bytes} ({})", text::bytes(bytes))),
+        ("messages", messages.to_string()),
+        ("time", format!("{:.2} s", elapsed.as_secs_f64())),
+        ("written with", format!("{}{}", receiving.engine().name(), refused(io_uring_refused))),
+        ("O_DIRECT", format!("{}{}", text::bytes(received.bytes_direct), refused(direct_refused))),
+        ("page cache", text::bytes(received.bytes_buffered)),
+        ("rejected", received.rejected.to_string()),
+        ("redelivered", received.redelivered.to_string()),
+        ("withdrawn", received.withdrawn.to_string()),
+        ("sessions", sessions.to_string()),
+    ]));
+}

@@ -1,0 +1,265 @@
+//! `jet status`.
+
+use super::{fail, print, print_json, seconds, text};
+use jet_client::registration::{
+    CONTROL_SOCKET, ControlConnection, ControlError, ControlRequest, ControlResponse,
+};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// Between two looks with --wait-whole.
+const LOOK: Duration = Duration::from_millis(20);
+/// Senders that the table lists.
+const PEERS_SHOWN: usize = 20;
+
+/// Shows the state and the counters of this host's daemon.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  jet status
+  jet status --json | jq .pool
+  jet status --wait-whole 5      exit code 1 where slabs are still out after 5 s")]
+pub(super) struct Args {
+    /// The daemon's control socket.
+    #[arg(long, value_name = "PATH", default_value = CONTROL_SOCKET)]
+    control_socket: PathBuf,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+    /// Wait, at most so long, until every slab of the pool is free or posted.
+    #[arg(long, value_name = "SECS", value_parser = seconds)]
+    wait_whole: Option<Duration>,
+}
+
+/// Why there is no status.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StatusError {
+    /// No answer.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// Another answer.
+    #[error("the daemon gives no status: {0}")]
+    Refused(String),
+}
+
+/// Asks a daemon.
+pub(crate) fn ask(control_socket: &Path) -> Result<Value, StatusError> {
+    let mut connection = ControlConnection::connect(control_socket)?;
+    match connection.request(&ControlRequest::Status)? {
+        (ControlResponse::Status { status }, _) => Ok(status),
+        (ControlResponse::Error { message, .. }, _) => Err(StatusError::Refused(message)),
+        _ => Err(StatusError::Refused(
+            "it answers another question; use the same build of Jet at both ends".to_owned(),
+        )),
+    }
+}
+
+/// A number in a status, 0 where there is none.
+pub(crate) fn number(status: &Value, pointer: &str) -> u64 {
+    status.pointer(pointer).and_then(Value::as_u64).unwrap_or(0)
+}
+
+/// Whether no slab is held.
+pub(crate) fn is_whole(status: &Value) -> bool {
+    status.pointer("/pool/whole").and_then(Value::as_bool) == Some(true)
+}
+
+pub(super) fn run(args: &Args) -> ExitCode {
+    let deadline = args.wait_whole.map(|wait| Instant::now() + wait);
+    let status = loop {
+        let status = match ask(&args.control_socket) {
+            Ok(status) => status,
+            Err(error) => return fail(error),
+        };
+        match deadline {
+            Some(deadline) if !is_whole(&status) && Instant::now() < deadline => {
+                // The daemon tells nobody when a slab comes back, so look again.
+                std::thread::sleep(LOOK);
+            }
+            _ => break status,
+        }
+    };
+    if args.json {
+        print_json(&status);
+    } else {
+        print(&human(&status));
+    }
+    if deadline.is_some() && !is_whole(&status) {
+        return fail(format_args!(
+            "{} slabs are held by large and {} by small messages, {} by dead applications",
+            number(&status, "/pool/read"),
+            number(&status, "/pool/small_held"),
+            number(&status, "/pool/quarantined")
+        ));
+    }
+    ExitCode::SUCCESS
+}
+
+fn word<'a>(value: &'a Value, pointer: &str) -> &'a str {
+    value.pointer(pointer).and_then(Value::as_str).unwrap_or("?")
+}
+
+fn human(status: &Value) -> String {
+    let n = |pointer: &str| number(status, pointer);
+    let slab_bytes = n("/pool/slab_bytes");
+    let slabs = |pointer: &str| format!("{} ({})", n(pointer), text::bytes(n(pointer) * slab_bytes));
+    let listen: Vec<_> = status
+        .pointer("/listen")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
+    let draining = status.pointer("/draining").and_then(Value::as_bool) == Some(true);
+    let mut out = format!(
+        "jetd {} (pid {}), up {:.1} s{}, pressure {}, listening on {}\n",
+        word(status, "/version"),
+        n("/pid"),
+        Duration::from_millis(n("/uptime_ms")).as_secs_f64(),
+        if draining { ", draining" } else { "" },
+        word(status, "/pressure"),
+        if listen.is_empty() { "nothing".to_owned() } else { listen.join(", ") },
+    );
+    out.push_str(&text::rows(&[
+        (
+            "pool",
+            format!(
+                "{} slabs of {} on {} pages, {}",
+                n("/pool/slabs"),
+                text::bytes(slab_bytes),
+                word(status, "/pool/pages"),
+                if is_whole(status) { "whole" } else { "in use" }
+            ),
+        ),
+        ("  free", slabs("/pool/free")),
+        ("  posted", format!("{} of at most {}", slabs("/pool/posted"), n("/pool/srq_limit"))),
+        ("  small messages", slabs("/pool/small_held")),
+        ("  large messages", slabs("/pool/read")),
+        ("  quarantined", slabs("/pool/quarantined")),
+        ("  high water", slabs("/pool/high_water")),
+        (
+            "READs",
+            format!(
+                "{} in flight ({}), {} at most so far; {} messages wait, {} run",
+                n("/reads/in_flight"),
+                text::bytes(n("/reads/in_flight_bytes")),
+                n("/reads/high_water"),
+                n("/reads/waiting"),
+                n("/reads/running")
+            ),
+        ),
+        (
+            "messages",
+            format!(
+                "{} small, {} large, {} delivered, {} redelivered, {} without an end",
+                n("/messages/small"),
+                n("/messages/large"),
+                text::bytes(n("/messages/delivered_bytes")),
+                n("/messages/redelivered"),
+                n("/messages/known")
+            ),
+        ),
+        ("ends", members(status, "/ends")),
+        ("faults", members(status, "/faults")),
+        ("nic", members(status, "/nic")),
+    ]));
+    let sessions = status.pointer("/sessions").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    if !sessions.is_empty() {
+        let lines: Vec<_> = sessions.iter().map(session_line).collect();
+        out.push_str(&text::table(
+            &[
+                "application",
+                "session",
+                "class",
+                "messages",
+                "bytes",
+                "rate",
+                "held",
+                "backlog",
+                "post-NIC p50",
+                "p99",
+                "p99.9",
+            ],
+            &lines,
+        ));
+    }
+    let peers = status.pointer("/peers").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    if !peers.is_empty() {
+        let lines: Vec<_> = peers.iter().take(PEERS_SHOWN).map(peer_line).collect();
+        out.push_str(&text::table(&["sender", "peer", "to", "arrived", "credit", "unfinished"], &lines));
+        let all = usize::try_from(n("/peer_count")).unwrap_or(usize::MAX).max(peers.len());
+        if all > PEERS_SHOWN {
+            out.push_str(&format!("  and {} more senders\n", all - PEERS_SHOWN));
+        }
+    }
+    out
+}
+
+/// The members of an object that are not zero.
+fn members(status: &Value, pointer: &str) -> String {
+    let members: Vec<_> = status
+        .pointer(pointer)
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten()
+        .filter(|(_, value)| value.as_u64() != Some(0))
+        .map(|(name, value)| format!("{} {value}", name.replace('_', " ")))
+        .collect();
+    if members.is_empty() { "none".to_owned() } else { members.join(", ") }
+}
+
+#[allow(clippy::cast_precision_loss)] // a figure of four digits
+fn session_line(session: &Value) -> Vec<String> {
+    let n = |pointer: &str| number(session, pointer);
+    vec![
+        word(session, "/app").to_owned(),
+        n("/session").to_string(),
+        n("/class").to_string(),
+        n("/delivered_messages").to_string(),
+        text::bytes(n("/delivered_bytes")),
+        text::rate(n("/bytes_per_s") as f64),
+        n("/held_slabs").to_string(),
+        n("/backlog").to_string(),
+        text::span_ns(n("/post_nic_ns/p50")),
+        text::span_ns(n("/post_nic_ns/p99")),
+        text::span_ns(n("/post_nic_ns/p999")),
+    ]
+}
+
+fn peer_line(peer: &Value) -> Vec<String> {
+    let n = |pointer: &str| number(peer, pointer);
+    vec![
+        word(peer, "/sender").to_owned(),
+        n("/peer").to_string(),
+        word(peer, "/app").to_owned(),
+        n("/arrived").to_string(),
+        n("/credit").to_string(),
+        n("/unfinished").to_string(),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_is_shown_whole_and_names_what_is_not_zero() {
+        let status = serde_json::json!({
+            "version": "1", "pid": 7, "uptime_ms": 1500, "draining": false, "listen": ["tcp:h:1"], "pressure": "ok",
+            "pool": {"slabs": 3072, "slab_bytes": 4096, "free": 3072, "whole": true, "pages": "small", "high_water": 256},
+            "ends": {"consumed": 5, "rejected": 0},
+            "sessions": [{"session": 1, "app": "store", "post_nic_ns": {"p50": 186_000}}],
+            "peers": [{"peer": 1, "sender": "00ff", "app": "store"}],
+        });
+        let text = human(&status);
+        for part in
+            ["up 1.5 s", "whole", "256 (1.00 MiB)", "consumed 5", "store", "186 us", "00ff", "tcp:h:1"]
+        {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(!text.contains("rejected"), "{text}");
+        assert!(is_whole(&status));
+    }
+}

@@ -1,0 +1,215 @@
+//! `jet demo`: a daemon, a receiving application and several senders as separate processes on this host, a tree of
+//! files through all of them, and a check of every file.
+
+mod children;
+mod report;
+mod run;
+mod tree;
+mod verify;
+
+use crate::commands::{Signals, fail, print, print_json, text};
+use children::WorkDirectory;
+use run::{DemoError, Run};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Runs daemon, receiver and senders on this host, and checks every file.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  jet demo
+  jet demo --fabric tcp --senders 8 --bytes 1G
+  jet demo --dir /usr/share/doc --json
+
+Exit code: 0 where every file arrived as it was sent and the pool is whole again, else 1.")]
+pub(crate) struct Args {
+    /// Send what lies in this directory [default: a tree of the demo's own].
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Over which fabric.
+    #[arg(long, value_enum, default_value_t = Fabric::Both)]
+    fabric: Fabric,
+    /// How many senders.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=64))]
+    senders: u16,
+    /// Bytes of the demo's own tree, as 256M or 1G.
+    #[arg(long, value_name = "N", default_value = "256M", value_parser = size)]
+    bytes: u64,
+    /// Where the trees are made and received; twice the bytes are needed.
+    #[arg(long, value_name = "DIR")]
+    work_dir: Option<PathBuf>,
+    /// Leave the trees and the logs there.
+    #[arg(long)]
+    keep: bool,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+    /// Show no progress line.
+    #[arg(long)]
+    no_progress: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Fabric {
+    /// Shared memory.
+    Shm,
+    /// TCP over the loopback.
+    Tcp,
+    /// One after the other.
+    Both,
+}
+
+impl Fabric {
+    fn names(self) -> &'static [&'static str] {
+        match self {
+            Self::Shm => &["shm"],
+            Self::Tcp => &["tcp"],
+            Self::Both => &["shm", "tcp"],
+        }
+    }
+}
+
+pub(crate) fn run(args: &Args) -> ExitCode {
+    match demonstrate(args) {
+        Ok(code) => code,
+        Err(error) => fail(error),
+    }
+}
+
+fn demonstrate(args: &Args) -> Result<ExitCode, DemoError> {
+    let signals = Signals::new()?;
+    let parent = args.work_dir.clone().unwrap_or_else(std::env::temp_dir);
+    let work = WorkDirectory::new(&parent, args.keep)
+        .map_err(|source| DemoError::Work { path: parent.clone(), source })?;
+    let quiet = args.json || args.no_progress;
+    if !quiet {
+        eprintln!("jet: making the trees in {}", work.path().display());
+    }
+    let shares = match &args.dir {
+        Some(dir) => shares_of(dir, usize::from(args.senders))
+            .map_err(|source| DemoError::Dir { path: dir.clone(), source })?,
+        None => own_tree(work.path(), args)?,
+    };
+    if shares.is_empty() {
+        return Err(DemoError::Empty { path: args.dir.clone().unwrap_or_default() });
+    }
+    let mut rows = Vec::new();
+    for fabric in args.fabric.names() {
+        let run =
+            Run { work: work.path(), fabric, shares: &shares, signals: &signals, quiet, keep: args.keep };
+        rows.push(run.perform()?);
+    }
+    let good = rows.iter().all(report::Row::is_good);
+    if args.json {
+        print_json(&serde_json::json!({ "ok": good, "runs": rows }));
+    } else {
+        print(&report::table(&rows));
+    }
+    for row in &rows {
+        for difference in &row.mismatches_named {
+            eprintln!("jet: over {}: {difference}", row.fabric);
+        }
+    }
+    if args.keep {
+        eprintln!("jet: everything is kept in {}", work.path().display());
+    }
+    if !good {
+        return Ok(fail("not every file arrived as it was sent, or slabs are missing"));
+    }
+    if !args.json {
+        let bytes = rows.iter().map(|row| row.bytes).sum();
+        print(&format!("every file is the same at both ends ({} in all)\n", text::bytes(bytes)));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Each sender its own part of the demo's tree.
+fn own_tree(work: &Path, args: &Args) -> Result<Vec<Vec<PathBuf>>, DemoError> {
+    let senders = u64::from(args.senders);
+    let mut shares = Vec::new();
+    for sender in 0..senders {
+        let root = work.join("tree").join(format!("sender-{sender}"));
+        tree::make(&root, sender + 1, args.bytes / senders)
+            .map_err(|source| DemoError::Work { path: root.clone(), source })?;
+        shares.push(vec![root]);
+    }
+    Ok(shares)
+}
+
+/// What lies in a directory, dealt out to the senders by bytes: the largest entry first, to whoever has the least.
+fn shares_of(dir: &Path, senders: usize) -> std::io::Result<Vec<Vec<PathBuf>>> {
+    let mut entries = Vec::new();
+    for entry in std::fs::read_dir(dir)? {
+        let entry = entry?;
+        let kind = entry.file_type()?;
+        if kind.is_file() || kind.is_dir() {
+            entries.push((bytes_below(&entry.path()), entry.path()));
+        }
+    }
+    entries.sort_by(|left, right| right.cmp(left));
+    let mut shares: Vec<(u64, Vec<PathBuf>)> = vec![(0, Vec::new()); senders];
+    for (bytes, path) in entries {
+        if let Some(least) = shares.iter_mut().min_by_key(|(bytes, paths)| (*bytes, paths.len())) {
+            least.0 += bytes;
+            least.1.push(path);
+        }
+    }
+    Ok(shares.into_iter().map(|(_, paths)| paths).filter(|paths| !paths.is_empty()).collect())
+}
+
+fn bytes_below(path: &Path) -> u64 {
+    use crate::files::walk::{Found, Walk};
+    Walk::below(path)
+        .filter_map(|found| match found {
+            Found::File { source, .. } => std::fs::metadata(source).ok(),
+            _ => None,
+        })
+        .map(|metadata| metadata.len())
+        .sum()
+}
+
+/// Bytes with an optional K, M or G (of 1024).
+fn size(text: &str) -> Result<u64, String> {
+    let (digits, shift) = match text.as_bytes().last() {
+        Some(b'k' | b'K') => (&text[..text.len() - 1], 10),
+        Some(b'm' | b'M') => (&text[..text.len() - 1], 20),
+        Some(b'g' | b'G') => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    digits
+        .parse::<u64>()
+        .ok()
+        .and_then(|number| number.checked_mul(1 << shift))
+        .filter(|&bytes| bytes <= 1 << 40)
+        .ok_or_else(|| "write bytes, as 268435456, 256M or 1G, at most 1024G".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!(size("256M"), Ok(256 << 20));
+        assert_eq!(size("17"), Ok(17));
+        for bad in ["", "M", "1T", "-1", "99999G"] {
+            assert!(size(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_directory_is_dealt_out_by_bytes() {
+        let root = tempfile::tempdir().unwrap();
+        for (name, bytes) in [("a", 100), ("b", 60), ("c", 50), ("d", 1)] {
+            std::fs::write(root.path().join(name), vec![0; bytes]).unwrap();
+        }
+        std::os::unix::fs::symlink("a", root.path().join("link")).unwrap();
+        let shares = shares_of(root.path(), 2).unwrap();
+        let names: Vec<Vec<_>> = shares
+            .iter()
+            .map(|share| share.iter().filter_map(|path| path.file_name()?.to_str()).collect())
+            .collect();
+        assert_eq!(names, [vec!["a", "d"], vec!["b", "c"]]);
+        assert_eq!(shares_of(root.path(), 9).unwrap().len(), 4);
+    }
+}

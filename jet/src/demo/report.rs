@@ -1,0 +1,153 @@
+//! What a run over one fabric showed.
+
+use super::verify::Differences;
+use crate::commands::status::number;
+use crate::commands::text;
+use crate::files::spans::{Quantiles, Spans};
+use serde::Serialize;
+use serde_json::Value;
+
+/// One column of the demo's table.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(super) struct Row {
+    pub fabric: String,
+    pub senders: u64,
+    pub files: u64,
+    pub bytes: u64,
+    pub messages: u64,
+    pub seconds: f64,
+    pub bytes_per_s: f64,
+    pub latency_ns: Quantiles,
+    pub post_nic_ns: Quantiles,
+    pub pool_bytes: u64,
+    pub pool_high_water_bytes: u64,
+    pub pool_whole: bool,
+    pub reads_high_water: u64,
+    pub refused: u64,
+    pub retried: u64,
+    pub redelivered: u64,
+    pub bytes_direct: u64,
+    pub bytes_buffered: u64,
+    pub engine: String,
+    pub mismatches: u64,
+    pub mismatches_named: Vec<String>,
+}
+
+impl Row {
+    /// From what the processes printed, the daemon's last status with everything delivered, and how many files were
+    /// compared.
+    #[allow(clippy::cast_precision_loss)] // a figure of four digits
+    pub(super) fn new(
+        fabric: &str,
+        seconds: f64,
+        senders: &[Value],
+        received: &Value,
+        status: &Value,
+        (files, differences): (u64, Differences),
+    ) -> Self {
+        let mut latency = Spans::default();
+        let sum = |pointer: &str| senders.iter().map(|sender| number(sender, pointer)).sum();
+        for sender in senders {
+            let counts = sender.get("latency_counts").cloned().unwrap_or_default();
+            latency.add_counts(&serde_json::from_value::<Vec<_>>(counts).unwrap_or_default());
+        }
+        let post_nic = |name: &str| number(status, &format!("/sessions/0/post_nic_ns/{name}"));
+        let slab_bytes = number(status, "/pool/slab_bytes");
+        let bytes: u64 = sum("/bytes");
+        Self {
+            fabric: fabric.to_owned(),
+            senders: senders.len() as u64,
+            files,
+            bytes,
+            messages: sum("/messages"),
+            seconds,
+            bytes_per_s: bytes as f64 / seconds.max(1e-9),
+            latency_ns: latency.quantiles(),
+            post_nic_ns: Quantiles {
+                p50: post_nic("p50"),
+                p99: post_nic("p99"),
+                p999: post_nic("p999"),
+                max: post_nic("max"),
+            },
+            pool_bytes: number(status, "/pool/slabs") * slab_bytes,
+            pool_high_water_bytes: number(status, "/pool/high_water") * slab_bytes,
+            pool_whole: crate::commands::status::is_whole(status),
+            reads_high_water: number(status, "/reads/high_water"),
+            refused: sum("/refused"),
+            retried: sum("/retried"),
+            redelivered: number(status, "/messages/redelivered"),
+            bytes_direct: number(received, "/bytes_direct"),
+            bytes_buffered: number(received, "/bytes_buffered"),
+            engine: received.get("engine").and_then(Value::as_str).unwrap_or("?").to_owned(),
+            mismatches: differences.count,
+            mismatches_named: differences.named,
+        }
+    }
+
+    pub(super) fn is_good(&self) -> bool {
+        self.mismatches == 0 && self.pool_whole
+    }
+}
+
+/// The table: a line a figure, a column a fabric.
+pub(super) fn table(rows: &[Row]) -> String {
+    type Figure = (&'static str, fn(&Row) -> String);
+    let figures: [Figure; 16] = [
+        ("files, each checked by hash", |row| row.files.to_string()),
+        ("files or names that differ", |row| row.mismatches.to_string()),
+        ("bytes", |row| text::bytes(row.bytes)),
+        ("messages", |row| row.messages.to_string()),
+        ("throughput", |row| text::rate(row.bytes_per_s)),
+        ("time", |row| format!("{:.2} s", row.seconds)),
+        ("latency p50 / p99 / p99.9", |row| quantiles(row.latency_ns)),
+        ("post-NIC p50 / p99 / p99.9", |row| quantiles(row.post_nic_ns)),
+        ("pool high water", |row| {
+            format!("{} of {}", text::bytes(row.pool_high_water_bytes), text::bytes(row.pool_bytes))
+        }),
+        ("pool whole at the end", |row| if row.pool_whole { "yes" } else { "no" }.to_owned()),
+        ("READs at once, at most", |row| row.reads_high_water.to_string()),
+        ("refused / retried", |row| format!("{} / {}", row.refused, row.retried)),
+        ("redelivered", |row| row.redelivered.to_string()),
+        ("written with", |row| row.engine.clone()),
+        ("  O_DIRECT from the slabs", |row| text::bytes(row.bytes_direct)),
+        ("  through the page cache", |row| text::bytes(row.bytes_buffered)),
+    ];
+    let lines: Vec<Vec<String>> = figures
+        .iter()
+        .map(|(name, figure)| std::iter::once((*name).to_owned()).chain(rows.iter().map(figure)).collect())
+        .collect();
+    let head: Vec<&str> = std::iter::once("").chain(rows.iter().map(|row| row.fabric.as_str())).collect();
+    text::table(&head, &lines)
+}
+
+fn quantiles(spans: Quantiles) -> String {
+    [spans.p50, spans.p99, spans.p999].map(text::span_ns).join(" / ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn senders_are_put_together() {
+        let sender = |span_ns: u64| {
+            serde_json::json!({"files": 2, "bytes": 10, "messages": 3, "refused": 1, "retried": 0,
+                               "latency_counts": [[span_ns, 3]]})
+        };
+        let status = serde_json::json!({"pool": {"slabs": 3, "slab_bytes": 4096, "high_water": 2, "whole": true},
+            "sessions": [{"post_nic_ns": {"p50": 7}}], "reads": {"high_water": 9}});
+        let received = serde_json::json!({"bytes_direct": 12, "bytes_buffered": 8, "engine": "io_uring"});
+        let row = Row::new(
+            "shm",
+            2.0,
+            &[sender(1000), sender(9000)],
+            &received,
+            &status,
+            (4, Differences::default()),
+        );
+        assert_eq!((row.files, row.bytes, row.refused, row.reads_high_water), (4, 20, 2, 9));
+        assert_eq!((row.pool_high_water_bytes, row.post_nic_ns.p50), (8192, 7));
+        assert!(row.latency_ns.p50 < 1100 && row.latency_ns.p99 > 8900, "{:?}", row.latency_ns);
+        assert!(row.is_good() && table(&[row]).contains("io_uring"));
+    }
+}

@@ -1,0 +1,330 @@
+//! One run of the demo over one fabric.
+
+use super::children::Process;
+use super::report::Row;
+use super::verify::{Differences, Manifest};
+use crate::commands::status::{ask, is_whole, number};
+use crate::commands::{Signals, text, wait_readable};
+use jet_client::registration::{ControlConnection, ControlRequest};
+use serde_json::Value;
+use std::ffi::OsStr;
+use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+const APP: &str = "demo";
+/// How long a process may take to be ready, or to end when asked.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How long nothing may arrive before the run counts as hanging.
+const STALL: Duration = Duration::from_secs(60);
+const TICK: Duration = Duration::from_millis(100);
+const BACKOFF_FIRST: Duration = Duration::from_millis(2);
+const BACKOFF_MAX: Duration = Duration::from_millis(100);
+
+/// Why there is no result.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DemoError {
+    /// The work directory.
+    #[error("cannot work in {}: {source}; name a directory with room for twice the bytes with --work-dir",
+            path.display())]
+    Work {
+        /// The directory.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The directory that was given.
+    #[error("cannot read {}: {source}", path.display())]
+    Dir {
+        /// The directory.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Nothing in it.
+    #[error("{} has no files or directories to send", path.display())]
+    Empty {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// A process ended that was not to.
+    #[error("the {name} ended ({status}); it said:\n{words}")]
+    Ended {
+        /// Which.
+        name: String,
+        /// How.
+        status: String,
+        /// The end of its log.
+        words: String,
+    },
+    /// A process does not do what it is to do.
+    #[error("{what} within {patience:?}; it said:\n{words}")]
+    Late {
+        /// What was waited for.
+        what: String,
+        /// How long.
+        patience: Duration,
+        /// The end of its log.
+        words: String,
+    },
+    /// SIGINT or SIGTERM.
+    #[error("interrupted; everything that was started is ended and removed")]
+    Interrupted,
+    /// The system.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+/// What a run needs.
+pub(super) struct Run<'a> {
+    pub work: &'a Path,
+    pub fabric: &'static str,
+    pub shares: &'a [Vec<PathBuf>],
+    pub signals: &'a Signals,
+    pub quiet: bool,
+    pub keep: bool,
+}
+
+impl Run<'_> {
+    /// Starts everything, sends everything, ends everything, compares everything.
+    pub(super) fn perform(&self) -> Result<Row, DemoError> {
+        let control = self.work.join(format!("{}.ctl", self.fabric));
+        let out = self.work.join(format!("received-{}", self.fabric));
+        let listen = match self.fabric {
+            "shm" => format!("shm:{}", self.work.join("nic.sock").display()),
+            _ => "tcp:127.0.0.1:0".to_owned(),
+        };
+        let os = OsStr::new;
+        let mut daemon = Process::start(
+            self.work,
+            &format!("{}-daemon", self.fabric),
+            &[os("daemon"), os("--listen"), os(&listen), os("--control-socket"), control.as_os_str()],
+        )?;
+        let status = self.until("the daemon was not ready", &mut [&mut daemon], || {
+            ask(&control).ok().filter(|status| address(status).is_some())
+        })?;
+        let to = address(&status).unwrap_or(listen);
+        let mut receiver = Process::start(
+            self.work,
+            &format!("{}-receiver", self.fabric),
+            &[
+                os("recv"),
+                os("--app"),
+                os(APP),
+                os("--out"),
+                out.as_os_str(),
+                os("--control-socket"),
+                control.as_os_str(),
+                os("--json"),
+            ],
+        )?;
+        self.until("the receiver did not register", &mut [&mut receiver, &mut daemon], || {
+            ask(&control).ok().filter(|status| status.pointer("/sessions/0").is_some())
+        })?;
+        let began = Instant::now();
+        let mut senders = Vec::new();
+        for (number, share) in self.shares.iter().enumerate() {
+            let mut arguments =
+                vec![os("send"), os("--to"), os(&to), os("--app"), os(APP), os("--json"), os("--")];
+            arguments.extend(share.iter().map(|path| path.as_os_str()));
+            senders.push(Process::start(self.work, &format!("{}-sender-{number}", self.fabric), &arguments)?);
+        }
+        self.watch(&control, began, &mut senders, &mut receiver, &mut daemon)?;
+        let seconds = began.elapsed().as_secs_f64();
+        let status = self.whole(&control)?;
+        self.end(&mut receiver, Process::terminate)?;
+        self.end(&mut daemon, |_| drain(&control))?;
+        let (files, differences) = self.compare(&out)?;
+        let sent = senders.iter().map(Process::printed).collect::<io::Result<Vec<_>>>()?;
+        let checked = (files, differences);
+        let row = Row::new(self.fabric, seconds, &sent, &receiver.printed()?, &status, checked);
+        for sender in &senders {
+            let words = sender.last_words();
+            if !words.is_empty() {
+                eprintln!("jet: the {} said:\n{words}", sender.name);
+            }
+        }
+        if !self.keep {
+            std::fs::remove_dir_all(&out)?;
+        }
+        Ok(row)
+    }
+
+    fn compare(&self, out: &Path) -> Result<(u64, Differences), DemoError> {
+        self.line(format_args!("{}: comparing every file", self.fabric));
+        let mut sent = Manifest::default();
+        for share in self.shares {
+            sent.add(Manifest::of(share)?);
+        }
+        let differences = sent.compare(&Manifest::below(out)?);
+        self.clear_line();
+        Ok((sent.files(), differences))
+    }
+
+    /// Shows the progress until all senders have ended.
+    fn watch(
+        &self,
+        control: &Path,
+        began: Instant,
+        senders: &mut [Process],
+        receiver: &mut Process,
+        daemon: &mut Process,
+    ) -> Result<(), DemoError> {
+        let (mut before, mut moved) = (0, Instant::now());
+        loop {
+            let mut running = 0;
+            for sender in &mut *senders {
+                running += usize::from(sender.ended()?.is_none());
+            }
+            if running == 0 {
+                self.clear_line();
+                return Ok(());
+            }
+            // Those that ended stay readable.
+            let mut fds = vec![self.signals.as_fd(), receiver.as_fd(), daemon.as_fd()];
+            fds.extend(senders.iter().filter(|sender| sender.is_running()).map(Process::as_fd));
+            let _ = wait_readable(&fds, Some(TICK))?;
+            self.look_at(&mut [receiver, daemon])?;
+            let Ok(status) = ask(control) else { continue };
+            let (delivered, consumed) =
+                (number(&status, "/messages/delivered_bytes"), number(&status, "/ends/consumed"));
+            if delivered + consumed != before {
+                before = delivered + consumed;
+                moved = Instant::now();
+            } else if moved.elapsed() > STALL {
+                return Err(DemoError::Late {
+                    what: "nothing arrived any more".to_owned(),
+                    patience: STALL,
+                    words: daemon.last_words(),
+                });
+            }
+            self.line(format_args!(
+                "{}: {} received in {:.1} s, {running} of {} senders at work",
+                self.fabric,
+                text::bytes(delivered),
+                began.elapsed().as_secs_f64(),
+                senders.len()
+            ));
+        }
+    }
+
+    /// The daemon's status once every slab is back, or when that takes too long.
+    fn whole(&self, control: &Path) -> Result<Value, DemoError> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut backoff = BACKOFF_FIRST;
+        loop {
+            let status = ask(control).map_err(io::Error::other)?;
+            if is_whole(&status) || Instant::now() >= deadline {
+                return Ok(status);
+            }
+            self.pause(&mut backoff)?;
+        }
+    }
+
+    /// Asks again and again until there is an answer, while the processes live.
+    fn until<T>(
+        &self,
+        what: &str,
+        processes: &mut [&mut Process],
+        mut look: impl FnMut() -> Option<T>,
+    ) -> Result<T, DemoError> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut backoff = BACKOFF_FIRST;
+        loop {
+            if let Some(found) = look() {
+                return Ok(found);
+            }
+            self.look_at(processes)?;
+            if Instant::now() >= deadline {
+                let words = processes.first().map(|process| process.last_words()).unwrap_or_default();
+                return Err(DemoError::Late { what: what.to_owned(), patience: PATIENCE, words });
+            }
+            self.pause(&mut backoff)?;
+        }
+    }
+
+    fn pause(&self, backoff: &mut Duration) -> Result<(), DemoError> {
+        if self.signals.wait(*backoff)? {
+            return Err(DemoError::Interrupted);
+        }
+        *backoff = (*backoff * 2).min(BACKOFF_MAX);
+        Ok(())
+    }
+
+    /// None of these is to end, and nobody is to interrupt.
+    fn look_at(&self, processes: &mut [&mut Process]) -> Result<(), DemoError> {
+        if self.signals.wait(Duration::ZERO)? {
+            return Err(DemoError::Interrupted);
+        }
+        for process in processes {
+            if let Some(status) = process.ended()? {
+                return Err(DemoError::Ended {
+                    name: process.name.clone(),
+                    status: status.to_string(),
+                    words: process.last_words(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks a process to end and waits for it.
+    fn end(&self, process: &mut Process, ask: impl FnOnce(&Process)) -> Result<(), DemoError> {
+        ask(process);
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = process.ended()? {
+                return if status.success() {
+                    Ok(())
+                } else {
+                    Err(DemoError::Ended {
+                        name: process.name.clone(),
+                        status: status.to_string(),
+                        words: process.last_words(),
+                    })
+                };
+            }
+            if self.signals.wait(Duration::ZERO)? {
+                return Err(DemoError::Interrupted);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(DemoError::Late {
+                    what: format!("the {} did not end", process.name),
+                    patience: PATIENCE,
+                    words: process.last_words(),
+                });
+            }
+            let _ = wait_readable(&[process.as_fd(), self.signals.as_fd()], Some(left))?;
+        }
+    }
+
+    fn line(&self, what: std::fmt::Arguments<'_>) {
+        if !self.quiet {
+            // Over and over on a terminal; anywhere else the lines would only pile up.
+            if io::stderr().is_terminal() {
+                eprint!("\r\x1b[K{what}");
+                let _ = io::stderr().flush();
+            }
+        }
+    }
+
+    fn clear_line(&self) {
+        if !self.quiet && io::stderr().is_terminal() {
+            eprint!("\r\x1b[K");
+        }
+    }
+}
+
+fn address(status: &Value) -> Option<String> {
+    status.pointer("/listen/0").and_then(Value::as_str).map(str::to_owned)
+}
+
+/// A daemon that does not hear it is ended by the caller's patience.
+fn drain(control: &Path) {
+    const DEADLINE_MS: u64 = 5000;
+    if let Ok(mut connection) = ControlConnection::connect(control) {
+        let _ = connection.request(&ControlRequest::Drain { deadline_ms: DEADLINE_MS });
+    }
+}

@@ -1,0 +1,143 @@
+//! The demo's own tree: the same bytes in every run, made quickly.
+//!
+//! The mix is that of a real one: many small files, some around the sizes where something changes (a slab, a fragment,
+//! a piece), a few large ones, deep directories, empty ones, and names that are no text.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+const BLOCK_BYTES: usize = 1 << 20;
+const PAGE_BYTES: usize = 4096;
+/// Sizes around which something changes.
+const EDGES: [u64; 14] = [
+    0,
+    1,
+    63,
+    4095,
+    4096,
+    4097,
+    64 << 10,
+    (256 << 10) - 1,
+    256 << 10,
+    (256 << 10) + 1,
+    1_000_003,
+    3 << 20,
+    8 << 20,
+    (8 << 20) + 1,
+];
+/// Files of at most a slab.
+const SMALL_FILES: u64 = 300;
+/// What the rest is made of, over and over.
+const BULK: [u64; 5] = [64 << 10, 256 << 10, (1 << 20) + 17, 4 << 20, 12 << 20];
+
+/// Makes a tree of about so many bytes (the odd files alone are 22 MiB and are always there).
+pub(super) fn make(root: &Path, seed: u64, bytes: u64) -> io::Result<()> {
+    let mut maker = Maker::new(seed);
+    for (number, size) in EDGES.iter().enumerate() {
+        maker.file(&root.join("edges").join(format!("{number:02}-{size}")), *size)?;
+    }
+    for number in 0..SMALL_FILES {
+        let size = maker.random() % 4097;
+        maker.file(&root.join(format!("small/{:02}/{number:04}", number % 16)), size)?;
+    }
+    let deep = (0..30).fold(root.join("deep"), |path, level| path.join(format!("level-{level:02}")));
+    maker.file(&deep.join("one byte at the bottom"), 1)?;
+    maker.file(&deep.join("several pieces"), (9 << 20) + 5)?;
+    fs::create_dir_all(root.join("empty/of/everything"))?;
+    let odd = root.join("odd names");
+    for name in
+        [&b"with space"[..], b"new\nline", b"\xff\xfe no text", b"-rf", b"...", "\u{fc}ml\u{e4}ut".as_bytes()]
+    {
+        maker.file(&odd.join(OsStr::from_bytes(name)), 100)?;
+    }
+    // Longer than a small message's header has room for, and nothing in it.
+    maker.file(&odd.join("x".repeat(200)), 0)?;
+    for (name, mode) in [("read only", 0o444), ("program", 0o755), ("private", 0o600)] {
+        let path = root.join("modes").join(name);
+        maker.file(&path, 5000)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode))?;
+    }
+    let sizes = BULK.iter().cycle();
+    for (number, size) in sizes.enumerate() {
+        if maker.made >= bytes {
+            break;
+        }
+        maker.file(&root.join(format!("bulk/{:02}/{number:05}", number % 8)), *size)?;
+    }
+    Ok(())
+}
+
+struct Maker {
+    block: Vec<u8>,
+    state: u64,
+    files: u64,
+    made: u64,
+}
+
+impl Maker {
+    fn new(seed: u64) -> Self {
+        let mut maker = Self { block: vec![0; BLOCK_BYTES], state: seed, files: seed << 32, made: 0 };
+        for at in (0..BLOCK_BYTES).step_by(8) {
+            let word = maker.random().to_le_bytes();
+            maker.block[at..at + 8].copy_from_slice(&word);
+        }
+        maker
+    }
+
+    /// splitmix64.
+    fn random(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.state;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A file no page of which is like another's, so that a page in the wrong place is seen.
+    fn file(&mut self, path: &Path, bytes: u64) -> io::Result<()> {
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        self.files += 1;
+        self.made += bytes;
+        let mut file = File::create_new(path)?;
+        let (mut left, mut page) = (bytes, 0u64);
+        while left > 0 {
+            for at in (0..BLOCK_BYTES).step_by(PAGE_BYTES) {
+                self.block[at..at + 8].copy_from_slice(&self.files.to_le_bytes());
+                self.block[at + 8..at + 16].copy_from_slice(&page.to_le_bytes());
+                page += 1;
+            }
+            let now = usize::try_from(left).map_or(BLOCK_BYTES, |left| left.min(BLOCK_BYTES));
+            file.write_all(&self.block[..now])?;
+            left -= now as u64;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::demo::verify::Manifest;
+
+    #[test]
+    fn two_runs_make_the_same_and_two_seeds_do_not() {
+        let root = tempfile::tempdir().unwrap();
+        let manifests: Vec<_> = [("a", 1), ("b", 1), ("c", 2)]
+            .into_iter()
+            .map(|(name, seed)| {
+                let root = root.path().join(name);
+                make(&root, seed, 0).unwrap();
+                Manifest::below(&root).unwrap()
+            })
+            .collect();
+        assert_eq!(manifests[0].compare(&manifests[1]).count, 0);
+        assert!(manifests[0].files() > 300);
+        assert!(manifests[0].compare(&manifests[2]).count > 100);
+    }
+}

@@ -1,0 +1,142 @@
+//! Whether what arrived is what was sent: every file by its BLAKE3 hash, every name, every permission bit.
+
+use crate::files::path::printable;
+use crate::files::walk::{Found, Walk};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Differences that are named.
+const NAMED_MAX: usize = 10;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Entry {
+    Directory { mode: u32 },
+    File { mode: u32, bytes: u64, hash: blake3::Hash },
+}
+
+/// What a tree holds.
+#[derive(Debug, Default)]
+pub(super) struct Manifest {
+    entries: BTreeMap<Vec<u8>, Entry>,
+}
+
+/// How two trees differ.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Differences {
+    /// How many names.
+    pub count: u64,
+    /// The first of them, in words.
+    pub named: Vec<String>,
+}
+
+impl Manifest {
+    /// Of what `jet send` would send of these paths.
+    pub(super) fn of(paths: &[PathBuf]) -> io::Result<Self> {
+        Self::of_walk(Walk::new(paths).map_err(io::Error::other)?)
+    }
+
+    /// Of what lies in a directory.
+    pub(super) fn below(directory: &Path) -> io::Result<Self> {
+        Self::of_walk(Walk::below(directory))
+    }
+
+    fn of_walk(walk: Walk) -> io::Result<Self> {
+        let mut manifest = Self::default();
+        for found in walk {
+            let (path, entry) = match found {
+                Found::File { source, path } => {
+                    let mut file = File::open(&source)?;
+                    let metadata = file.metadata()?;
+                    let mut hasher = blake3::Hasher::new();
+                    io::copy(&mut file, &mut hasher)?;
+                    let hash = hasher.finalize();
+                    (path, Entry::File { mode: metadata.mode() & 0o777, bytes: metadata.len(), hash })
+                }
+                Found::Directory { source, path } => {
+                    (path, Entry::Directory { mode: std::fs::metadata(source)?.mode() & 0o777 })
+                }
+                Found::Skipped { .. } => continue,
+                Found::Failed { source, error } => {
+                    return Err(io::Error::other(format!("{}: {error}", source.display())));
+                }
+            };
+            manifest.entries.insert(path, entry);
+        }
+        Ok(manifest)
+    }
+
+    /// What another holds, too.
+    pub(super) fn add(&mut self, other: Self) {
+        self.entries.extend(other.entries);
+    }
+
+    /// How many files.
+    pub(super) fn files(&self) -> u64 {
+        self.entries.values().filter(|entry| matches!(entry, Entry::File { .. })).count() as u64
+    }
+
+    /// What is not the same in what arrived.
+    pub(super) fn compare(&self, arrived: &Self) -> Differences {
+        let mut differences = Differences::default();
+        let mut differ = |path: &[u8], what: &str| {
+            differences.count += 1;
+            if differences.named.len() < NAMED_MAX {
+                differences.named.push(format!("{}: {what}", printable(path)));
+            }
+        };
+        for (path, entry) in &self.entries {
+            match (entry, arrived.entries.get(path)) {
+                (_, None) => differ(path, "did not arrive"),
+                (entry, Some(other)) if entry == other => {}
+                (Entry::File { hash, .. }, Some(Entry::File { hash: other, .. })) if hash != other => {
+                    differ(path, "has other bytes");
+                }
+                _ => differ(path, "has other permissions, or is another kind of file"),
+            }
+        }
+        for path in arrived.entries.keys().filter(|path| !self.entries.contains_key(*path)) {
+            differ(path, "was never sent");
+        }
+        differences
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn every_kind_of_difference_is_seen() {
+        let root = tempfile::tempdir().unwrap();
+        let (sent, arrived) = (root.path().join("sent"), root.path().join("arrived"));
+        for side in [&sent, &arrived] {
+            fs::create_dir_all(side.join("d")).unwrap();
+            for name in ["same", "bytes", "mode", "d/lost"] {
+                fs::write(side.join(name), name).unwrap();
+            }
+        }
+        let whole = Manifest::below(&sent).unwrap();
+        assert_eq!(whole.compare(&Manifest::below(&arrived).unwrap()), Differences::default());
+        fs::write(arrived.join("bytes"), "BYTES").unwrap();
+        fs::set_permissions(arrived.join("mode"), fs::Permissions::from_mode(0o711)).unwrap();
+        fs::remove_file(arrived.join("d/lost")).unwrap();
+        fs::write(arrived.join("extra"), "").unwrap();
+        let differences = whole.compare(&Manifest::below(&arrived).unwrap());
+        assert_eq!(differences.count, 4, "{differences:?}");
+    }
+
+    #[test]
+    fn names_are_those_that_a_sender_uses() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir_all(root.path().join("top")).unwrap();
+        fs::write(root.path().join("top/file"), "x").unwrap();
+        let sent = Manifest::of(&[root.path().join("top")]).unwrap();
+        assert_eq!(sent.compare(&Manifest::below(root.path()).unwrap()).count, 0);
+        assert_eq!(sent.files(), 1);
+    }
+}

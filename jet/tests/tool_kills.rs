@@ -1,0 +1,122 @@
+//! Each kind of process killed in the middle: everything arrives, nothing is lost.
+//!
+//! A receiver that is stopped (SIGSTOP) while messages reach it makes "in the middle" certain: it holds slabs, and its
+//! senders wait.
+
+mod tool_support;
+
+use rustix::process::Signal;
+use std::fs;
+use tool_support::{Host, assert_same, large_tree, odd_tree};
+
+const FILES: u64 = 16;
+const FILE_BYTES: usize = 3 << 20;
+const PIECES: &[&str] = &["--piece-bytes", "1048576"];
+
+fn trees(host: &Host) -> std::path::PathBuf {
+    let tree = host.path("tree");
+    large_tree(&tree.join("large"), FILES, FILE_BYTES);
+    odd_tree(&tree.join("odd"));
+    tree
+}
+
+#[test]
+fn a_receiver_killed_with_slabs_in_its_hands_is_followed_by_another() {
+    for fabric in ["shm", "tcp"] {
+        let host = Host::new(fabric);
+        let (tree, out) = (trees(&host), host.path("out"));
+        let _daemon = host.daemon();
+        let mut first = host.recv(&out, &[]);
+        first.signal(Signal::STOP);
+        let send = host.send(&[&tree], PIECES);
+        host.wait_held();
+        first.kill();
+        // The second one is killed wherever it is by then.
+        let mut second = host.recv(&out, &[]);
+        tool_support::until("some bytes to be written", || {
+            let files = fs::read_dir(out.join("tree/large")).ok()?.count();
+            (files > 2).then_some(())
+        });
+        second.kill();
+        let third = host.recv(&out, &[]);
+        let sent = send.succeed();
+        assert!(sent["retried"].as_u64() > Some(0), "{sent}");
+        assert_same(&tree, &out.join("tree"));
+        host.wait_whole();
+        third.stop();
+    }
+}
+
+#[test]
+fn a_sender_killed_in_the_middle_costs_nobody_else_and_is_run_again() {
+    for fabric in ["shm", "tcp"] {
+        let host = Host::new(fabric);
+        let (tree, other, out) = (trees(&host), host.path("other"), host.path("out"));
+        large_tree(&other, 3, 2_000_000);
+        let _daemon = host.daemon();
+        let recv = host.recv(&out, &[]);
+        recv.signal(Signal::STOP);
+        let mut killed = host.send(&[&tree], PIECES);
+        let others = host.send(&[&other], PIECES);
+        host.wait_held();
+        killed.kill();
+        recv.signal(Signal::CONT);
+        others.succeed();
+        assert_same(&other, &out.join("other"));
+        host.wait_whole();
+        host.send(&[&tree], PIECES).succeed();
+        host.wait_whole();
+        recv.stop();
+        // What the killed one left are parts, and they can be swept.
+        host.recv(&out, &["--sweep"]).stop();
+        assert_same(&tree, &out.join("tree"));
+    }
+}
+
+#[test]
+fn a_daemon_killed_under_load_is_followed_by_another_and_what_comes_again_is_marked() {
+    for fabric in ["shm", "tcp"] {
+        let host = Host::new(fabric);
+        let (tree, out) = (trees(&host), host.path("out"));
+        let mut daemon = host.daemon();
+        let recv = host.recv(&out, &[]);
+        recv.signal(Signal::STOP);
+        let send = host.send(&[&tree], PIECES);
+        host.wait_held();
+        daemon.kill();
+        let _next = host.daemon();
+        recv.signal(Signal::CONT);
+        let sent = send.succeed();
+        assert!(sent["redelivered"].as_u64() > Some(0), "{sent}");
+        assert_same(&tree, &out.join("tree"));
+        host.wait_whole();
+        let status = host.status().unwrap();
+        assert!(status["messages"]["redelivered"].as_u64() > Some(0), "{status}");
+        let received = recv.stop();
+        assert_eq!(received["sessions"], 2, "{received}");
+        assert!(received["redelivered"].as_u64() > Some(0), "{received}");
+    }
+}
+
+#[test]
+fn an_interrupted_sender_leaves_no_parts() {
+    let host = Host::new("shm");
+    let (tree, out) = (host.path("tree"), host.path("out"));
+    large_tree(&tree, FILES, FILE_BYTES);
+    let _daemon = host.daemon();
+    let recv = host.recv(&out, &[]);
+    recv.signal(Signal::STOP);
+    let mut send = host.send(&[&tree], PIECES);
+    host.wait_held();
+    send.signal(Signal::INT);
+    // Until it has noticed nothing can be consumed.
+    tool_support::until("the sender to give up", || send.said().contains("giving up").then_some(()));
+    recv.signal(Signal::CONT);
+    assert_eq!(send.wait().code(), Some(1));
+    host.wait_whole();
+    recv.stop();
+    let left: Vec<_> = fs::read_dir(out.join("tree"))
+        .map(|entries| entries.map(|entry| entry.unwrap().file_name()).collect())
+        .unwrap_or_default();
+    assert!(left.iter().all(|name| !name.as_encoded_bytes().starts_with(b".jet-part-")), "{left:?}");
+}

@@ -1,0 +1,118 @@
+//! What a sender of bad will, or of another make, can send to `jet recv`: nothing gets outside, everything is answered.
+
+mod tool_support;
+
+use jet::files::header::{FileHeader, Kind, PathField, TAG};
+use jet::files::path::RelativePath;
+use jet::files::reject;
+use jet_client::send::{AckStatus, Sender, SenderOptions};
+use std::fs;
+use tool_support::{Host, PATIENCE};
+
+/// A header with any path bytes.
+fn header(kind: u8, path: &[u8], file_bytes: u64, offset: u64) -> Vec<u8> {
+    let mut bytes = vec![1, kind, 0xa4, 0x01];
+    bytes.extend(u16::try_from(path.len()).unwrap().to_le_bytes());
+    bytes.extend([0, 0]);
+    bytes.extend(5u64.to_le_bytes());
+    bytes.extend(file_bytes.to_le_bytes());
+    bytes.extend(offset.to_le_bytes());
+    bytes.extend(path);
+    bytes
+}
+
+fn end(sender: &mut Sender, tag: u64, header: &[u8], payload: &[u8]) -> AckStatus {
+    let ticket = sender.send_small(tag, header, payload).unwrap();
+    let completion = sender.wait(Some(PATIENCE)).unwrap().expect("an end");
+    assert_eq!(completion.ticket, ticket);
+    completion.status
+}
+
+#[test]
+fn a_hand_written_sender_gets_nothing_outside_and_an_answer_to_everything() {
+    let host = Host::new("shm");
+    let out = host.path("out");
+    let _daemon = host.daemon();
+    let recv = host.recv(&out, &[]);
+    std::os::unix::fs::symlink(host.dir.path(), out.join("link")).unwrap();
+    let before = fs::read_dir(host.dir.path()).unwrap().count();
+    let mut sender = Sender::connect(SenderOptions::new(host.address().parse().unwrap(), "store")).unwrap();
+    let absolute = host.path("absolute").into_os_string().into_encoded_bytes();
+    let refused = AckStatus::Rejected(reject::PATH_REFUSED.get());
+    for path in [
+        &b"../outside"[..],
+        b"a/../../outside",
+        b"..",
+        b"a//b",
+        b"./a",
+        b".jet-part-1",
+        &absolute[..64.min(absolute.len())],
+    ] {
+        for kind in [1, 2, 4, 5] {
+            let payload: &[u8] = if kind == 2 { b"xyz" } else { b"" };
+            let status = end(&mut sender, TAG, &header(kind, path, 3, 0), payload);
+            assert_eq!(status, refused, "kind {kind} {path:?}");
+        }
+        assert_eq!(end(&mut sender, TAG, &header(3, b"", 0, 0), path), refused, "path message {path:?}");
+    }
+    // Through a link that lies below.
+    for (kind, path) in [(1u8, &b"link/made"[..]), (2, b"link/file"), (2, b"link/deep/file")] {
+        let payload: &[u8] = if kind == 2 { b"xyz" } else { b"" };
+        match end(&mut sender, TAG, &header(kind, path, 3, 0), payload) {
+            AckStatus::Rejected(code) => {
+                let text = reject::explain(code);
+                assert!(text.contains("ELOOP") || text.contains("ENOTDIR"), "{text}");
+            }
+            other => panic!("{path:?}: {other:?}"),
+        }
+    }
+    let bad = AckStatus::Rejected(reject::HEADER_REFUSED.get());
+    let good = header(2, b"file", 3, 0);
+    assert_eq!(end(&mut sender, 1, &good, b"xyz"), bad, "another tag");
+    assert_eq!(end(&mut sender, TAG, &[], b"xyz"), bad, "no header");
+    assert_eq!(end(&mut sender, TAG, &good[..20], b"xyz"), bad, "half a header");
+    assert_eq!(end(&mut sender, TAG, &header(2, b"file", 2, 0), b"xyz"), bad, "beyond the file");
+    assert_eq!(end(&mut sender, TAG, &header(2, b"file", 9, u64::MAX), b"xyz"), bad, "an offset that wraps");
+    assert_eq!(end(&mut sender, TAG, &header(9, b"file", 3, 0), b"xyz"), bad, "an unknown kind");
+    assert_eq!(end(&mut sender, TAG, &header(1, b"dir", 0, 0), b"xyz"), bad, "a directory with bytes");
+    let unknown = AckStatus::Rejected(reject::PATH_UNKNOWN.get());
+    assert_eq!(end(&mut sender, TAG, &header(2, b"", 3, 0), b"xyz"), unknown);
+    let incomplete = AckStatus::Rejected(reject::INCOMPLETE.get());
+    assert_eq!(end(&mut sender, TAG, &header(4, b"never", 3, 0), b""), incomplete);
+    // And after all that it still takes what is good.
+    let path = PathField::Here(RelativePath::new(b"file").unwrap());
+    let encoded =
+        FileHeader { kind: Kind::Piece, mode: 0o640, file_id: 6, file_bytes: 3, offset: 0, path }.encode();
+    assert_eq!(end(&mut sender, TAG, encoded.as_ref(), b"xyz"), AckStatus::Consumed);
+    assert_eq!(fs::read(out.join("file")).unwrap(), b"xyz");
+    assert_eq!(fs::read_dir(host.dir.path()).unwrap().count(), before, "something was made outside");
+    drop(sender);
+    host.wait_whole();
+    recv.stop();
+}
+
+#[test]
+fn an_application_that_is_not_there_is_named() {
+    let host = Host::new("shm");
+    fs::write(host.path("file"), "x").unwrap();
+    let _daemon = host.daemon();
+    let mut send = host.send(&[&host.path("file")], &["--retry-for", "0.2"]);
+    assert_eq!(send.wait().code(), Some(1));
+    assert!(send.said().contains("no application of that name"), "{}", send.said());
+}
+
+#[test]
+fn a_daemon_that_is_not_there_is_named() {
+    let host = Host::new("shm");
+    fs::write(host.path("file"), "x").unwrap();
+    let mut send = host.send(&[&host.path("file")], &["--retry-for", "0.1"]);
+    assert_eq!(send.wait().code(), Some(1));
+    assert!(send.said().contains("jet daemon"), "{}", send.said());
+    let control = host.control();
+    for command in ["status", "drain"] {
+        let os = std::ffi::OsStr::new;
+        let mut asked = host.start(&[os(command), os("--control-socket"), control.as_os_str(), os("--json")]);
+        assert_eq!(asked.wait().code(), Some(1), "{command}");
+        assert!(asked.said().contains("is jetd running?"), "{}", asked.said());
+    }
+}

@@ -1,0 +1,153 @@
+//! Trees through daemon, receiver and sender as separate processes.
+
+mod tool_support;
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use tool_support::{Host, assert_same, odd_tree};
+
+fn round_trip(
+    fabric: &str,
+    recv_options: &[&str],
+    send_options: &[&str],
+) -> (serde_json::Value, serde_json::Value) {
+    let host = Host::new(fabric);
+    let (tree, out) = (host.path("tree"), host.path("out"));
+    odd_tree(&tree);
+    let _daemon = host.daemon();
+    let recv = host.recv(&out, recv_options);
+    let sent = host.send(&[&tree], send_options).succeed();
+    assert_eq!(sent["failed"], 0, "{sent}");
+    assert_eq!(sent["skipped"], 1, "{sent}");
+    assert_same(&tree, &out.join("tree"));
+    host.wait_whole();
+    let received = recv.stop();
+    assert_eq!(received["bytes"], sent["bytes"], "{received}");
+    assert_eq!(received["files"], sent["files"], "{received}");
+    assert_eq!(received["directories"], sent["directories"], "{received}");
+    assert_eq!(received["rejected"], 0, "{received}");
+    let all = received["bytes_direct"].as_u64().unwrap() + received["bytes_buffered"].as_u64().unwrap();
+    assert_eq!(received["bytes"], all, "{received}");
+    (sent, received)
+}
+
+#[test]
+fn an_odd_tree_arrives_over_shm() {
+    round_trip("shm", &[], &[]);
+}
+
+#[test]
+fn an_odd_tree_arrives_over_tcp() {
+    round_trip("tcp", &[], &["--crc"]);
+}
+
+#[test]
+fn small_pieces_and_one_at_a_time_make_the_same_tree() {
+    let (sent, _) = round_trip("shm", &["--depth", "2"], &["--piece-bytes", "65536", "--in-flight", "1"]);
+    assert!(sent["messages"].as_u64() > Some(300), "{sent}");
+}
+
+#[test]
+fn what_is_synced_is_the_same_tree() {
+    let (_, received) = round_trip("tcp", &["--fsync"], &["--piece-bytes", "1000000"]);
+    assert_eq!(received["fsync"], true);
+}
+
+#[test]
+fn without_io_uring_and_o_direct_it_is_the_same_tree() {
+    let (_, received) = round_trip("shm", &["--no-io-uring", "--no-direct"], &["--piece-bytes", "100000"]);
+    assert_eq!(received["engine"], "pwrite");
+    assert_eq!(received["bytes_direct"], 0);
+}
+
+/// As containers do it: io_uring_setup fails with EPERM.
+fn forbid_io_uring() -> std::io::Result<()> {
+    let io_uring_setup = u32::try_from(libc::SYS_io_uring_setup).expect("a system call's number");
+    let code = |parts: [u32; 3]| u16::try_from(parts[0] | parts[1] | parts[2]).expect("BPF codes are short");
+    let load = code([libc::BPF_LD, libc::BPF_W, libc::BPF_ABS]);
+    let jump = code([libc::BPF_JMP, libc::BPF_JEQ, libc::BPF_K]);
+    let ret = code([libc::BPF_RET, libc::BPF_K, 0]);
+    let refuse = libc::SECCOMP_RET_ERRNO | libc::EPERM.unsigned_abs();
+    let mut filter = [
+        libc::sock_filter { code: load, jt: 0, jf: 0, k: 0 },
+        libc::sock_filter { code: jump, jt: 0, jf: 1, k: io_uring_setup },
+        libc::sock_filter { code: ret, jt: 0, jf: 0, k: refuse },
+        libc::sock_filter { code: ret, jt: 0, jf: 0, k: libc::SECCOMP_RET_ALLOW },
+    ];
+    let program = libc::sock_fprog { len: 4, filter: filter.as_mut_ptr() };
+    // SAFETY: the program and its filter live through the call; both calls change this process alone.
+    let results = unsafe {
+        [
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),
+            libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program),
+        ]
+    };
+    if results == [0, 0] { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+}
+
+#[test]
+fn where_io_uring_is_forbidden_pwrite_takes_its_place_and_it_is_said() {
+    let host = Host::new("shm");
+    let (tree, out) = (host.path("tree"), host.path("out"));
+    odd_tree(&tree);
+    let _daemon = host.daemon();
+    let recv = host.recv_with(&out, &[], |command| {
+        // SAFETY: two system calls between fork and exec, no allocation.
+        unsafe { command.pre_exec(forbid_io_uring) };
+    });
+    host.send(&[&tree], &[]).succeed();
+    assert_same(&tree, &out.join("tree"));
+    assert!(recv.said().contains("no io_uring"), "{}", recv.said());
+    let received = recv.stop();
+    assert_eq!(received["engine"], "pwrite");
+    assert!(received["io_uring_refused"].is_string(), "{received}");
+}
+
+#[test]
+fn a_receiver_leaves_after_the_files_that_were_asked_for() {
+    let host = Host::new("shm");
+    let tree = host.path("tree");
+    fs::create_dir_all(&tree).unwrap();
+    for name in ["a", "b", "c"] {
+        fs::write(tree.join(name), name).unwrap();
+    }
+    let _daemon = host.daemon();
+    let recv = host.recv(&host.path("out"), &["--count", "3"]);
+    host.send(&[&tree.join("a"), &tree.join("b"), &tree.join("c")], &[]).succeed();
+    let received = recv.succeed();
+    assert_eq!((&received["files"], &received["ended"]), (&3.into(), &"count".into()));
+    assert_same(&tree, &host.path("out"));
+    let idle = host.recv_unwatched(&host.path("out"), &["--until-idle", "0.05"], |_| {}).succeed();
+    assert_eq!((&idle["files"], &idle["ended"]), (&0.into(), &"idle".into()));
+}
+
+#[test]
+fn files_that_cannot_be_sent_are_named_and_the_others_go_on() {
+    let host = Host::new("shm");
+    let tree = host.path("tree");
+    fs::create_dir_all(&tree).unwrap();
+    fs::write(tree.join("good"), "good").unwrap();
+    fs::write(tree.join(".jet-part-x"), "reserved").unwrap();
+    let _daemon = host.daemon();
+    let _recv = host.recv(&host.path("out"), &[]);
+    let mut send = host.send(&[&tree], &[]);
+    assert_eq!(send.wait().code(), Some(1));
+    let sent = send.printed();
+    assert_eq!((&sent["files"], &sent["failed"]), (&1.into(), &1.into()), "{sent}");
+    assert!(send.said().contains("rename the file"), "{}", send.said());
+    assert_eq!(fs::read(host.path("out/tree/good")).unwrap(), b"good");
+}
+
+#[test]
+fn the_demo_checks_itself_and_cleans_up() {
+    let host = Host::new("shm");
+    let work = host.path("work");
+    fs::create_dir_all(&work).unwrap();
+    let os = std::ffi::OsStr::new;
+    let demo =
+        host.start(&[os("demo"), os("--bytes"), os("0"), os("--work-dir"), work.as_os_str(), os("--json")]);
+    let shown = demo.succeed();
+    assert_eq!(shown["ok"], true, "{shown}");
+    assert_eq!(shown["runs"].as_array().map(Vec::len), Some(2), "{shown}");
+    assert_eq!(fs::read_dir(&work).unwrap().count(), 0);
+}
