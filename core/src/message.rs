@@ -39,7 +39,6 @@ pub(crate) struct Message {
     pub app_open: bool,
     /// The application finished it.
     pub finished: bool,
-    pub has_crc: bool,
     /// Of a finish: 0 consumed, else the rejection's code.
     pub code: u32,
     /// An end that was decided here: corrupt, application gone, and so on.
@@ -56,16 +55,9 @@ pub(crate) struct Message {
     pub sender: u64,
     pub tag: u64,
     pub length: u64,
-    /// Bytes that READs were posted for.
-    pub requested: u64,
     /// Bytes that arrived and were delivered.
     pub arrived: u64,
-    pub address: u64,
-    pub key: u32,
-    pub crc_expected: u32,
-    pub crc: u32,
     pub user_header_bytes: u16,
-    pub footprint_bytes: u64,
     /// When it began to wait, or last got a READ.
     pub since_ns: u64,
     /// A small one's slab while it is backlogged.
@@ -82,7 +74,6 @@ pub(crate) const EMPTY: Message = Message {
     ended: false,
     app_open: false,
     finished: false,
-    has_crc: false,
     code: 0,
     failure: None,
     peer: NONE,
@@ -95,22 +86,34 @@ pub(crate) const EMPTY: Message = Message {
     sender: 0,
     tag: 0,
     length: 0,
-    requested: 0,
     arrived: 0,
-    address: 0,
-    key: 0,
-    crc_expected: 0,
-    crc: 0,
     user_header_bytes: 0,
-    footprint_bytes: 0,
     since_ns: 0,
     slab: NONE,
 };
+
+const _: () = assert!(size_of::<Message>() <= 128, "a record is written for every small message: two cache lines");
+
+/// What only a large message has: where it lies and how far its READs are. Apart from [`Message`], so that a small one
+/// does not touch it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Transfer {
+    pub address: u64,
+    pub key: u32,
+    /// Bytes that READs were posted for.
+    pub requested: u64,
+    /// What the checksum must be at the end, where there is one.
+    pub crc_expected: Option<u32>,
+    /// What it is so far.
+    pub crc: u32,
+    pub footprint_bytes: u64,
+}
 
 /// All messages, with a stack of unused records, last used first.
 #[derive(Debug)]
 pub(crate) struct Messages {
     records: Box<[Message]>,
+    transfers: Box<[Transfer]>,
     free: Vec<u32>,
     user_headers: Box<[[u8; USER_HEADER_MAX]]>,
 }
@@ -119,6 +122,7 @@ impl Messages {
     pub fn new(capacity: u32) -> Self {
         Self {
             records: vec![EMPTY; capacity as usize].into_boxed_slice(),
+            transfers: vec![Transfer::default(); capacity as usize].into_boxed_slice(),
             free: (0..capacity).rev().collect(),
             user_headers: vec![[0; USER_HEADER_MAX]; capacity as usize].into_boxed_slice(),
         }
@@ -145,6 +149,10 @@ impl Messages {
         assert!(record.state != State::Free, "message {index} is removed twice");
         record.state = State::Free;
         self.free.push(index);
+    }
+
+    pub fn transfer(&mut self, index: u32) -> &mut Transfer {
+        &mut self.transfers[index as usize]
     }
 
     /// Keeps a user header beside the message until it is delivered.

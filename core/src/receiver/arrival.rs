@@ -4,7 +4,7 @@ use super::Receiver;
 use super::settle::UserHeader;
 use crate::admission::GrantPolicy;
 use crate::effects::{Effects, PeerId};
-use crate::message::{EMPTY, Message, NONE, State};
+use crate::message::{EMPTY, Message, NONE, State, Transfer};
 use crate::pool::{Run, Share};
 use jet_wire::message::{
     AckStatus, ByeReason, FromSender, HeaderBytes, HeaderError, RequestHeader, SmallHeader, parse_from_sender,
@@ -183,12 +183,14 @@ impl<P: GrantPolicy> Receiver<P> {
         record.class = request.class.max(self.sessions[session as usize].class);
         record.tag = request.tag.get();
         record.length = request.length.get();
-        record.address = request.address.get();
-        record.key = request.key.get();
-        record.has_crc = request.crc32c().is_some();
-        record.crc_expected = request.crc32c().unwrap_or(0);
         record.since_ns = now_ns;
         let class = usize::from(record.class);
+        *self.messages.transfer(message) = Transfer {
+            address: request.address.get(),
+            key: request.key.get(),
+            crc_expected: request.crc32c(),
+            ..Transfer::default()
+        };
         self.messages.keep_user_header(message, request.inline_user_header().unwrap_or(payload));
         self.queues[class].waiting.push(&mut self.messages, message);
     }

@@ -69,7 +69,7 @@ impl<P: GrantPolicy> Receiver<P> {
         self.queues[class].waiting.pop(&self.messages);
         let record = &mut self.messages[message];
         record.state = State::Running;
-        record.footprint_bytes = footprint;
+        self.messages.transfer(message).footprint_bytes = footprint;
         self.footprint_bytes += footprint;
         self.running += 1;
         self.queues[class].running.push(&mut self.messages, message);
@@ -87,8 +87,7 @@ impl<P: GrantPolicy> Receiver<P> {
     /// Posts the next fragment of the class's first running message.
     fn read_next(&mut self, now_ns: u64, class: usize, effects: &mut impl Effects) -> bool {
         let Some(message) = self.queues[class].running.head() else { return false };
-        let record = &self.messages[message];
-        let left = record.length - record.requested;
+        let left = self.messages[message].length - self.messages.transfer(message).requested;
         let bytes =
             u32::try_from(left.min(u64::from(self.config.fragment_bytes))).expect("at most a fragment");
         if self.in_flight_bytes + u64::from(bytes) > self.config.in_flight_bytes {
@@ -106,20 +105,22 @@ impl<P: GrantPolicy> Receiver<P> {
         let Some(read) = self.reads.add() else { return false };
         let taken = self.take_runs(read, slabs.min(room));
         let bytes = bytes.min(taken.saturating_mul(SLAB_BYTES_U32));
+        let transfer = self.messages.transfer(message);
+        let offset = transfer.requested;
+        transfer.requested += u64::from(bytes);
+        let remote = Remote { address: transfer.address + offset, key: transfer.key };
         let record = &mut self.messages[message];
         let entry = &mut self.reads[read];
         entry.message = message;
-        entry.offset = record.requested;
+        entry.offset = offset;
         entry.bytes = bytes;
         entry.delivered = 0;
         entry.next = NONE;
         entry.in_flight = true;
-        let remote = Remote { address: record.address + record.requested, key: record.key };
-        record.requested += u64::from(bytes);
         record.reads += 1;
         record.since_ns = now_ns;
         let peer = PeerId(record.peer);
-        let more = record.requested < record.length;
+        let more = offset + u64::from(bytes) < record.length;
         self.queues[class].running.pop(&self.messages);
         if more {
             self.queues[class].running.push(&mut self.messages, message);
@@ -198,17 +199,16 @@ impl<P: GrantPolicy> Receiver<P> {
     /// Goes on with the message's checksum; at its end says whether it fits. READs of one peer end in order.
     fn checksum_fits(&mut self, read: u32, effects: &mut impl Effects) -> bool {
         let entry = &self.reads[read];
-        let record = &mut self.messages[entry.message];
-        if !record.has_crc {
-            return true;
-        }
+        let length = self.messages[entry.message].length;
+        let transfer = self.messages.transfer(entry.message);
+        let Some(expected) = transfer.crc_expected else { return true };
         let mut left = entry.bytes;
         for run in &entry.runs[..entry.run_count] {
             let bytes = left.min(run.count * SLAB_BYTES_U32);
-            record.crc = effects.crc32c(record.crc, run.first, bytes);
+            transfer.crc = effects.crc32c(transfer.crc, run.first, bytes);
             left -= bytes;
         }
-        entry.offset + u64::from(entry.bytes) < record.length || record.crc == record.crc_expected
+        entry.offset + u64::from(entry.bytes) < length || transfer.crc == expected
     }
 
     /// Delivers what is left of a READ's runs. `false`: slots or numbers ran out; the rest waits.
@@ -266,7 +266,7 @@ impl<P: GrantPolicy> Receiver<P> {
 
     /// The message no longer counts among those being read.
     pub(super) fn leave_running(&mut self, message: u32) {
-        let footprint = core::mem::take(&mut self.messages[message].footprint_bytes);
+        let footprint = core::mem::take(&mut self.messages.transfer(message).footprint_bytes);
         if footprint > 0 {
             self.footprint_bytes -= footprint;
             self.running -= 1;

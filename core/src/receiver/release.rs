@@ -68,6 +68,15 @@ impl core::fmt::Display for ReleaseError {
 
 impl core::error::Error for ReleaseError {}
 
+/// What a release of slices led to.
+struct Released {
+    message: u32,
+    /// Its slot can be used again.
+    slot_is_free: bool,
+    /// The message's end may be decided now.
+    settles: bool,
+}
+
 impl<P: GrantPolicy> Receiver<P> {
     /// The application released slices, finished a message, or both. On an error the session was closed.
     ///
@@ -116,21 +125,27 @@ impl<P: GrantPolicy> Receiver<P> {
         if release.reserved != 0 {
             return Err(ReleaseError::Kind { found: release.kind });
         }
-        let message = match release.kind {
-            release_kind::SLICES => self.release_slices(now_ns, session, release)?,
-            release_kind::SLICES_AND_FINISH => {
-                let message = self.release_slices(now_ns, session, release)?;
-                self.finish(message, release.code)?;
-                message
-            }
-            release_kind::FINISH => {
-                let message = self.message_named(session, release)?;
-                self.finish(message, release.code)?;
-                message
-            }
+        let (slices, finishes) = match release.kind {
+            release_kind::SLICES => (true, false),
+            release_kind::SLICES_AND_FINISH => (true, true),
+            release_kind::FINISH => (false, true),
             found => return Err(ReleaseError::Kind { found }),
         };
-        self.settle(message);
+        let released = if slices {
+            self.release_slices(now_ns, session, release)?
+        } else {
+            let message = self.message_named(session, release)?;
+            Released { message, slot_is_free: false, settles: true }
+        };
+        if finishes {
+            self.finish(released.message, release.code)?;
+        }
+        if finishes || released.settles {
+            self.settle(released.message);
+        } else if !released.slot_is_free {
+            // Nothing came free that anybody could wait for.
+            return Ok(());
+        }
         let owner = &self.sessions[session as usize];
         if owner.backlog.head().is_some() || owner.read_backlog.0 != NONE {
             self.deliver_backlog(now_ns, session, effects);
@@ -139,7 +154,12 @@ impl<P: GrantPolicy> Receiver<P> {
     }
 
     #[inline]
-    fn release_slices(&mut self, now_ns: u64, session: u32, release: Release) -> Result<u32, ReleaseError> {
+    fn release_slices(
+        &mut self,
+        now_ns: u64,
+        session: u32,
+        release: Release,
+    ) -> Result<Released, ReleaseError> {
         let Release { index, generation, first, count, .. } = release;
         let owner = &mut self.sessions[session as usize];
         let slot = owner.slots.get_mut(index as usize).ok_or(ReleaseError::Slot { slot: index })?;
@@ -160,15 +180,18 @@ impl<P: GrantPolicy> Receiver<P> {
         let share = slot.share;
         owner.held_slabs -= run.count;
         owner.released_since_tick_bytes += u64::from(run.count) * jet_wire::SLAB_BYTES as u64;
-        if slot.held == 0 {
+        let slot_is_free = slot.held == 0;
+        if slot_is_free {
             slot.message = NONE;
             let span_ns = now_ns.saturating_sub(slot.since_ns);
             owner.free_slots.push(u16::try_from(index).expect("below session_slots"));
             owner.note_release(span_ns);
         }
-        self.messages[message].held -= run.count;
+        let record = &mut self.messages[message];
+        record.held -= run.count;
+        let settles = record.finished || record.failure.is_some();
         self.pool.give(run, share);
-        Ok(message)
+        Ok(Released { message, slot_is_free, settles })
     }
 
     fn message_named(&self, session: u32, release: Release) -> Result<u32, ReleaseError> {

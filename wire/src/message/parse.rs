@@ -129,6 +129,7 @@ impl core::error::Error for HeaderError {}
 ///
 /// # Errors
 /// [`HeaderError`], which always blames the sender.
+#[inline]
 pub fn parse_from_sender(header: &HeaderBytes, payload_bytes: usize) -> Result<FromSender<'_>, HeaderError> {
     let bytes = &header.0;
     let prefix = prefix(bytes)?;
@@ -225,6 +226,7 @@ pub fn parse_from_receiver(
     }
 }
 
+#[inline]
 fn prefix(bytes: &[u8; HEADER_BYTES]) -> Result<&Prefix, HeaderError> {
     let (prefix, _) =
         Prefix::ref_from_prefix(bytes).expect("128 bytes hold a prefix, which has no alignment");
@@ -259,6 +261,7 @@ fn is_zero(bytes: &[u8]) -> bool {
     bytes.iter().all(|byte| *byte == 0)
 }
 
+#[inline]
 fn view<T: FromBytes + zerocopy::KnownLayout + zerocopy::Immutable>(bytes: &[u8; HEADER_BYTES]) -> &T {
     T::ref_from_bytes(bytes).expect("every header type is unaligned and has HEADER_BYTES")
 }
