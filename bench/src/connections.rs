@@ -121,8 +121,20 @@ pub fn run(samples: u32) -> Result<Vec<Row>, Box<dyn Error>> {
         Row::new("connections", "32 connected, 32 active", "GB/s", alone, Bound::None),
         Row::new("connections", "1000 connected, 32 active", "GB/s", crowded, Bound::None),
         Row::new("connections", "1000 connected / 32 connected", "ratio", ratios, Bound::AtLeast(0.9)),
-        Row::new("connections", "senders connected at the end", "senders", vec![peers], Bound::AtLeast(wanted)),
-        Row::new("connections", "the daemon's memory beyond its pool", "MiB", vec![beyond], Bound::AtMost(32.0)),
+        Row::new(
+            "connections",
+            "senders connected at the end",
+            "senders",
+            vec![peers],
+            Bound::AtLeast(wanted),
+        ),
+        Row::new(
+            "connections",
+            "the daemon's memory beyond its pool",
+            "MiB",
+            vec![beyond],
+            Bound::AtMost(32.0),
+        ),
     ])
 }
 
@@ -161,7 +173,9 @@ fn resident_bytes(pid: u32) -> std::io::Result<u64> {
     for line in maps.lines() {
         let mut words = line.split_whitespace();
         match words.next() {
-            Some("Rss:") if counted => kilobytes += words.next().and_then(|n| n.parse::<u64>().ok()).unwrap_or(0),
+            Some("Rss:") if counted => {
+                kilobytes += words.next().and_then(|n| n.parse::<u64>().ok()).unwrap_or(0)
+            }
             Some(word) if !word.ends_with(':') => {
                 counted = !SENDERS_FILES.iter().any(|file| line.contains(file));
             }

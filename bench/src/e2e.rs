@@ -25,19 +25,19 @@ const SMALL_BYTES: usize = 64;
 ///
 /// # Errors
 /// What the rig or the system says.
-pub fn run(samples: u32, fabrics: &[&str]) -> Result<Vec<Row>, Box<dyn Error>> {
+pub fn run(samples: u32, fabrics: &[&str], settings: &[String]) -> Result<Vec<Row>, Box<dyn Error>> {
     let mut rows = Vec::new();
     for &fabric in fabrics {
         match fabric {
-            "tcp" => tcp(samples, &mut rows)?,
-            _ => shm(samples, &mut rows)?,
+            "tcp" => tcp(samples, settings, &mut rows)?,
+            _ => shm(samples, settings, &mut rows)?,
         }
     }
     Ok(rows)
 }
 
-fn shm(samples: u32, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
-    let rig = Rig::start("shm", true, &[])?;
+fn shm(samples: u32, settings: &[String], rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
+    let rig = Rig::start("shm", true, settings)?;
     let mut load = Load::connect(&rig)?;
     load.large(SAMPLE_BYTES / 8)?;
     load.small(SMALL_MESSAGES / 8)?;
@@ -50,15 +50,21 @@ fn shm(samples: u32, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
     let ratios = large.iter().map(|rate| rate / median(&limit)).collect();
     rows.push(Row::new("e2e", "shm: memcpy and read, one thread", "GB/s", limit, Bound::None));
     rows.push(Row::new("e2e", "shm: 256 KiB messages, read by the application", "GB/s", large, Bound::None));
-    rows.push(Row::new("e2e", "shm: 256 KiB messages / memcpy and read", "ratio", ratios, Bound::AtLeast(0.7)));
+    rows.push(Row::new(
+        "e2e",
+        "shm: 256 KiB messages / memcpy and read",
+        "ratio",
+        ratios,
+        Bound::AtLeast(0.7),
+    ));
     rows.push(Row::new("e2e", "shm: 64 B messages", "1/s", small, Bound::AtLeast(1e6)));
     pool_rows(&rig, "shm", rows)
 }
 
-fn tcp(samples: u32, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
+fn tcp(samples: u32, settings: &[String], rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
     // As the bare loop does not read the bytes it received, neither does the application; and once with both reading.
     for read in [false, true] {
-        let rig = Rig::start("tcp", read, &[])?;
+        let rig = Rig::start("tcp", read, settings)?;
         let mut load = Load::connect(&rig)?;
         load.large(SAMPLE_BYTES / 16)?;
         let (mut limit, mut large) = (Vec::new(), Vec::new());
@@ -86,8 +92,20 @@ fn pool_rows(rig: &Rig, fabric: &str, rows: &mut Vec<Row>) -> Result<(), Box<dyn
     let status = rig.status()?;
     let high_water = status["pool"]["high_water"].as_f64().unwrap_or(f64::NAN) * 4096.0 / 1_048_576.0;
     let reads = status["reads"]["high_water"].as_f64().unwrap_or(f64::NAN);
-    rows.push(Row::new("e2e", &format!("{fabric}: pool high-water mark"), "MiB", vec![high_water], Bound::AtMost(12.0)));
-    rows.push(Row::new("e2e", &format!("{fabric}: READs at once, at most"), "READs", vec![reads], Bound::AtMost(32.0)));
+    rows.push(Row::new(
+        "e2e",
+        &format!("{fabric}: pool high-water mark"),
+        "MiB",
+        vec![high_water],
+        Bound::AtMost(12.0),
+    ));
+    rows.push(Row::new(
+        "e2e",
+        &format!("{fabric}: READs at once, at most"),
+        "READs",
+        vec![reads],
+        Bound::AtMost(32.0),
+    ));
     Ok(())
 }
 

@@ -44,6 +44,9 @@ enum Name {
         /// Only this fabric: shm or tcp
         #[arg(long, value_parser = ["shm", "tcp"])]
         fabric: Option<String>,
+        /// Set a key of the daemon's configuration, as in --set nic.thread=on; may be repeated
+        #[arg(long, value_name = "SECTION.KEY=VALUE")]
+        set: Vec<String>,
     },
     /// A thousand senders connected and 32 active, beside 32 connected; and the daemon's memory
     Connections,
@@ -58,9 +61,9 @@ fn main() -> ExitCode {
     let args = Args::parse();
     let rows: Result<Vec<Row>, Box<dyn std::error::Error>> = match args.name {
         Name::Core => Ok(core_cost::run(args.samples)),
-        Name::E2e { fabric } => match fabric.as_deref() {
-            Some(fabric) => e2e::run(args.samples, &[fabric]),
-            None => e2e::run(args.samples, &["shm", "tcp"]),
+        Name::E2e { fabric, set } => match fabric.as_deref() {
+            Some(fabric) => e2e::run(args.samples, &[fabric], &set),
+            None => e2e::run(args.samples, &["shm", "tcp"], &set),
         },
         Name::Connections => connections::run(args.samples),
         Name::Idle => connections::idle(args.samples),

@@ -42,7 +42,7 @@ impl Rig {
     ///
     /// # Errors
     /// What the system says, or that they did not come up in time.
-    pub fn start(fabric: &str, read: bool, settings: &[&str]) -> io::Result<Self> {
+    pub fn start(fabric: &str, read: bool, settings: &[String]) -> io::Result<Self> {
         let directory = tempfile::tempdir()?;
         let socket = directory.path().join("jetd.sock");
         let listen = match fabric {
@@ -50,7 +50,13 @@ impl Rig {
             _ => format!("shm:{}", directory.path().join("nic.sock").display()),
         };
         let mut daemon = role();
-        daemon.arg("daemon").arg("--listen").arg(listen).arg("--control-socket").arg(&socket).stderr(Stdio::null());
+        daemon
+            .arg("daemon")
+            .arg("--listen")
+            .arg(listen)
+            .arg("--control-socket")
+            .arg(&socket)
+            .stderr(Stdio::null());
         for setting in settings {
             daemon.arg("--set").arg(setting);
         }
@@ -125,7 +131,10 @@ fn role() -> Command {
 fn wait_until(deadline: Instant, mut ready: impl FnMut() -> bool) -> io::Result<()> {
     while !ready() {
         if Instant::now() > deadline {
-            return Err(io::Error::new(io::ErrorKind::TimedOut, "the daemon or the application did not come up"));
+            return Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                "the daemon or the application did not come up",
+            ));
         }
         std::thread::sleep(Duration::from_millis(2));
     }

@@ -1,6 +1,6 @@
 //! The control socket: applications register here, the tool asks here. Nothing of the message path passes through.
 
-use super::reactor::{Command, Commands, NewSession, SessionTicket};
+use super::reactor::{Command, Commands, NewSession};
 use jet_client::registration::{
     ControlRequest, ControlResponse, ErrorCode, FrameDecoder, FrameError, PROTOCOL_VERSION, encode_frame,
 };
@@ -117,10 +117,8 @@ async fn answer(stream: &UnixStream, response: &ControlResponse, fds: &[Borrowed
 
 async fn status(context: &ControlContext) -> ControlResponse {
     let (reply, hears) = oneshot::channel();
-    if context.commands.send(Command::Status { reply }).is_err() {
-        return refusal(ErrorCode::Internal, "the daemon has too many requests waiting; ask again".into());
-    }
-    match hears.await.map(|status| serde_json::to_value(status)) {
+    context.commands.send(Command::Status { reply }).await;
+    match hears.await.map(serde_json::to_value) {
         Ok(Ok(status)) => ControlResponse::Status { status },
         _ => refusal(ErrorCode::Internal, "the daemon is stopping".into()),
     }
@@ -137,11 +135,7 @@ async fn register(context: &ControlContext, stream: UnixStream, protocol: u32, a
     };
     let Prepared { new, memory, bell, process, ended } = prepared;
     let (reply, hears) = oneshot::channel();
-    if context.commands.send(Command::Open { new, reply }).is_err() {
-        let busy = refusal(ErrorCode::Internal, "the daemon has too many requests waiting; try again".into());
-        let _ = answer(&stream, &busy, &[]).await;
-        return;
-    }
+    context.commands.send(Command::Open { new, reply }).await;
     let ticket = match hears.await {
         Ok(Ok(ticket)) => ticket,
         Ok(Err(error)) => {
@@ -170,13 +164,14 @@ async fn register(context: &ControlContext, stream: UnixStream, protocol: u32, a
     if told.is_ok() {
         accompany(&stream, process, ended).await;
     }
-    close(context, ticket).await;
+    context.commands.send(Command::Close { ticket }).await;
 }
 
 /// Returns when the application's connection or process is gone, or after telling it that its session was ended.
 async fn accompany(stream: &UnixStream, process: Option<OwnedFd>, ended: oneshot::Receiver<SessionEnd>) {
     // SAFETY: the `AsyncFd` owns the descriptor, which therefore stays open while it is registered.
-    let process = process.and_then(|fd| unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }.ok());
+    let process =
+        process.and_then(|fd| unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }.ok());
     let died = async {
         match &process {
             // A pidfd is readable once its process has ended, whoever else holds its descriptors.
@@ -198,15 +193,6 @@ async fn accompany(stream: &UnixStream, process: Option<OwnedFd>, ended: oneshot
 /// Waits for the other end to close. What it says meanwhile is not understood here, and ends the session as well.
 async fn hung_up(stream: &UnixStream) {
     let _ = stream.readable().await;
-}
-
-/// Tells the reactor that a session is over. It must hear, so a full queue is waited for.
-async fn close(context: &ControlContext, ticket: SessionTicket) {
-    let mut command = Command::Close { ticket };
-    while let Err(back) = context.commands.send(command) {
-        command = back;
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
 }
 
 struct Prepared {

@@ -24,7 +24,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 
 /// The daemon's arguments. What they set goes before the configuration file.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -98,6 +98,14 @@ pub enum DaemonError {
         /// What it said.
         source: io::Error,
     },
+    /// The reactor cannot be pinned.
+    #[error("reactor.cpu = {cpu}: no such core, or this process may not use it; cores it may use: {allowed}")]
+    Cpu {
+        /// The core asked for.
+        cpu: usize,
+        /// Those there are.
+        allowed: String,
+    },
     /// The reactor ended before it was told to.
     #[error("the reactor stopped unexpectedly; its last words are above")]
     Reactor,
@@ -157,10 +165,14 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
     runtime.block_on(govern(config))
 }
 
+/// Control connections beside those of sessions: tools that ask.
+const ASKERS_MAX: usize = 128;
+
 /// Everything but the data: starts the reactor, serves the control socket, ends both.
 async fn govern(config: &Config) -> Result<(), DaemonError> {
     let mut terminate = signal(SignalKind::terminate()).map_err(system("cannot watch for SIGTERM"))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(system("cannot watch for SIGINT"))?;
+    check_cpu(config.reactor.cpu)?;
     let listener = bind_control(&config.control_socket)?;
     let _socket = RemoveOnDrop::new(&config.control_socket);
     let (commands, inbox) = Commands::new().map_err(system("cannot make the command queue"))?;
@@ -180,12 +192,24 @@ async fn govern(config: &Config) -> Result<(), DaemonError> {
         started.listen.join(", "),
         config.control_socket.display()
     );
+    let connections_max = config.limits.sessions as usize + ASKERS_MAX;
+    let connections = Arc::new(Semaphore::new(connections_max));
     let mut draining = false;
     loop {
         let deadline_ms = tokio::select! {
             accepted = listener.accept() => {
                 match accepted {
-                    Ok((stream, _)) => drop(tokio::spawn(control::serve(Arc::clone(&context), stream))),
+                    Ok((stream, _)) => match Arc::clone(&connections).try_acquire_owned() {
+                        Ok(permit) => {
+                            let context = Arc::clone(&context);
+                            tokio::spawn(async move {
+                                control::serve(context, stream).await;
+                                drop(permit);
+                            });
+                        }
+                        // Hung up at once: better than making everybody wait behind a crowd.
+                        Err(_) => eprintln!("jetd: more than {connections_max} control connections; one is refused"),
+                    },
                     Err(error) => {
                         // Out of descriptors, most likely: let those that are open finish first.
                         eprintln!("jetd: cannot accept a control connection: {error}");
@@ -211,9 +235,7 @@ async fn govern(config: &Config) -> Result<(), DaemonError> {
         }
         eprintln!("jetd: draining, for at most {} s", deadline_ms.div_ceil(1000));
         draining = true;
-        if commands.send(Command::Drain { deadline_ms }).is_err() {
-            return Ok(());
-        }
+        commands.send(Command::Drain { deadline_ms }).await;
     }
 }
 
@@ -336,6 +358,17 @@ fn raise_descriptor_limit() {
         // Where this fails the limit stays; running out of descriptors is reported when it happens.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
     }
+}
+
+/// A reactor that was to be pinned and is not would be a silent loss.
+fn check_cpu(cpu: Option<usize>) -> Result<(), DaemonError> {
+    let Some(cpu) = cpu else { return Ok(()) };
+    let cores = core_affinity::get_core_ids().unwrap_or_default();
+    if cores.iter().any(|core| core.id == cpu) {
+        return Ok(());
+    }
+    let allowed: Vec<String> = cores.iter().map(|core| core.id.to_string()).collect();
+    Err(DaemonError::Cpu { cpu, allowed: allowed.join(", ") })
 }
 
 /// Listens on the control socket: replaces a dead daemon's, respects a living one's.

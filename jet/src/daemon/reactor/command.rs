@@ -8,7 +8,7 @@ use jet_fabric::unix::Doorbell;
 use jet_wire::message::hello::AppName;
 use jet_wire::segment::DaemonEnd;
 use std::sync::Arc;
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 
 /// Commands that may wait for the reactor.
 const COMMANDS: usize = 256;
@@ -67,6 +67,8 @@ pub enum Command {
 /// The way from the control plane to the reactor.
 pub struct Commands {
     queue: ArrayQueue<Command>,
+    /// One permit for each free place in the queue: whoever finds none waits for the reactor.
+    room: Semaphore,
     bell: Doorbell,
 }
 
@@ -84,25 +86,28 @@ impl Commands {
     /// What the system says; out of file descriptors.
     pub fn new() -> std::io::Result<(Arc<Self>, CommandInbox)> {
         let (ours, theirs) = Doorbell::pair()?;
-        let shared = Arc::new(Self { queue: ArrayQueue::new(COMMANDS), bell: ours });
+        let shared =
+            Arc::new(Self { queue: ArrayQueue::new(COMMANDS), room: Semaphore::new(COMMANDS), bell: ours });
         Ok((Arc::clone(&shared), CommandInbox { shared, bell: theirs }))
     }
 
-    /// Gives the reactor a command; it comes back where too many wait.
-    ///
-    /// # Errors
-    /// The command itself.
-    pub fn send(&self, command: Command) -> Result<(), Command> {
-        self.queue.push(command)?;
+    /// Gives the reactor a command, when its queue has room.
+    pub async fn send(&self, command: Command) {
+        if let Ok(permit) = self.room.acquire().await {
+            permit.forget();
+        }
+        let pushed = self.queue.push(command);
+        assert!(pushed.is_ok(), "a permit stands for a free place");
         self.bell.ring();
-        Ok(())
     }
 }
 
 impl CommandInbox {
     /// The next command.
     pub fn take(&self) -> Option<Command> {
-        self.shared.queue.pop()
+        let command = self.shared.queue.pop()?;
+        self.shared.room.add_permits(1);
+        Some(command)
     }
 
     /// Whether any waits.

@@ -7,7 +7,7 @@ mod epoll;
 mod hands;
 mod turn;
 
-pub use command::{Command, CommandInbox, Commands, NewSession, SessionTicket};
+pub use command::{Command, CommandInbox, Commands, NewSession};
 pub use epoll::Epoll;
 pub use hands::{Hands, PoolMemory};
 
@@ -77,8 +77,10 @@ impl<N: Nic> Reactor<N> {
     /// # Errors
     /// What the system says about sleeping: there is no going on without it.
     pub fn run(mut self) -> io::Result<()> {
-        if let Some(cpu) = self.options.cpu {
-            core_affinity::set_for_current(core_affinity::CoreId { id: cpu });
+        if let Some(cpu) = self.options.cpu
+            && !core_affinity::set_for_current(core_affinity::CoreId { id: cpu })
+        {
+            return Err(io::Error::other(format!("cannot pin the reactor to core {cpu}")));
         }
         let now_ns = self.now_ns();
         self.receiver.start(now_ns, &mut self.hands);
