@@ -6,8 +6,10 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -87,6 +89,8 @@ impl Drop for Jet {
 /// A host: a directory with a daemon's sockets, trees and logs.
 pub struct Host {
     pub dir: tempfile::TempDir,
+    /// Keeps the port from other tests.
+    _port: Option<UnixListener>,
     listen: String,
     started: std::cell::Cell<u32>,
 }
@@ -95,11 +99,14 @@ impl Host {
     /// `fabric` is shm or tcp.
     pub fn new(fabric: &str) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
-        let listen = match fabric {
-            "shm" => format!("shm:{}", dir.path().join("nic.sock").display()),
-            _ => format!("tcp:127.0.0.1:{}", free_port()),
+        let (listen, _port) = match fabric {
+            "shm" => (format!("shm:{}", dir.path().join("nic.sock").display()), None),
+            _ => {
+                let (port, lock) = own_port();
+                (format!("tcp:127.0.0.1:{port}"), Some(lock))
+            }
         };
-        Self { dir, listen, started: std::cell::Cell::new(0) }
+        Self { dir, _port, listen, started: std::cell::Cell::new(0) }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -243,9 +250,19 @@ pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("an address").port()
+/// A port for a daemon that is killed and started again: below those that the system gives out by itself, and kept from
+/// other tests by an abstract socket of its name for as long as that lives.
+fn own_port() -> (u16, UnixListener) {
+    let first = 10_000 + u16::try_from(std::process::id() % 1000).expect("below 1000") * 20;
+    (first..32_000)
+        .chain(10_000..first)
+        .find_map(|port| {
+            let name = SocketAddr::from_abstract_name(format!("jet-test-port-{port}")).ok()?;
+            let lock = UnixListener::bind_addr(&name).ok()?;
+            std::net::TcpListener::bind(("127.0.0.1", port)).ok()?;
+            Some((port, lock))
+        })
+        .expect("a free port")
 }
 
 /// Bytes that are nobody else's: every 8 of them say where they are.

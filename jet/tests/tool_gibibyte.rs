@@ -1,0 +1,77 @@
+//! The whole of it at once: more than a gibibyte of files from three senders, and each of the three kinds of process
+//! killed once on the way. Everything arrives byte for byte.
+
+mod tool_support;
+
+use rustix::process::Signal;
+use std::fs;
+use std::path::PathBuf;
+use tool_support::{Host, assert_same, large_tree, odd_tree, until};
+
+const SENDERS: u64 = 3;
+const FILES: u64 = 22;
+const FILE_BYTES: usize = (16 << 20) + 4097;
+const GIBIBYTE: u64 = 1 << 30;
+
+#[test]
+fn a_gibibyte_over_shm_survives_the_death_of_each() {
+    a_gibibyte_over("shm");
+}
+
+#[test]
+fn a_gibibyte_over_tcp_survives_the_death_of_each() {
+    a_gibibyte_over("tcp");
+}
+
+fn a_gibibyte_over(fabric: &str) {
+    let host = Host::new(fabric);
+    let out = host.path("out");
+    let trees: Vec<PathBuf> = (0..SENDERS).map(|n| host.path(&format!("tree-{n}"))).collect();
+    for tree in &trees {
+        large_tree(&tree.join("large"), FILES, FILE_BYTES);
+        odd_tree(&tree.join("odd"));
+    }
+    assert!(SENDERS * FILES * FILE_BYTES as u64 >= GIBIBYTE);
+    let written = |n: usize| {
+        let files = |tree: &PathBuf| {
+            fs::read_dir(out.join(tree.file_name()?).join("large")).ok().map(Iterator::count)
+        };
+        (trees.iter().filter_map(files).sum::<usize>() >= n).then_some(())
+    };
+
+    // A receiver that is stopped while it holds slabs makes "on the way" certain.
+    let mut daemon = host.daemon();
+    let mut recv = host.recv(&out, &[]);
+    recv.signal(Signal::STOP);
+    let mut senders: Vec<_> = trees.iter().map(|tree| host.send(&[tree], &[])).collect();
+    host.wait_held();
+    daemon.kill();
+    let next = host.daemon();
+    recv.signal(Signal::CONT);
+
+    until("some files to be written", || written(6));
+    recv.signal(Signal::STOP);
+    host.wait_held();
+    recv.kill();
+    let recv = host.recv(&out, &[]);
+
+    until("more files to be written", || written(16));
+    recv.signal(Signal::STOP);
+    host.wait_held();
+    senders[0].kill();
+    senders[0] = host.send(&[&trees[0]], &[]);
+    recv.signal(Signal::CONT);
+
+    for sender in senders {
+        let sent = sender.succeed();
+        assert_eq!(sent["failed"].as_u64().unwrap_or(0), 0, "{sent}");
+    }
+    host.wait_whole();
+    recv.stop();
+    // The killed sender's last pieces are parts that nobody will complete.
+    host.recv(&out, &["--sweep"]).stop();
+    for tree in &trees {
+        assert_same(tree, &out.join(tree.file_name().expect("a name")));
+    }
+    drop(next);
+}
