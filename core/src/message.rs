@@ -92,7 +92,8 @@ pub(crate) const EMPTY: Message = Message {
     slab: NONE,
 };
 
-const _: () = assert!(size_of::<Message>() <= 128, "a record is written for every small message: two cache lines");
+const _: () =
+    assert!(size_of::<Message>() <= 128, "a record is written for every small message: two cache lines");
 
 /// What only a large message has: where it lies and how far its READs are. Apart from [`Message`], so that a small one
 /// does not touch it.

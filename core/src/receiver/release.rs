@@ -55,7 +55,8 @@ impl core::fmt::Display for ReleaseError {
             Self::Slot { slot } => write!(f, "released slot {slot}, which does not exist"),
             Self::NotHeld { slot } => write!(f, "released slot {slot}, which the application does not hold"),
             Self::Slices { slot, first, count } => {
-                write!(f, "released slices {first}..{} of slot {slot}, which it does not hold", first + count)
+                let end = u32::from(first) + u32::from(count);
+                write!(f, "released slices {first}..{end} of slot {slot}, which it does not hold")
             }
             Self::Message { message } => write!(f, "finished message {message}, which is not open"),
             Self::Early { message } => {

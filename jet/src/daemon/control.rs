@@ -53,7 +53,11 @@ pub async fn serve(context: Arc<ControlContext>, mut stream: UnixStream) {
                 }
             };
         let response = match request {
-            ControlRequest::Register { protocol, app, class, memory_instead_of_waiting: _ } => {
+            ControlRequest::Register { memory_instead_of_waiting: true, .. } => {
+                let text = "this daemon has no memory buffers to give instead of waiting; register without them";
+                refusal(ErrorCode::BadRequest, text.into())
+            }
+            ControlRequest::Register { protocol, app, class, memory_instead_of_waiting: false } => {
                 register(&context, stream, protocol, &app, class).await;
                 return;
             }

@@ -1,0 +1,189 @@
+//! The receiver against a driver that remembers everything: scenarios one by one, and a model under random ones.
+
+mod model;
+mod scenarios;
+
+use super::*;
+use crate::effects::{ReadId, Remote, SessionEnd};
+use crate::pool::Run;
+use alloc::collections::{BTreeMap, VecDeque};
+use jet_wire::message::hello::Hello;
+use jet_wire::message::{
+    AckStatus, FromReceiver, HeaderBytes, RequestFields, RequestHeader, SmallFields, SmallHeader,
+    parse_from_receiver,
+};
+use jet_wire::segment::{Delivery, Release, delivery_flags, delivery_kind, release_kind};
+
+/// A driver that carries out nothing and remembers all.
+#[derive(Default)]
+struct World {
+    posted: VecDeque<(u32, u32)>,
+    reads: VecDeque<(PeerId, ReadId, Remote, u32, Vec<Run>)>,
+    deliveries: BTreeMap<u32, VecDeque<(Delivery, Vec<u8>)>>,
+    ends: Vec<(u32, u64, AckStatus)>,
+    limits: BTreeMap<u32, u64>,
+    recalls: Vec<(u32, u64)>,
+    byes: Vec<u32>,
+    disconnects: Vec<u32>,
+    closed: Vec<(u32, SessionEnd)>,
+    sent: Vec<u32>,
+    crc: u32,
+}
+
+impl Effects for World {
+    fn post_srq(&mut self, entry: u32, slab: u32) {
+        self.posted.push_back((entry, slab));
+    }
+    fn post_read(&mut self, peer: PeerId, read: ReadId, remote: Remote, bytes: u32, runs: &[Run]) {
+        self.reads.push_back((peer, read, remote, bytes, runs.to_vec()));
+    }
+    fn send(&mut self, peer: PeerId, header: &HeaderBytes) {
+        self.sent.push(peer.0);
+        match parse_from_receiver(header, 0).expect("what the receiver writes can be read") {
+            FromReceiver::Ack(ack) => {
+                for range in ack.ranges() {
+                    let sequences = range.first..range.first + u64::from(range.count);
+                    self.ends.extend(sequences.map(|sequence| (peer.0, sequence, range.status)));
+                }
+                let limit = self.limits.entry(peer.0).or_default();
+                *limit = (*limit).max(ack.credit_limit.get());
+            }
+            FromReceiver::Credit(credit) if credit.recall() => {
+                self.recalls.push((peer.0, credit.credit_limit.get()))
+            }
+            FromReceiver::Credit(credit) => {
+                self.limits.insert(peer.0, credit.credit_limit.get());
+            }
+            FromReceiver::Congestion(_) => {}
+            FromReceiver::Bye(_) => self.byes.push(peer.0),
+        }
+    }
+    fn disconnect(&mut self, peer: PeerId) {
+        self.disconnects.push(peer.0);
+    }
+    fn deliver(&mut self, session: SessionId, delivery: &Delivery, user_header: &[u8]) {
+        self.deliveries.entry(session.0).or_default().push_back((*delivery, user_header.to_vec()));
+    }
+    fn close_session(&mut self, session: SessionId, end: SessionEnd) {
+        self.closed.push((session.0, end));
+    }
+    fn crc32c(&mut self, _crc: u32, _slab: u32, _bytes: u32) -> u32 {
+        self.crc
+    }
+}
+
+fn config() -> Config {
+    Config {
+        pool_slabs: 256,
+        srq_slabs: 64,
+        srq_floor_slabs: 16,
+        srq_reserve_entries: 8,
+        fragment_bytes: 64 << 10,
+        reads_max: 4,
+        in_flight_bytes: 256 << 10,
+        peers_max: 8,
+        sessions_max: 4,
+        messages_max: 128,
+        requests_per_peer: 16,
+        credit_max: 32,
+        session_slots: 64,
+        session_messages: 32,
+        ..Config::default()
+    }
+}
+
+struct Bench {
+    receiver: Receiver,
+    world: World,
+    now_ns: u64,
+}
+
+fn name(text: &str) -> AppName {
+    AppName::new(text).unwrap()
+}
+
+impl Bench {
+    fn new(config: Config) -> Self {
+        let mut bench =
+            Self { receiver: Receiver::new(config, 1).unwrap(), world: World::default(), now_ns: 0 };
+        bench.receiver.start(0, &mut bench.world);
+        bench
+    }
+
+    fn open(&mut self, app: &str) -> SessionId {
+        self.receiver.handle_session_opened(name(app), 0).unwrap()
+    }
+
+    fn join(&mut self, app: &str) -> PeerId {
+        let hello = Hello { features: 0, sender_id: 42, receive_entries: 16, app: name(app) };
+        let joined = self.receiver.handle_hello(&hello).unwrap();
+        self.world.limits.insert(joined.peer.0, joined.welcome.credit_limit);
+        self.flush();
+        joined.peer
+    }
+
+    fn flush(&mut self) {
+        self.receiver.flush(self.now_ns, &mut self.world);
+    }
+
+    fn arrive(&mut self, peer: PeerId, header: &HeaderBytes, payload: &[u8]) {
+        let (entry, _) = self.world.posted.pop_front().expect("an SRQ entry is posted");
+        self.receiver.handle_receive(self.now_ns, Arrival { peer, entry, header, payload }, &mut self.world);
+    }
+
+    fn small(&mut self, peer: PeerId, sequence: u64, payload: &[u8]) {
+        let header = SmallHeader::encode(&SmallFields {
+            sequence,
+            tag: sequence * 10,
+            payload_bytes: payload.len().try_into().unwrap(),
+            crc32c: None,
+            redelivered: false,
+            user_header: b"user",
+        });
+        self.arrive(peer, &header, payload);
+    }
+
+    fn request(&mut self, peer: PeerId, sequence: u64, length: u64, crc32c: Option<u32>) {
+        let header = RequestHeader::encode(&RequestFields {
+            sequence,
+            tag: sequence * 10,
+            length,
+            address: 0,
+            key: 7,
+            class: 0,
+            crc32c,
+            redelivered: false,
+            user_header: b"large user header",
+        });
+        self.arrive(peer, &header, &[]);
+    }
+
+    fn read_done(&mut self) {
+        let (_, read, ..) = self.world.reads.pop_front().expect("a READ is in flight");
+        self.receiver.handle_read_done(self.now_ns, read, true, false, &mut self.world);
+    }
+
+    fn delivery(&mut self, session: SessionId) -> Option<(Delivery, Vec<u8>)> {
+        self.world.deliveries.get_mut(&session.0)?.pop_front()
+    }
+
+    fn release(&mut self, session: SessionId, delivery: &Delivery, finish: bool, code: u32) {
+        let count = u16::try_from(delivery.bytes.div_ceil(4096).max(1)).unwrap();
+        let kind = if finish { release_kind::SLICES_AND_FINISH } else { release_kind::SLICES };
+        let release = Release {
+            index: delivery.slot,
+            generation: delivery.slot_generation(),
+            first: 0,
+            count,
+            kind,
+            reserved: 0,
+            code,
+        };
+        self.receiver.handle_release(self.now_ns, session, release, &mut self.world).unwrap();
+    }
+
+    fn whole(&self) -> bool {
+        let stats = self.receiver.stats();
+        stats.free_slabs + stats.posted_slabs == stats.pool_slabs && stats.messages == 0
+    }
+}

@@ -1,0 +1,228 @@
+//! Random operations, then good behaviour: nothing may be lost and nothing may hang.
+
+use super::*;
+use alloc::vec;
+use jet_wire::message::CreditReturn;
+use proptest::prelude::*;
+
+#[derive(Clone, Debug)]
+enum Op {
+    Small(u8, u16),
+    Request(u8, u32),
+    ReadDone(bool),
+    Release(u8, u8),
+    Flush,
+    Tick,
+    Lose(u8),
+    Close(u8),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        6 => (0..4u8, 0..4096u16).prop_map(|(peer, bytes)| Op::Small(peer, bytes)),
+        4 => (0..4u8, 1..500_000u32).prop_map(|(peer, bytes)| Op::Request(peer, bytes)),
+        6 => prop::bool::weighted(0.97).prop_map(Op::ReadDone),
+        10 => (0..2u8, 0..20u8).prop_map(|(session, how)| Op::Release(session, how)),
+        8 => Just(Op::Flush),
+        2 => Just(Op::Tick),
+        1 => (0..4u8).prop_map(Op::Lose),
+        1 => (0..2u8).prop_map(Op::Close),
+    ]
+}
+
+/// Everything that the model knows of one sender.
+#[derive(Default)]
+struct Sender {
+    peer: Option<PeerId>,
+    sent: u64,
+    sequence: u64,
+    epoch: u32,
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    /// Whatever happens in whatever order: every message of a living sender gets exactly one end, no slab is lost,
+    /// and posted entries cover the credit that active senders have.
+    #[test]
+    fn no_slab_and_no_message_is_lost(ops in prop::collection::vec(op(), 1..400)) {
+        let mut bench = Bench::new(config());
+        let apps = ["a", "b"];
+        let mut sessions: Vec<Option<SessionId>> = apps.iter().map(|app| Some(bench.open(app))).collect();
+        let mut senders: Vec<Sender> = (0..4).map(|_| Sender::default()).collect();
+        let mut expected: BTreeMap<(u32, u64), u32> = BTreeMap::new();
+        let mut held: BTreeMap<u32, Vec<Delivery>> = BTreeMap::new();
+        let mut left: BTreeMap<(u32, u32, u16), u64> = BTreeMap::new();
+        for op in ops {
+            match op {
+                Op::Small(n, _) | Op::Request(n, _) => {
+                    let app = apps[usize::from(n) % 2];
+                    let sender = &mut senders[usize::from(n)];
+                    let peer = match sender.peer {
+                        Some(peer) => peer,
+                        None => {
+                            let peer = bench.join(app);
+                            sender.peer = Some(peer);
+                            sender.sent = 0;
+                            peer
+                        }
+                    };
+                    if sender.sent >= bench.world.limits[&peer.0] || bench.world.posted.is_empty() {
+                        continue;
+                    }
+                    sender.sent += 1;
+                    sender.sequence += 1;
+                    expected.insert((peer.0, sender.sequence + (u64::from(sender.epoch) << 32)), 0);
+                    let sequence = sender.sequence + (u64::from(sender.epoch) << 32);
+                    match op {
+                        Op::Small(_, bytes) => bench.small(peer, sequence, &vec![0; usize::from(bytes)]),
+                        Op::Request(_, bytes) => bench.request(peer, sequence, u64::from(bytes), None),
+                        _ => unreachable!(),
+                    }
+                }
+                Op::ReadDone(ok) => {
+                    let Some((peer, read, ..)) = bench.world.reads.pop_front() else { continue };
+                    bench.receiver.handle_read_done(bench.now_ns, read, ok, false, &mut bench.world);
+                    if !ok {
+                        lose(&mut bench, &mut senders, &mut expected, peer);
+                    }
+                }
+                Op::Release(n, how) => {
+                    let Some(session) = sessions[usize::from(n)] else { continue };
+                    take_deliveries(&mut bench, session, &mut held, &mut left);
+                    let Some(list) = held.get_mut(&session.0).filter(|list| !list.is_empty()) else { continue };
+                    let delivery = list.swap_remove(usize::from(how) % list.len());
+                    settle(&mut bench, session, &delivery, &mut left, how == 0);
+                }
+                Op::Flush => bench.flush(),
+                Op::Tick => {
+                    bench.now_ns += 20_000_000;
+                    bench.receiver.handle_tick(bench.now_ns, &mut bench.world);
+                    for (peer, keep) in core::mem::take(&mut bench.world.recalls) {
+                        let Some(sender) = senders.iter_mut().find(|s| s.peer == Some(PeerId(peer))) else { continue };
+                        if bench.world.posted.is_empty() { bench.flush(); }
+                        sender.sent += 1;
+                        let keep = keep.max(sender.sent);
+                        bench.world.limits.insert(peer, keep);
+                        bench.arrive(PeerId(peer), &CreditReturn::encode(keep), &[]);
+                    }
+                }
+                Op::Lose(n) => if let Some(peer) = senders[usize::from(n)].peer {
+                    lose(&mut bench, &mut senders, &mut expected, peer);
+                },
+                Op::Close(n) => if let Some(session) = sessions[usize::from(n)].take() {
+                    bench.receiver.handle_session_gone(bench.now_ns, session, &mut bench.world);
+                    bench.world.deliveries.remove(&session.0);
+                    held.remove(&session.0);
+                    left.retain(|key, _| key.0 != session.0);
+                    sessions[usize::from(n)] = bench.receiver.handle_session_opened(name(apps[usize::from(n)]), 0).ok();
+                }
+            }
+            for peer in core::mem::take(&mut bench.world.sent) {
+                bench.receiver.handle_sent(PeerId(peer));
+            }
+            let stats = bench.receiver.stats();
+            let used = stats.posted_slabs + stats.small_held_slabs + stats.read_slabs + stats.quarantined_slabs;
+            prop_assert_eq!(stats.free_slabs + used, stats.pool_slabs);
+            prop_assert!(stats.in_flight_bytes <= config().in_flight_bytes);
+            prop_assert!(bench.receiver.credits + u64::from(stats.small_held_slabs) <= 64, "credit within the SRQ");
+            prop_assert!(bench.world.byes.is_empty(), "nobody misbehaved");
+        }
+        // Liveness: everybody behaves well from here on, and everything comes to its end.
+        for _ in 0..2000 {
+            bench.flush();
+            while !bench.world.reads.is_empty() {
+                bench.read_done();
+            }
+            for session in sessions.iter().flatten() {
+                take_deliveries(&mut bench, *session, &mut held, &mut left);
+                for delivery in held.remove(&session.0).unwrap_or_default() {
+                    settle(&mut bench, *session, &delivery, &mut left, false);
+                }
+            }
+            for peer in core::mem::take(&mut bench.world.sent) {
+                bench.receiver.handle_sent(PeerId(peer));
+            }
+            bench.now_ns += 20_000_000;
+            bench.receiver.handle_tick(bench.now_ns, &mut bench.world);
+            if bench.whole() { break; }
+        }
+        bench.flush();
+        prop_assert!(bench.whole(), "{:?}", bench.receiver.stats());
+        for (peer, sequence, _) in &bench.world.ends {
+            if let Some(count) = expected.get_mut(&(*peer, *sequence)) { *count += 1; }
+        }
+        for (key, count) in expected {
+            prop_assert_eq!(count, 1, "message {:?} had {} ends", key, count);
+        }
+    }
+}
+
+fn take_deliveries(
+    bench: &mut Bench,
+    session: SessionId,
+    held: &mut BTreeMap<u32, Vec<Delivery>>,
+    left: &mut BTreeMap<(u32, u32, u16), u64>,
+) {
+    while let Some((delivery, _)) = bench.delivery(session) {
+        let key = (session.0, delivery.message, delivery.message_generation());
+        if delivery.kind == delivery_kind::WITHDRAWN {
+            // As jet-client does: what is finished already needs no second finish.
+            if left.remove(&key).is_some() {
+                let release = Release {
+                    index: delivery.message,
+                    generation: delivery.message_generation(),
+                    first: 0,
+                    count: 0,
+                    kind: release_kind::FINISH,
+                    reserved: 0,
+                    code: 1,
+                };
+                bench.receiver.handle_release(bench.now_ns, session, release, &mut bench.world).unwrap();
+            }
+            continue;
+        }
+        if delivery.flags & delivery_flags::FIRST != 0 {
+            left.insert(key, delivery.message_bytes);
+        }
+        held.entry(session.0).or_default().push(delivery);
+    }
+}
+
+/// Releases a run, and finishes its message with the last one, or at once with a rejection.
+fn settle(
+    bench: &mut Bench,
+    session: SessionId,
+    delivery: &Delivery,
+    left: &mut BTreeMap<(u32, u32, u16), u64>,
+    reject: bool,
+) {
+    let key = (session.0, delivery.message, delivery.message_generation());
+    let Some(bytes) = left.get_mut(&key) else {
+        bench.release(session, delivery, false, 0);
+        return;
+    };
+    *bytes -= u64::from(delivery.bytes);
+    let last = *bytes == 0;
+    if last || reject {
+        left.remove(&key);
+    }
+    bench.release(session, delivery, last || reject, u32::from(reject && !last));
+}
+
+fn lose(bench: &mut Bench, senders: &mut [Sender], expected: &mut BTreeMap<(u32, u64), u32>, peer: PeerId) {
+    let gone: Vec<ReadId> =
+        bench.world.reads.iter().filter(|read| read.0 == peer).map(|read| read.1).collect();
+    bench.world.reads.retain(|read| read.0 != peer);
+    for read in gone {
+        bench.receiver.handle_read_done(bench.now_ns, read, false, false, &mut bench.world);
+    }
+    bench.receiver.handle_peer_lost(peer, &mut bench.world);
+    expected.retain(|key, _| key.0 != peer.0);
+    bench.world.ends.retain(|end| end.0 != peer.0);
+    bench.world.recalls.retain(|recall| recall.0 != peer.0);
+    bench.world.sent.retain(|&sent| sent != peer.0);
+    if let Some(sender) = senders.iter_mut().find(|sender| sender.peer == Some(peer)) {
+        sender.peer = None;
+        sender.epoch += 1;
+    }
+}
