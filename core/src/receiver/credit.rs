@@ -18,11 +18,20 @@ const CREDIT_INITIAL: u32 = 8;
 const IDLE_TICKS: u32 = 2;
 
 impl<P: GrantPolicy> Receiver<P> {
-    fn credit_budget(&self) -> u64 {
+    /// Credit that active senders may have altogether: what the SRQ share can have posted, less the reserve.
+    fn credit_usable(&self) -> u64 {
         let small_held = self.pool.srq_used() - self.posted;
         let share = self.pool.srq_limit_max().min(self.config.srq_slabs);
-        let usable = share.saturating_sub(small_held + self.config.srq_reserve_entries);
-        u64::from(usable).saturating_sub(self.credits)
+        u64::from(share.saturating_sub(small_held + self.config.srq_reserve_entries))
+    }
+
+    fn credit_budget(&self) -> u64 {
+        self.credit_usable().saturating_sub(self.credits)
+    }
+
+    /// What each active sender may have at most, so that none takes it all.
+    fn credit_share(&self) -> u64 {
+        (self.credit_usable() / (self.active_peers.len() as u64).max(1)).max(u64::from(CREDIT_FLOOR))
     }
 
     /// Credit for a sender that connects; it counts as active if it got more than the floor.
@@ -97,6 +106,7 @@ impl<P: GrantPolicy> Receiver<P> {
     /// What the sender should get now, within the budget.
     fn grant_credit(&mut self, peer: u32) -> u64 {
         let budget = self.credit_budget();
+        let share = self.credit_share();
         let record = &mut self.peers[peer as usize];
         if record.recalling {
             return 0;
@@ -108,7 +118,7 @@ impl<P: GrantPolicy> Receiver<P> {
         {
             record.credit_target = (record.credit_target * 2).min(self.config.credit_max);
         }
-        let wanted = u64::from(record.credit_target).saturating_sub(outstanding);
+        let wanted = u64::from(record.credit_target).min(share).saturating_sub(outstanding);
         // Not each single one: a limit moves when it is worth a message, or rides on an acknowledgement.
         let grant = wanted.min(budget);
         if grant > 0 {
@@ -125,7 +135,8 @@ impl<P: GrantPolicy> Receiver<P> {
         grant
     }
 
-    /// Senders without credit are looked at again now that some may be left, the longest waiting last in the list.
+    /// Senders without credit are looked at again now that some may be left. The dirty list is a stack: what is pushed
+    /// last, the sender that waited longest, is served first.
     pub(super) fn feed_hungry(&mut self) {
         if self.hungry_peers.is_empty() || self.credit_budget() == 0 {
             return;

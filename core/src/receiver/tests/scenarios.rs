@@ -316,6 +316,34 @@ fn idle_credit_is_called_back_and_a_busy_sender_gets_more() {
 }
 
 #[test]
+fn more_busy_senders_than_entries_all_get_their_turn() {
+    let mut bench = Bench::new(Config { peers_max: 64, messages_max: 512, ..config() });
+    let session = bench.open("disk");
+    let peers: Vec<PeerId> = (0..60).map(|_| bench.join("disk")).collect();
+    let mut sent = [0u64; 60];
+    for _ in 0..100 {
+        for (peer, sent) in peers.iter().zip(&mut sent) {
+            while *sent < bench.world.limits[&peer.0] && !bench.world.posted.is_empty() {
+                *sent += 1;
+                bench.small(*peer, *sent, b"x");
+            }
+        }
+        while let Some((delivery, _)) = bench.delivery(session) {
+            bench.release(session, &delivery, true, 0);
+        }
+        bench.flush();
+        for peer in core::mem::take(&mut bench.world.sent) {
+            bench.receiver.handle_sent(PeerId(peer));
+        }
+        bench.now_ns += 1_000_000;
+        bench.receiver.handle_tick(bench.now_ns, &mut bench.world);
+    }
+    assert!(bench.world.byes.is_empty());
+    let (least, most) = (sent.iter().min().unwrap(), sent.iter().max().unwrap());
+    assert!(*least >= 40 && most <= &(least * 3), "unfair: {sent:?}");
+}
+
+#[test]
 fn a_sender_that_used_its_credit_before_the_recall_came_is_not_forgotten() {
     let mut bench = Bench::new(config());
     let session = bench.open("disk");
