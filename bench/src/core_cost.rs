@@ -15,11 +15,19 @@ use std::time::Instant;
 /// Messages between two flushes, as a poll of the NIC gives them.
 const BATCH: usize = 32;
 
+/// What is needed to release a delivery again.
+#[derive(Clone, Copy)]
+struct Held {
+    slot: u32,
+    generation: u16,
+    bytes: u32,
+}
+
 /// Remembers just enough to go on.
 struct Hands {
     entries: Vec<u32>,
     reads: Vec<ReadId>,
-    deliveries: Vec<Delivery>,
+    deliveries: Vec<Held>,
     sent: Vec<PeerId>,
     acknowledged: u64,
 }
@@ -42,8 +50,12 @@ impl Effects for Hands {
         panic!("peer {} was cut off", peer.0);
     }
     fn deliver(&mut self, _session: SessionId, delivery: &Delivery, user_header: &[u8]) {
-        black_box(user_header);
-        self.deliveries.push(*delivery);
+        black_box((delivery, user_header));
+        self.deliveries.push(Held {
+            slot: delivery.slot,
+            generation: delivery.slot_generation(),
+            bytes: delivery.bytes,
+        });
     }
     fn close_session(&mut self, session: SessionId, end: SessionEnd) {
         panic!("session {} ended: {end:?}", session.0);
@@ -88,10 +100,10 @@ impl Machine {
         self.receiver.handle_receive(self.now_ns, arrival, &mut self.hands);
     }
 
-    fn release(&mut self, delivery: &Delivery, first: u16, count: u16, finish: bool) {
+    fn release(&mut self, held: Held, first: u16, count: u16, finish: bool) {
         let release = Release {
-            index: delivery.slot,
-            generation: delivery.slot_generation(),
+            index: held.slot,
+            generation: held.generation,
             first,
             count,
             kind: if finish { release_kind::SLICES_AND_FINISH } else { release_kind::SLICES },
@@ -119,7 +131,7 @@ impl Machine {
         let mut at = 0;
         while at < self.hands.deliveries.len() {
             let delivery = self.hands.deliveries[at];
-            self.release(&delivery, 0, 1, true);
+            self.release(delivery, 0, 1, true);
             at += 1;
         }
         self.hands.deliveries.clear();
@@ -142,9 +154,9 @@ impl Machine {
             let slices = u16::try_from(delivery.bytes.div_ceil(4096)).expect("at most 64");
             let last = bytes == LARGE_BYTES;
             if by_slice {
-                (0..slices).for_each(|slice| self.release(&delivery, slice, 1, last && slice + 1 == slices));
+                (0..slices).for_each(|slice| self.release(delivery, slice, 1, last && slice + 1 == slices));
             } else {
-                self.release(&delivery, 0, slices, last);
+                self.release(delivery, 0, slices, last);
             }
             at += 1;
         }

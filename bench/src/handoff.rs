@@ -49,7 +49,9 @@ pub fn run(samples: u32) -> io::Result<Vec<Row>> {
     let cores = match core_affinity::get_core_ids().unwrap_or_default()[..] {
         [near, far, ..] => Cores { near, far },
         _ => {
-            return Err(io::Error::other("two spinning processes need two cores, and this one may use fewer"));
+            return Err(io::Error::other(
+                "two spinning processes need two cores, and this one may use fewer",
+            ));
         }
     };
     let (mut bare, mut ring, mut pinned) = (Vec::new(), Vec::new(), Vec::new());
