@@ -146,23 +146,34 @@ pub fn idle(samples: u32) -> Result<Vec<Row>, Box<dyn Error>> {
     let mut crowd = Crowd::gather(ACTIVE)?;
     crowd.send(ACTIVE * 8)?;
     let pid = crowd.rig.daemon_pid();
-    let mut percent = Vec::new();
     if cpu_ns(pid)? == 0 {
         return Err("this kernel does not count the time that threads run (CONFIG_SCHED_INFO)".into());
     }
-    // The first second is for rates to fall and credit to be called back.
+    // Senders whose process does something else: they do not answer what the daemon asks (credit that it calls back).
+    std::thread::sleep(Duration::from_secs(1));
+    let deaf = cpu_percent(pid, samples)?;
+    // Senders that listen: after they answered nothing is left to be done.
     let settle = Instant::now() + Duration::from_secs(1);
     while Instant::now() < settle {
         crowd.active.iter_mut().for_each(|(sender, _)| drop(sender.poll()));
         std::thread::sleep(Duration::from_millis(10));
     }
-    for _ in 0..samples {
+    let listening = cpu_percent(pid, samples)?;
+    Ok(vec![
+        Row::new("idle", "a daemon with 32 idle senders, of a core", "%", listening, Bound::AtMost(2.0)),
+        Row::new("idle", "the same, none of which listens, of a core", "%", deaf, Bound::AtMost(2.0)),
+    ])
+}
+
+/// What share of a core the process used, second by second.
+fn cpu_percent(pid: u32, seconds: u32) -> std::io::Result<Vec<f64>> {
+    let second = |_| {
         let (start, before) = (Instant::now(), cpu_ns(pid)?);
         std::thread::sleep(Duration::from_secs(1));
         #[allow(clippy::cast_precision_loss)] // a second in nanoseconds
-        percent.push((cpu_ns(pid)? - before) as f64 / start.elapsed().as_nanos() as f64 * 100.0);
-    }
-    Ok(vec![Row::new("idle", "a daemon with 32 idle senders, of a core", "%", percent, Bound::AtMost(2.0))])
+        Ok((cpu_ns(pid)? - before) as f64 / start.elapsed().as_nanos() as f64 * 100.0)
+    };
+    (0..seconds).map(second).collect()
 }
 
 /// What the process has in memory, the senders' files aside.

@@ -54,7 +54,8 @@ pub async fn serve(context: Arc<ControlContext>, mut stream: UnixStream) {
             };
         let response = match request {
             ControlRequest::Register { memory_instead_of_waiting: true, .. } => {
-                let text = "this daemon has no memory buffers to give instead of waiting; register without them";
+                let text =
+                    "this daemon has no memory buffers to give instead of waiting; register without them";
                 refusal(ErrorCode::BadRequest, text.into())
             }
             ControlRequest::Register { protocol, app, class, memory_instead_of_waiting: false } => {
@@ -233,7 +234,7 @@ fn prepare(
         .peer_cred()
         .ok()
         .and_then(|credentials| Pid::from_raw(credentials.pid()?))
-        .and_then(|pid| pidfd_open(pid, PidfdFlags::NONBLOCK).ok());
+        .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
     let new =
         Box::new(NewSession { app, class, segment, memory: Arc::clone(&memory), doorbell, ended: ends });
     Ok(Prepared { new, memory, bell, process, ended })

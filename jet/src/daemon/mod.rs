@@ -350,7 +350,7 @@ fn incarnation() -> io::Result<u64> {
     Ok(u64::from_ne_bytes(bytes))
 }
 
-/// Each sender over `shm:` costs two descriptors; take as many as the system allows.
+/// Each sender costs a descriptor and each application four; take as many as the system allows.
 fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
