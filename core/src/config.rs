@@ -163,7 +163,8 @@ impl Config {
         range("messages_max", u64::from(self.messages_max), u64::from(self.srq_slabs), 1 << 20)?;
         range("requests_per_peer", u64::from(self.requests_per_peer), 1, 1 << 16)?;
         range("credit_max", u64::from(self.credit_max), 1, u64::from(self.srq_slabs))?;
-        range("session_slots", u64::from(self.session_slots), 64, 1 << 15)?;
+        // Half of 128 are reserved for one fragment of the message that the application waits for.
+        range("session_slots", u64::from(self.session_slots), 128, 1 << 15)?;
         range("session_messages", u64::from(self.session_messages), 1, 1 << 15)?;
         range("control_sends_max", u64::from(self.control_sends_max), 1, 64)?;
         range("tick_ns", self.tick_ns, 100_000, 1_000_000_000)?;

@@ -108,6 +108,10 @@ pub(crate) struct Transfer {
     /// What it is so far.
     pub crc: u32,
     pub footprint_bytes: u64,
+    /// Neighbours in its session's list of messages that began to arrive and are not complete.
+    pub newer: u32,
+    pub older: u32,
+    pub listed: bool,
 }
 
 /// All messages, with a stack of unused records, last used first.
@@ -217,6 +221,21 @@ impl MessageList {
         }
         self.tail = index;
         self.len += 1;
+    }
+
+    /// The messages, first come first.
+    pub fn iter<'a>(&self, messages: &'a Messages) -> impl Iterator<Item = u32> + use<'a> {
+        let some = |index: u32| (index != NONE).then_some(index);
+        core::iter::successors(some(self.head), move |&index| some(messages[index].next))
+    }
+
+    /// Takes out one message, which is usually the first.
+    pub fn take_one(&mut self, messages: &mut Messages, index: u32) {
+        if self.head == index {
+            self.pop(messages);
+        } else {
+            self.take_out(messages, |message| message == index);
+        }
     }
 
     /// Takes out every message that `leaves` names; the others keep their order.

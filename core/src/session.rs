@@ -1,5 +1,6 @@
 //! One application's registration: slots, message numbers, and what is measured of it.
 
+use crate::config::FRAGMENT_SLABS_MAX;
 use crate::histogram::Histogram;
 use crate::message::{MessageList, NONE};
 use crate::pool::{Run, Share};
@@ -45,6 +46,8 @@ pub(crate) struct Session {
     pub backlog: MessageList,
     /// READs (by index) that wait for slots.
     pub read_backlog: (u32, u32),
+    /// Messages that began to arrive and are not complete: the oldest, the newest.
+    pub incomplete: (u32, u32),
     pub held_slabs: u32,
     pub delivered_messages: u64,
     pub delivered_bytes: u64,
@@ -75,6 +78,7 @@ impl Session {
             free_messages: numbers(messages),
             backlog: MessageList::EMPTY,
             read_backlog: (NONE, NONE),
+            incomplete: (NONE, NONE),
             held_slabs: 0,
             delivered_messages: 0,
             delivered_bytes: 0,
@@ -83,6 +87,19 @@ impl Session {
             post_nic_ns: 0,
             post_nic: Histogram::default(),
         }
+    }
+
+    /// Whether the message may use what is reserved for the one that the application is waiting for.
+    #[inline]
+    pub fn may_use_reserve(&self, message: u32) -> bool {
+        self.incomplete.0 == NONE || self.incomplete.0 == message
+    }
+
+    /// Whether there is a slot for a run of this message (`NONE`: of a small one).
+    #[inline]
+    pub fn has_slot(&self, message: u32) -> bool {
+        let reserve = if self.may_use_reserve(message) { 0 } else { FRAGMENT_SLABS_MAX as usize };
+        self.free_slots.len() > reserve
     }
 
     pub fn is_open(&self) -> bool {
@@ -103,6 +120,7 @@ impl Session {
         self.messages.iter_mut().for_each(|message| message.0 = NONE);
         self.backlog = MessageList::EMPTY;
         self.read_backlog = (NONE, NONE);
+        self.incomplete = (NONE, NONE);
         self.held_slabs = 0;
         self.delivered_messages = 0;
         self.delivered_bytes = 0;

@@ -122,7 +122,7 @@ impl<P: GrantPolicy> Receiver<P> {
             return;
         }
         let owner = &self.sessions[session as usize];
-        if owner.backlog.head().is_some() || owner.free_slots.is_empty() || owner.free_messages.is_empty() {
+        if owner.backlog.head().is_some() || !owner.has_slot(NONE) || owner.free_messages.is_empty() {
             let record = &mut self.messages[message];
             record.state = State::Backlogged;
             record.slab = slab;

@@ -20,10 +20,9 @@ impl<P: GrantPolicy> Receiver<P> {
                 continue;
             }
             // The class of choice waits for room that only running messages can give back: let those go on.
-            let running =
-                (0..CLASSES_MAX).find(|&c| c != usize::from(class) && self.queues[c].running.len() > 0);
-            let Some(other) = running else { return };
-            if !self.read_next(now_ns, other, effects) {
+            if !(0..CLASSES_MAX)
+                .any(|other| other != usize::from(class) && self.read_next(now_ns, other, effects))
+            {
                 return;
             }
         }
@@ -84,9 +83,19 @@ impl<P: GrantPolicy> Receiver<P> {
         u64::from(self.pool.total().saturating_sub(srq + delivered)) * SLAB_BYTES as u64
     }
 
-    /// Posts the next fragment of the class's first running message.
+    /// Posts the next fragment of the class's message whose turn it is.
     fn read_next(&mut self, now_ns: u64, class: usize, effects: &mut impl Effects) -> bool {
-        let Some(message) = self.queues[class].running.head() else { return false };
+        let fragment_slabs = self.config.fragment_bytes / SLAB_BYTES_U32;
+        let srq_needed =
+            u32::try_from(self.credits).unwrap_or(NONE).saturating_add(self.config.srq_reserve_entries);
+        let srq_needed = srq_needed.saturating_add(self.pool.srq_used() - self.posted);
+        if self.queues[class].running.len() == 0 {
+            return false;
+        }
+        // Beyond what one fragment takes, another stays in reserve; see `order`.
+        let room = self.pool.read_room(2 * fragment_slabs, srq_needed);
+        let plenty = room >= 2 * fragment_slabs && self.reads.available() > 1;
+        let Some(message) = self.next_to_read(class, plenty) else { return false };
         let left = self.messages[message].length - self.messages.transfer(message).requested;
         let bytes =
             u32::try_from(left.min(u64::from(self.config.fragment_bytes))).expect("at most a fragment");
@@ -94,10 +103,6 @@ impl<P: GrantPolicy> Receiver<P> {
             return false;
         }
         let slabs = bytes.div_ceil(SLAB_BYTES_U32);
-        let srq_needed =
-            u32::try_from(self.credits).unwrap_or(NONE).saturating_add(self.config.srq_reserve_entries);
-        let small_held = self.pool.srq_used() - self.posted;
-        let room = self.pool.read_room(slabs, srq_needed.saturating_add(small_held));
         // A shorter fragment is better than none, but only where nothing else is on the way to give room back.
         if room < slabs && (room == 0 || self.reads.in_use() > 0) {
             return false;
@@ -121,7 +126,7 @@ impl<P: GrantPolicy> Receiver<P> {
         record.since_ns = now_ns;
         let peer = PeerId(record.peer);
         let more = offset + u64::from(bytes) < record.length;
-        self.queues[class].running.pop(&self.messages);
+        self.queues[class].running.take_one(&mut self.messages, message);
         if more {
             self.queues[class].running.push(&mut self.messages, message);
         } else {
@@ -189,11 +194,14 @@ impl<P: GrantPolicy> Receiver<P> {
             return;
         }
         let session = self.messages[message].session;
-        if self.first_backlogged_read(session).is_some() || !self.deliver_read(now_ns, read, effects) {
+        if self.first_backlogged_read(session).is_some() {
             self.push_backlogged_read(session, read);
-            return;
+            self.deliver_backlog(now_ns, session, effects);
+        } else if self.deliver_read(now_ns, read, effects) {
+            self.finish_read(read);
+        } else {
+            self.push_backlogged_read(session, read);
         }
-        self.finish_read(read);
     }
 
     /// Goes on with the message's checksum; at its end says whether it fits. READs of one peer end in order.
@@ -217,7 +225,7 @@ impl<P: GrantPolicy> Receiver<P> {
         while self.reads[read].delivered < self.reads[read].run_count {
             let record = &self.messages[message];
             let owner = &self.sessions[record.session as usize];
-            if owner.free_slots.is_empty() || (!record.app_open && owner.free_messages.is_empty()) {
+            if !owner.has_slot(message) || (!record.app_open && owner.free_messages.is_empty()) {
                 return false;
             }
             let entry = &mut self.reads[read];
@@ -299,6 +307,11 @@ impl<P: GrantPolicy> Receiver<P> {
         (head != NONE).then_some(head)
     }
 
+    pub(super) fn next_backlogged_read(&self, read: u32) -> Option<u32> {
+        let next = self.reads[read].next;
+        (next != NONE).then_some(next)
+    }
+
     fn push_backlogged_read(&mut self, session: u32, read: u32) {
         let (head, tail) = self.sessions[session as usize].read_backlog;
         self.reads[read].next = NONE;
@@ -308,14 +321,27 @@ impl<P: GrantPolicy> Receiver<P> {
         self.sessions[session as usize].read_backlog = (if head == NONE { read } else { head }, read);
     }
 
+    /// Takes the READ behind `before` (or the first) out of the backlog; gives what follows it.
+    pub(super) fn unlink_backlogged_read(
+        &mut self,
+        session: u32,
+        before: Option<u32>,
+        read: u32,
+    ) -> Option<u32> {
+        let next = self.reads[read].next;
+        match before {
+            Some(before) => self.reads[before].next = next,
+            None => self.sessions[session as usize].read_backlog.0 = next,
+        }
+        if next == NONE {
+            self.sessions[session as usize].read_backlog.1 = before.unwrap_or(NONE);
+        }
+        (next != NONE).then_some(next)
+    }
+
     pub(super) fn pop_backlogged_read(&mut self, session: u32) -> Option<u32> {
         let head = self.first_backlogged_read(session)?;
-        let next = self.reads[head].next;
-        let backlog = &mut self.sessions[session as usize].read_backlog;
-        backlog.0 = next;
-        if next == NONE {
-            backlog.1 = NONE;
-        }
+        self.unlink_backlogged_read(session, None, head);
         Some(head)
     }
 }

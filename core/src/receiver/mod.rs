@@ -3,6 +3,7 @@
 mod arrival;
 mod credit;
 mod grant;
+mod order;
 mod peers;
 mod release;
 mod sessions;

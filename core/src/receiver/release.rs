@@ -218,6 +218,7 @@ impl<P: GrantPolicy> Receiver<P> {
         record.code = code;
         if record.arrived < record.length {
             // Rejected while it comes: no further READs.
+            self.end_arrival(message);
             self.unlink(message);
         }
         Ok(())

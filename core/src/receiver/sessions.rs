@@ -105,6 +105,7 @@ impl<P: GrantPolicy> Receiver<P> {
                 continue;
             }
             self.unlink(message);
+            self.end_arrival(message);
             let record = &mut self.messages[message];
             record.session = NONE;
             record.app_open = false;

@@ -192,10 +192,18 @@ impl<P: GrantPolicy> Receiver<P> {
             user_header: *user_header.inline,
         };
         effects.deliver(SessionId(session), &delivery, user_header.whole);
+        if first != last {
+            if first {
+                self.begin_arrival(message);
+            } else {
+                self.end_arrival(message);
+            }
+        }
     }
 
     /// Tells the application that the rest of a message will not come, if it knows of the message.
     pub(super) fn withdraw(&mut self, message: u32, corrupt: bool, effects: &mut impl Effects) {
+        self.end_arrival(message);
         let record = &self.messages[message];
         if !record.app_open || record.session == NONE || record.finished {
             return;
@@ -220,18 +228,23 @@ impl<P: GrantPolicy> Receiver<P> {
         effects.deliver(SessionId(record.session), &delivery, &[]);
     }
 
-    /// Slots or numbers came free: what waited for them goes on, READs first.
+    /// Slots or numbers came free: what waited for them goes on, READs first. Parts of one message keep their order: what
+    /// an earlier one lacks a later one lacks as well.
     pub(super) fn deliver_backlog(&mut self, now_ns: u64, session: u32, effects: &mut impl Effects) {
-        while let Some(read) = self.first_backlogged_read(session) {
-            if !self.deliver_read(now_ns, read, effects) {
-                return;
+        let (mut before, mut next) = (None, self.first_backlogged_read(session));
+        while let Some(read) = next {
+            // One that has to go on waiting does not hold up the one that the application waits for.
+            if self.deliver_read(now_ns, read, effects) {
+                next = self.unlink_backlogged_read(session, before, read);
+                self.finish_read(read);
+            } else {
+                before = Some(read);
+                next = self.next_backlogged_read(read);
             }
-            self.pop_backlogged_read(session);
-            self.finish_read(read);
         }
         loop {
             let owner = &mut self.sessions[session as usize];
-            if owner.free_slots.is_empty() || owner.free_messages.is_empty() {
+            if !owner.has_slot(NONE) || owner.free_messages.is_empty() {
                 return;
             }
             let Some(message) = owner.backlog.pop(&self.messages) else { return };

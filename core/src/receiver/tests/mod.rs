@@ -86,7 +86,7 @@ fn config() -> Config {
         messages_max: 128,
         requests_per_peer: 16,
         credit_max: 32,
-        session_slots: 64,
+        session_slots: 128,
         session_messages: 32,
         ..Config::default()
     }
@@ -144,13 +144,17 @@ impl Bench {
     }
 
     fn request(&mut self, peer: PeerId, sequence: u64, length: u64, crc32c: Option<u32>) {
+        self.request_class(peer, sequence, length, 0, crc32c);
+    }
+
+    fn request_class(&mut self, peer: PeerId, sequence: u64, length: u64, class: u8, crc32c: Option<u32>) {
         let header = RequestHeader::encode(&RequestFields {
             sequence,
             tag: sequence * 10,
             length,
             address: 0,
             key: 7,
-            class: 0,
+            class,
             crc32c,
             redelivered: false,
             user_header: b"large user header",

@@ -74,6 +74,63 @@ fn windows_bound_what_is_in_flight() {
 }
 
 #[test]
+fn an_application_that_takes_one_message_after_the_other_is_never_stuck() {
+    for (slots, classes) in
+        [(1024, [0; 8]), (1024, [3, 2, 2, 1, 0, 0, 0, 0]), (128, [0, 1, 2, 3, 0, 1, 2, 3])]
+    {
+        takes_one_after_the_other(slots, classes);
+    }
+}
+
+/// The messages are together more than the pool, each more than a fragment; one that waits in a less urgent class began
+/// to arrive before the others came.
+fn takes_one_after_the_other(slots: u32, classes: [u8; 8]) {
+    const BYTES: u64 = 500_000;
+    let mut bench = Bench::new(Config { session_slots: slots, ..config() });
+    let (app, peer) = (bench.open("disk"), bench.join("disk"));
+    // A fast application has a small footprint, so that many of its messages are read side by side.
+    bench.request(peer, 100, 64 << 10, None);
+    bench.flush();
+    bench.read_done();
+    let (warm, _) = bench.delivery(app).unwrap();
+    bench.now_ns += 1000;
+    bench.release(app, &warm, true, 0);
+    bench.now_ns += 20_000_000;
+    bench.receiver.handle_tick(bench.now_ns, &mut bench.world);
+    let mut parts: BTreeMap<u32, VecDeque<Delivery>> = BTreeMap::new();
+    let mut order = Vec::new();
+    let mut sequence = 0;
+    for (taken, class) in classes.into_iter().enumerate() {
+        while sequence < 8 && (sequence <= taken || class <= classes[0]) {
+            bench.request_class(peer, sequence as u64, BYTES, classes[sequence], None);
+            bench.flush();
+            sequence += 1;
+        }
+        let mut left = BYTES;
+        while left > 0 {
+            // Everything that can be read is; the application looks only at the message that came first.
+            bench.flush();
+            while !bench.world.reads.is_empty() {
+                bench.read_done();
+                bench.flush();
+            }
+            while let Some((delivery, _)) = bench.delivery(app) {
+                if delivery.flags & delivery_flags::FIRST != 0 {
+                    order.push(delivery.message);
+                }
+                parts.entry(delivery.message).or_default().push_back(delivery);
+            }
+            let part =
+                parts.get_mut(&order[taken]).and_then(VecDeque::pop_front).expect("the next part comes");
+            left -= u64::from(part.bytes);
+            bench.release(app, &part, left == 0, 0);
+        }
+    }
+    let stats = bench.receiver.stats();
+    assert_eq!((stats.ends.consumed, stats.read_slabs, stats.running), (9, 0, 0));
+}
+
+#[test]
 fn nobody_registered_and_too_large_and_draining_are_answered() {
     let mut bench = Bench::new(Config { message_bytes_max: 1000, ..config() });
     let peer = bench.join("nobody");
