@@ -4,7 +4,7 @@ use super::Receiver;
 use super::settle::UserHeader;
 use crate::admission::GrantPolicy;
 use crate::effects::{Effects, PeerId};
-use crate::message::{EMPTY, Message, NONE, State, Transfer};
+use crate::message::{NONE, Small, State, Transfer};
 use crate::pool::{Run, Share};
 use jet_wire::message::{
     AckStatus, ByeReason, FromSender, HeaderBytes, HeaderError, RequestHeader, SmallHeader, parse_from_sender,
@@ -97,18 +97,15 @@ impl<P: GrantPolicy> Receiver<P> {
         } else {
             None
         };
-        let added = self.messages.add(Message {
-            state: State::Settling,
-            small: true,
+        let added = self.messages.add_small(&Small {
             redelivered: small.redelivered(),
             peer,
             session,
             sequence,
-            tag: small.tag.get(),
             sender: self.peers[peer as usize].sender,
+            tag: small.tag.get(),
             length: u64::from(payload_bytes),
-            since_ns: now_ns,
-            ..EMPTY
+            now_ns,
         });
         let Some(message) = added else {
             self.give_small(slab);
@@ -162,7 +159,7 @@ impl<P: GrantPolicy> Receiver<P> {
         } else {
             None
         };
-        let Some(message) = self.messages.add(EMPTY) else {
+        let Some(message) = self.messages.add() else {
             self.refuse_unrecorded(peer, sequence, refused.unwrap_or(AckStatus::Busy), effects);
             return;
         };
