@@ -18,7 +18,7 @@ use jet_wire::message::HEADER_BYTES;
 use jet_wire::segment::SegmentShape;
 use reactor::{Command, CommandInbox, Commands, Epoll, Hands, PoolMemory, Reactor, ReactorOptions};
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -56,6 +56,12 @@ pub enum DaemonError {
     #[error("a daemon is running already on {}; stop it, or give this one another --control-socket", path.display())]
     Running {
         /// The socket.
+        path: PathBuf,
+    },
+    /// Something else lies where the control socket is to be.
+    #[error("{} exists and is no socket; move it away, or choose another --control-socket", path.display())]
+    NoSocket {
+        /// The file.
         path: PathBuf,
     },
     /// The control socket cannot be made.
@@ -380,6 +386,10 @@ fn bind_control(path: &Path) -> Result<UnixListener, DaemonError> {
     match std::os::unix::net::UnixStream::connect(path) {
         Ok(_) => return Err(DaemonError::Running { path: path.to_owned() }),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            // Connecting to an ordinary file is refused as well, and that is somebody's.
+            if !std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
+                return Err(DaemonError::NoSocket { path: path.to_owned() });
+            }
             std::fs::remove_file(path).map_err(failed)?;
         }
         Err(_) => {}

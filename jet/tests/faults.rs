@@ -1,0 +1,31 @@
+//! Bad input and faults against real processes: whoever misbehaves or dies loses what is its own, everybody else is
+//! served on, and no slab and no message is lost.
+//!
+//! The daemon is always the binary `jetd`; senders and applications that are killed are this binary started again (see
+//! `children.rs`). Nothing is timed: every wait is for a condition and has a generous limit. What is random comes from a
+//! seed that is printed; `JET_FAULTS_SEED=N` runs it again.
+
+#[path = "faults/applications.rs"]
+mod applications;
+#[path = "faults/bad_peers.rs"]
+mod bad_peers;
+#[path = "faults/children.rs"]
+mod children;
+#[path = "faults/control_socket.rs"]
+mod control_socket;
+#[path = "faults/daemon_deaths.rs"]
+mod daemon_deaths;
+#[path = "faults/deaths.rs"]
+mod deaths;
+#[path = "faults/drain.rs"]
+mod drain;
+#[path = "faults/hand_session.rs"]
+mod hand_session;
+#[path = "faults/load.rs"]
+mod load;
+#[path = "faults/raw_peer.rs"]
+mod raw_peer;
+#[path = "faults/rig.rs"]
+mod rig;
+#[path = "faults/traffic.rs"]
+mod traffic;

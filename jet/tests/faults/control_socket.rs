@@ -1,0 +1,138 @@
+//! What is said on the control socket by those who do not speak its language.
+
+use crate::children::Role;
+use crate::hand_session::HandSession;
+use crate::rig::{Random, Rig};
+use crate::traffic::Traffic;
+use jet_client::registration::{
+    ControlConnection, ControlRequest, ControlResponse, ErrorCode, FRAME_BYTES_MAX, FrameDecoder,
+    PROTOCOL_VERSION,
+};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+/// Says bytes, and hears what the daemon answers before it hangs up.
+fn say(control: &Path, bytes: &[u8]) -> Option<ControlResponse> {
+    let mut stream = UnixStream::connect(control).expect("the daemon listens");
+    stream.set_read_timeout(Some(crate::rig::PATIENCE)).unwrap();
+    // It may have had enough before it has it all.
+    let _ = stream.write_all(bytes);
+    let mut heard = Vec::new();
+    // A reset is a hang-up, too: the daemon left without reading everything.
+    match stream.read_to_end(&mut heard) {
+        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => panic!("the daemon does not hang up"),
+        _ => {}
+    }
+    let mut decoder = FrameDecoder::default();
+    decoder.push(&heard);
+    decoder.next_frame().expect("a frame")
+}
+
+fn frame(json: &[u8]) -> Vec<u8> {
+    [&u32::try_from(json.len()).expect("short").to_le_bytes()[..], json].concat()
+}
+
+#[test]
+fn what_cannot_be_read_is_answered_and_hung_up_on() {
+    let mut random = Random::for_test("control", 20);
+    let rig = Rig::start(&[]);
+    let good = rig.application(Role::Consumer, "store");
+    let mut traffic: Vec<_> =
+        rig.addresses().iter().map(|address| Traffic::new(address, "store", random.fork())).collect();
+    let control = rig.control();
+    // These say nothing, or stop in the middle, and stay.
+    let silent: Vec<_> = (0..50).map(|_| UnixStream::connect(&control).unwrap()).collect();
+    let mut halting = UnixStream::connect(&control).unwrap();
+    halting.write_all(&[9, 0, 0, 0, b'{']).unwrap();
+    let bad_request = |said: &[u8]| {
+        let answer = say(&control, said);
+        let Some(ControlResponse::Error { code: ErrorCode::BadRequest, message }) = answer else {
+            panic!("{answer:?} to {:?}", &said[..said.len().min(40)]);
+        };
+        message
+    };
+    for json in [
+        &b"{!"[..],
+        b"",
+        b"null",
+        b"[]",
+        b"\"reboot\"",
+        b"{\"register\":{}}",
+        b"{\"status\":{\"of\":\"all\"}}",
+    ] {
+        assert!(bad_request(&frame(json)).contains("same build"), "{json:?}");
+    }
+    // Deep enough to overflow a stack that were not guarded.
+    bad_request(&frame(&vec![b'['; 500_000]));
+    for bytes in [u32::try_from(FRAME_BYTES_MAX).expect("short") + 1, u32::MAX] {
+        let giant = [&bytes.to_le_bytes()[..], &[b' '; 10_000]].concat();
+        assert!(bad_request(&giant).contains("exceeds"), "{bytes}");
+    }
+    // As long as a frame may be, and still nothing.
+    bad_request(&frame(&vec![b' '; FRAME_BYTES_MAX]));
+    for _ in 0..20 {
+        let mut noise: Vec<u8> = (0..2000).map(|_| random.next().to_le_bytes()[0]).collect();
+        noise[3] |= 0x80;
+        bad_request(&noise);
+    }
+    traffic.iter_mut().for_each(Traffic::round);
+    drop((silent, halting));
+    rig.wait_whole();
+    assert_eq!((good.reported("registered"), good.reported("wrong")), (1, 0));
+}
+
+#[test]
+fn registrations_that_cannot_be_are_refused_in_words() {
+    let rig = Rig::start(&["limits.sessions=4", "session.quarantine_ms=20"]);
+    let _good = rig.application(Role::Consumer, "store");
+    let refused = |protocol: u32, app: &str, class: u8| {
+        let mut connection = ControlConnection::connect(&rig.control()).unwrap();
+        let app = app.to_owned();
+        let request = ControlRequest::Register { protocol, app, class, memory_instead_of_waiting: false };
+        match connection.request(&request).unwrap() {
+            (ControlResponse::Error { code, message }, _) => (code, message),
+            (other, _) => panic!("{other:?}"),
+        }
+    };
+    let cases = [
+        (refused(PROTOCOL_VERSION + 1, "a", 0), ErrorCode::Version, "same build"),
+        (refused(PROTOCOL_VERSION, "", 0), ErrorCode::BadRequest, "1 to 32 characters"),
+        (refused(PROTOCOL_VERSION, "with space", 0), ErrorCode::BadRequest, "1 to 32 characters"),
+        (refused(PROTOCOL_VERSION, &"x".repeat(33), 0), ErrorCode::BadRequest, "1 to 32 characters"),
+        (refused(PROTOCOL_VERSION, "a", 4), ErrorCode::BadRequest, "choose 0 to 3"),
+        (refused(PROTOCOL_VERSION, "store", 0), ErrorCode::NameTaken, "choose another"),
+    ];
+    for ((code, message), expected, words) in cases {
+        assert_eq!(code, expected, "{message}");
+        assert!(message.contains(words), "{message}");
+    }
+    let others: Vec<_> = ["a", "b", "c"].map(|app| HandSession::register(&rig.control(), app)).into();
+    let (code, message) = refused(PROTOCOL_VERSION, "d", 0);
+    assert_eq!(code, ErrorCode::TooManySessions);
+    assert!(message.contains("limits.sessions"), "{message}");
+    drop(others);
+    crate::rig::until("room for another", || HandSession::try_register(&rig.control(), "d").ok());
+    rig.wait_whole();
+}
+
+#[test]
+fn who_talks_in_a_session_loses_it() {
+    let mut random = Random::for_test("talk", 21);
+    let rig = Rig::start(&["session.quarantine_ms=20"]);
+    let _good = rig.application(Role::Consumer, "store");
+    let mut traffic = Traffic::new(&rig.addresses()[0], "store", random.fork());
+    let control = rig.control();
+    let mut connection = ControlConnection::connect(&control).unwrap();
+    let request = ControlRequest::Register {
+        protocol: PROTOCOL_VERSION,
+        app: "talker".to_owned(),
+        class: 0,
+        memory_instead_of_waiting: false,
+    };
+    assert!(matches!(connection.request(&request).unwrap().0, ControlResponse::Registered { .. }));
+    assert!(connection.request(&ControlRequest::Status).is_err(), "a session is no place for questions");
+    rig.wait_status("one session", |status| status["sessions"].as_array().map(Vec::len) == Some(1));
+    traffic.round();
+    rig.wait_whole();
+}

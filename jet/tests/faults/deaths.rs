@@ -1,0 +1,136 @@
+//! Senders and applications that die, stop, or come and go.
+
+use crate::children::Role;
+use crate::hand_session::HandSession;
+use crate::rig::{NIC_THREAD, NO_NIC_THREAD, Random, Rig, number, until};
+use crate::traffic::Traffic;
+use jet_client::send::{AckStatus, RetryPolicy, Sender, SenderOptions};
+use rustix::process::Signal;
+
+#[test]
+fn a_sender_killed_while_its_reads_run_leaves_nothing_behind() {
+    const TIMES: u32 = 20;
+    let mut random = Random::for_test("killed senders", 30);
+    for thread in [NO_NIC_THREAD, NIC_THREAD] {
+        let rig = Rig::start(&[thread]);
+        let good = rig.application(Role::Consumer, "store");
+        let mut withdrawn = 0;
+        for address in rig.addresses() {
+            let mut traffic = Traffic::new(&address, "store", random.fork());
+            let halting = rig.application(Role::Consumer, "halting");
+            for time in 0..TIMES {
+                let app = ["store", "halting"][time as usize % 2];
+                let large = number(&rig.status(), "messages.large");
+                let stopped = app == "halting";
+                if stopped {
+                    // Then messages are certain to be in the middle: they fill the pool, and their READs wait.
+                    halting.process.stop();
+                }
+                let mut sender = rig.child(Role::Sender, Some(&address), app);
+                sender.wait_reported("connected", 1);
+                rig.wait_status("READs", |status| {
+                    number(status, "messages.large") > large
+                        && (!stopped
+                            || number(status, "pool.read") > 0 && number(status, "reads.running") > 0)
+                });
+                sender.process.kill();
+                if stopped {
+                    rig.wait_status("it to be gone", |status| number(status, "peer_count") == 1);
+                    halting.process.signal(Signal::CONT);
+                }
+                rig.wait_status("it to be gone", |status| number(status, "peer_count") == 1);
+                rig.wait_whole();
+            }
+            traffic.round();
+            // Each that had begun to arrive has an end at the application, too.
+            until("every message to be taken back or finished", || {
+                let begun = halting.reported("begun");
+                (begun > 0 && begun == halting.reported("withdrawn") + halting.reported("finished"))
+                    .then_some(())
+            });
+            withdrawn += halting.reported("withdrawn");
+            assert_eq!(halting.reported("wrong"), 0, "{:?}", halting.report());
+            drop(traffic);
+            rig.wait_status("nobody", |status| number(status, "peer_count") == 0);
+        }
+        assert!(withdrawn > 0, "no message was taken back");
+        assert_eq!((good.reported("registered"), good.reported("wrong")), (1, 0));
+    }
+}
+
+#[test]
+fn an_application_killed_with_slabs_in_its_hands_gives_them_back_after_the_quarantine() {
+    let mut random = Random::for_test("killed applications", 31);
+    // One quarantine that ends, and one that does not while the test runs.
+    for quarantine_ms in [100, 3_600_000] {
+        let rig = Rig::start(&[&format!("session.quarantine_ms={quarantine_ms}")]);
+        let _good = rig.application(Role::Consumer, "store");
+        let mut keeper = rig.application(Role::Keeper, "keeper");
+        let addresses = rig.addresses();
+        let mut traffic: Vec<_> =
+            addresses.iter().map(|address| Traffic::new(address, "store", random.fork())).collect();
+        let mut lost: Vec<_> = addresses
+            .iter()
+            .map(|address| {
+                let retry = RetryPolicy::NEVER;
+                let options = SenderOptions { retry, ..Rig::sender_options(address, "keeper") };
+                Traffic::over(Sender::connect(options).expect("let in"), random.fork())
+            })
+            .collect();
+        for sender in &mut lost {
+            for bytes in [0, 4096, 5000, 700_000] {
+                sender.send(bytes).unwrap();
+            }
+        }
+        until("the keeper to have something of all", || {
+            lost.iter_mut().for_each(|sender| sender.sender.flush());
+            (keeper.reported("begun") == 8).then_some(())
+        });
+        let held = number(&rig.status(), "pool.slabs");
+        keeper.process.kill();
+        for sender in &mut lost {
+            assert_eq!(sender.ends(4), [AckStatus::AppGone; 4]);
+        }
+        // Its name is free at once.
+        drop(HandSession::register(&rig.control(), "keeper"));
+        traffic.iter_mut().for_each(Traffic::round);
+        if quarantine_ms == 100 {
+            assert_eq!(number(&rig.wait_whole(), "pool.slabs"), held);
+        } else {
+            let status = rig.wait_status("all but the quarantined to be back", |status| {
+                let pool = &status["pool"];
+                number(pool, "free") + number(pool, "posted") + number(pool, "quarantined")
+                    == number(pool, "slabs")
+            });
+            assert!(number(&status, "pool.quarantined") >= 4, "{status:#}");
+            assert_eq!(status["pool"]["whole"], false);
+        }
+    }
+}
+
+#[test]
+fn what_a_dead_application_did_not_finish_comes_to_the_next_and_is_marked() {
+    let mut random = Random::for_test("next application", 32);
+    let rig = Rig::start(&["session.quarantine_ms=20"]);
+    for address in rig.addresses() {
+        let mut keeper = rig.application(Role::Keeper, "relay");
+        let retry = RetryPolicy::all_for_ns(u64::MAX);
+        let options = SenderOptions { retry, ..Rig::sender_options(&address, "relay") };
+        let mut sender = Traffic::over(Sender::connect(options).expect("let in"), random.fork());
+        for bytes in [10, 4096, 300_000, 2_000_000] {
+            sender.send(bytes).unwrap();
+        }
+        until("the keeper to have something of all", || {
+            sender.sender.flush();
+            (keeper.reported("begun") == 4).then_some(())
+        });
+        keeper.process.kill();
+        let next = rig.application(Role::Consumer, "relay");
+        assert_eq!(sender.ends(4), [AckStatus::Consumed; 4]);
+        let again =
+            next.report().iter().filter(|line| line.starts_with("begun ") && line.ends_with(" true")).count();
+        assert_eq!((again, next.reported("finished")), (4, 4), "{:?}", next.report());
+        drop(next);
+        rig.wait_whole();
+    }
+}

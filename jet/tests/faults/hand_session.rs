@@ -1,0 +1,112 @@
+//! An application without manners: it registers by hand and writes whatever the test wants into what it got.
+
+use jet_client::registration::{
+    ControlConnection, ControlRequest, ControlResponse, ErrorCode, FrameDecoder, PROTOCOL_VERSION,
+};
+use jet_fabric::memory::{Mapping, Protection};
+use jet_fabric::unix::{Doorbell, receive_with_fds};
+use jet_wire::segment::{AppEnd, Delivery, Release, app_end};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use crate::rig::until;
+
+/// What the daemon handed over.
+pub struct HandSession {
+    connection: ControlConnection,
+    decoder: FrameDecoder,
+    pub pool: OwnedFd,
+    pub segment: OwnedFd,
+    pub bell: Doorbell,
+    pub mapping: Mapping,
+}
+
+impl HandSession {
+    /// Registers.
+    ///
+    /// # Errors
+    /// The daemon's refusal.
+    pub fn try_register(control: &Path, app: &str) -> Result<Self, (ErrorCode, String)> {
+        let mut connection = ControlConnection::connect(control).expect("the daemon listens");
+        let request = ControlRequest::Register {
+            protocol: PROTOCOL_VERSION,
+            app: app.to_owned(),
+            class: 0,
+            memory_instead_of_waiting: false,
+        };
+        match connection.request(&request).expect("an answer") {
+            (ControlResponse::Registered { .. }, fds) => {
+                let [pool, segment, bell] = <[OwnedFd; 3]>::try_from(fds).expect("three descriptors");
+                let mapping = Mapping::of_stranger(segment.as_fd(), Protection::ReadWrite, 1 << 30)
+                    .expect("a sealed segment");
+                let (decoder, bell) = (FrameDecoder::default(), Doorbell::from_fd(bell));
+                Ok(Self { connection, decoder, pool, segment, bell, mapping })
+            }
+            (ControlResponse::Error { code, message }, _) => Err((code, message)),
+            (other, _) => panic!("{other:?}"),
+        }
+    }
+
+    /// Registers as soon as the name is free.
+    pub fn register(control: &Path, app: &str) -> Self {
+        until("the name to be free", || match Self::try_register(control, app) {
+            Ok(session) => Some(session),
+            Err((ErrorCode::NameTaken, _)) => None,
+            Err(refused) => panic!("{refused:?}"),
+        })
+    }
+
+    /// The application's end of the segment.
+    pub fn end(&self) -> AppEnd {
+        // SAFETY: the mapping is page-aligned, and callers keep the session as long as the end. A second end would only
+        // spoil this session, which is what these tests are about.
+        unsafe { app_end(self.mapping.base(), self.mapping.bytes()) }.expect("a segment")
+    }
+
+    /// What the daemon said before it hung up, if it has hung up. Never waits.
+    pub fn hung_up(&mut self) -> Option<Option<(ErrorCode, String)>> {
+        let fd = self.connection.as_fd();
+        let mut said = None;
+        loop {
+            let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+            if poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&now)).expect("poll") == 0 {
+                assert!(said.is_none() || !self.decoder.is_midway(), "a frame was cut");
+                return said.map(Some);
+            }
+            let mut bytes = [0; 4096];
+            match receive_with_fds(fd, &mut bytes) {
+                Ok((0, _)) | Err(_) => return Some(said),
+                Ok((got, _)) => self.decoder.push(&bytes[..got]),
+            }
+            match self.decoder.next_frame().expect("a frame") {
+                Some(ControlResponse::Error { code, message }) => said = Some((code, message)),
+                Some(other) => panic!("{other:?}"),
+                None => {}
+            }
+        }
+    }
+
+    /// Waits for the daemon to end the session; what it said.
+    #[track_caller]
+    pub fn wait_ended(&mut self) -> (ErrorCode, String) {
+        until("the session to be ended", || self.hung_up()).expect("it says why")
+    }
+}
+
+/// Waits for the next delivery.
+#[track_caller]
+pub fn wait_delivery(end: &mut AppEnd) -> Delivery {
+    until("a delivery", || end.deliveries.pop().expect("a sound ring"))
+}
+
+/// Writes release entries and shows them.
+pub fn release(session: &HandSession, end: &mut AppEnd, releases: &[Release]) {
+    for release in releases {
+        end.releases.push(*release).expect("room");
+    }
+    end.releases.publish();
+    if end.releases.wake_needed() {
+        session.bell.ring();
+    }
+}

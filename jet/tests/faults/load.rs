@@ -1,0 +1,133 @@
+//! Many senders, and applications that do not take what they are sent: nobody else waits for them.
+
+use crate::children::Role;
+use crate::rig::{NIC_THREAD, Random, Rig, number, until};
+use crate::traffic::Traffic;
+use jet_client::send::{AckStatus, Sender, SenderOptions};
+use rustix::process::Signal;
+
+/// Sends that many small and large messages to an application that does not take them.
+fn pile_up(traffic: &mut Traffic, small: usize, large: usize) {
+    for _ in 0..small {
+        traffic.send(100).expect("taken");
+    }
+    for _ in 0..large {
+        traffic.send(2 << 20).expect("taken");
+    }
+}
+
+/// Ends of all, while every sender gets its turn.
+fn take_ends(senders: &mut [Traffic], each: usize) {
+    let mut left: Vec<usize> = vec![each; senders.len()];
+    until("every message to end", || {
+        for (left, traffic) in left.iter_mut().zip(senders.iter_mut()) {
+            while let Some(end) = traffic.sender.poll() {
+                assert_eq!(end.status, AckStatus::Consumed);
+                *left -= 1;
+            }
+        }
+        left.iter().all(|&left| left == 0).then_some(())
+    });
+}
+
+#[test]
+fn an_application_that_stops_holds_up_its_own_senders_only() {
+    const SMALL: usize = 2000;
+    const LARGE: usize = 12;
+    let mut random = Random::for_test("stopped", 40);
+    // Its slots run out first, or the SRQ share does.
+    for slots in ["session.slots=128", "session.slots=4096"] {
+        let rig = Rig::start(&[slots]);
+        let good = rig.application(Role::Consumer, "store");
+        let addresses = rig.addresses();
+        let mut traffic: Vec<_> =
+            addresses.iter().map(|address| Traffic::new(address, "store", random.fork())).collect();
+        let stopped = rig.application(Role::Consumer, "stopped");
+        stopped.process.stop();
+        let mut waiting: Vec<_> = addresses
+            .iter()
+            .map(|address| {
+                let options =
+                    SenderOptions { in_flight_max: 4096, ..Rig::sender_options(address, "stopped") };
+                Traffic::over(Sender::connect(options).expect("let in"), random.fork())
+            })
+            .collect();
+        waiting.iter_mut().for_each(|sender| pile_up(sender, SMALL, LARGE));
+        until("it to have all that it can get", || {
+            waiting.iter_mut().for_each(|sender| sender.sender.flush());
+            (number(&rig.status(), "pool.small_held") > 900).then_some(())
+        });
+        for _ in 0..5 {
+            traffic.iter_mut().for_each(Traffic::round);
+        }
+        stopped.process.signal(Signal::CONT);
+        take_ends(&mut waiting, SMALL + LARGE);
+        rig.wait_whole();
+        assert_eq!((good.reported("wrong"), stopped.reported("wrong")), (0, 0));
+    }
+}
+
+#[test]
+fn more_than_the_pool_holds_goes_through_one_application_that_takes_one_after_the_other() {
+    let mut random = Random::for_test("one after the other", 41);
+    let rig = Rig::start(&[]);
+    let good = rig.application(Role::Consumer, "store");
+    let mut senders: Vec<_> =
+        rig.addresses().iter().map(|address| Traffic::new(address, "store", random.fork())).collect();
+    senders.iter_mut().for_each(|sender| pile_up(sender, 20, 30));
+    take_ends(&mut senders, 50);
+    rig.wait_whole();
+    assert_eq!(good.reported("wrong"), 0);
+}
+
+#[test]
+fn two_hundred_senders_come_and_go() {
+    const THREADS: usize = 4;
+    const SENDERS: usize = 50;
+    let mut random = Random::for_test("come and go", 42);
+    let rig = Rig::start(&["session.quarantine_ms=20", NIC_THREAD]);
+    let apps = ["store", "other"].map(|app| rig.application(Role::Consumer, app));
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            let mut random = random.fork();
+            let addresses = rig.addresses();
+            scope.spawn(move || {
+                let mut open: Vec<(Traffic, usize)> = Vec::new();
+                for number in 0..SENDERS {
+                    let address = &addresses[random.size_below(2)];
+                    let app = ["store", "other", "nobody"][random.size_below(3)];
+                    let options = SenderOptions { in_flight_max: 32, ..Rig::sender_options(address, app) };
+                    let sender = Sender::connect(options).expect("let in");
+                    open.push((Traffic::over(sender, random.fork()), 0));
+                    for _ in 0..random.below(8) {
+                        let which = random.size_below(open.len());
+                        let (traffic, sent) = &mut open[which];
+                        let most = [4097, 400_000][random.size_below(2)];
+                        let bytes = random.size_below(most);
+                        *sent += usize::from(traffic.send(bytes).is_ok());
+                        traffic.sender.poll().inspect(|_| *sent -= 1);
+                    }
+                    // Some go with all their ends, some in the middle, some all at once.
+                    while open.len() > 12 || (number == SENDERS - 1 && !open.is_empty()) {
+                        let which = random.size_below(open.len());
+                        let (mut traffic, sent) = open.swap_remove(which);
+                        if random.below(2) == 0 {
+                            for status in traffic.ends(sent) {
+                                assert!(
+                                    matches!(status, AckStatus::Consumed | AckStatus::NoApp),
+                                    "{status:?}"
+                                );
+                            }
+                        }
+                    }
+                }
+            });
+        }
+    });
+    rig.wait_status("nobody to be left", |status| number(status, "peer_count") == 0);
+    let status = rig.wait_whole();
+    assert_eq!((number(&status, "faults.peers"), number(&status, "faults.sessions")), (0, 0));
+    for app in apps {
+        assert_eq!((app.reported("registered"), app.reported("wrong")), (1, 0));
+    }
+}

@@ -1,0 +1,195 @@
+//! A sender without manners: it speaks to the NIC by hand and says whatever the test wants.
+
+use crate::rig::PATIENCE;
+use jet_fabric::memory::SharedMemory;
+use jet_fabric::nic::{
+    Access, Completion, DisconnectReason, MemoryKey, Payload, PostError, PrivateData, SendRequest, Sge,
+    SrqEntry, Status, Work,
+};
+use jet_fabric::soft::{SoftNic, SoftOptions};
+use jet_fabric::{Address, Event, Nic, Qp};
+use jet_wire::message::hello::{AppName, Hello, Refusal, Welcome, features};
+use jet_wire::message::{AckStatus, ByeReason, FromReceiver, HEADER_BYTES, HeaderBytes, parse_from_receiver};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::sync::Arc;
+use std::time::Instant;
+
+const ENTRIES: u32 = 64;
+const ENTRY_BYTES: u32 = 128;
+const _: () = assert!(ENTRY_BYTES as usize == HEADER_BYTES);
+
+/// One connection of its own NIC.
+pub struct RawPeer {
+    nic: SoftNic,
+    qp: Qp,
+    headers: Arc<SharedMemory>,
+    headers_key: MemoryKey,
+    /// Memory that the receiver may READ, and its key.
+    pub memory: Arc<SharedMemory>,
+    pub key: MemoryKey,
+    heard: Vec<HeaderBytes>,
+    connected: Option<PrivateData>,
+    rejected: Option<PrivateData>,
+    ended: Option<DisconnectReason>,
+}
+
+/// A hello as it should be.
+pub fn hello(app: &str) -> Hello {
+    Hello {
+        features: features::ALL,
+        sender_id: 0xbad,
+        receive_entries: 64,
+        app: AppName::new(app).expect("a name"),
+    }
+}
+
+impl RawPeer {
+    /// Asks to connect with these first words, with `bytes` of memory.
+    pub fn knock(address: &Address, words: &[u8], bytes: usize) -> Self {
+        let mut nic = SoftNic::new(SoftOptions::default()).expect("a NIC");
+        let headers = SharedMemory::new("jet-raw", (ENTRIES * ENTRY_BYTES) as usize, false)
+            .map(Arc::new)
+            .expect("memory");
+        let memory = SharedMemory::new("jet-raw", bytes, false).map(Arc::new).expect("memory");
+        let headers_key = nic.register(&headers, Access::LocalWrite).expect("registered");
+        let key = nic.register(&memory, Access::RemoteRead).expect("registered");
+        let words = PrivateData::new(words).expect("short");
+        let qp = nic.connect(address, &words).expect("somebody listens");
+        let mut peer = Self {
+            nic,
+            qp,
+            headers,
+            headers_key,
+            memory,
+            key,
+            heard: Vec::new(),
+            connected: None,
+            rejected: None,
+            ended: None,
+        };
+        (0..ENTRIES).for_each(|entry| peer.post_receive(entry));
+        peer
+    }
+
+    /// Connects as a sender should.
+    pub fn connect(address: &Address, app: &str, bytes: usize) -> Self {
+        let mut peer = Self::knock(address, &hello(app).encode(), bytes);
+        let welcome = peer.until("a welcome", |peer| peer.connected);
+        Welcome::decode(welcome.as_slice()).expect("a welcome");
+        peer
+    }
+
+    fn post_receive(&mut self, entry: u32) {
+        let header =
+            Sge { key: self.headers_key, offset: u64::from(entry * ENTRY_BYTES), bytes: ENTRY_BYTES };
+        self.nic.post_srq(SrqEntry { id: entry, header, payload: None }).expect("room");
+    }
+
+    /// Posts a SEND; nothing is checked here.
+    pub fn try_send(&mut self, header: &HeaderBytes, payload: &[u8]) -> Result<(), PostError> {
+        let payload = if payload.is_empty() { Payload::None } else { Payload::Inline(payload) };
+        self.nic.post_send(self.qp, SendRequest { id: 1, header, payload })
+    }
+
+    pub fn send(&mut self, header: &HeaderBytes, payload: &[u8]) {
+        self.try_send(header, payload).expect("posted");
+    }
+
+    /// Where the receiver finds this peer's memory.
+    pub fn address(&self) -> u64 {
+        self.nic.remote_address(self.key, 0)
+    }
+
+    /// Lets the NIC work.
+    pub fn turn(&mut self) {
+        let nothing = Completion { qp: self.qp, work: Work::Send { id: 0 }, status: Status::Flushed };
+        let mut completions = [nothing; 64];
+        let count = self.nic.poll(&mut completions);
+        for completion in &completions[..count] {
+            if let Work::Receive { entry, payload_bytes } = completion.work {
+                if completion.status == Status::Success {
+                    assert_eq!(payload_bytes, 0, "a receiver sends headers only");
+                    let mut header = HeaderBytes::ZERO;
+                    // SAFETY: within the header area; the entry is completed and posted again only below.
+                    unsafe {
+                        let from = self.headers.base().add((entry * ENTRY_BYTES) as usize);
+                        header.0.as_mut_ptr().copy_from_nonoverlapping(from, HEADER_BYTES);
+                    }
+                    self.heard.push(header);
+                }
+                self.post_receive(entry);
+            }
+        }
+        while let Some(event) = self.nic.poll_event() {
+            match event {
+                Event::Connected { private_data, .. } => self.connected = Some(private_data),
+                Event::Rejected { private_data, .. } => self.rejected = Some(private_data),
+                Event::Disconnected { reason, .. } => self.ended = Some(reason),
+                Event::ConnectRequest { .. } => panic!("nobody listens here"),
+            }
+        }
+        self.nic.flush();
+    }
+
+    /// Lets the NIC work until there is something; sleeps on the NIC meanwhile.
+    #[track_caller]
+    fn until<T>(&mut self, what: &str, look: impl Fn(&Self) -> Option<T>) -> T {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            self.turn();
+            if let Some(found) = look(self) {
+                return found;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero(), "waited {PATIENCE:?} for {what}");
+            if self.nic.arm() {
+                let left = Timespec::try_from(left).expect("short");
+                poll(&mut [PollFd::from_borrowed_fd(self.nic.wait_fd(), PollFlags::IN)], Some(&left))
+                    .expect("poll");
+            }
+        }
+    }
+
+    /// Waits until the other end hangs up; the reason that it gave, if it gave one.
+    #[track_caller]
+    pub fn wait_ended(&mut self) -> Option<ByeReason> {
+        self.until("the daemon to hang up", |peer| peer.ended);
+        self.heard.iter().find_map(|header| match parse_from_receiver(header, 0).expect("well-formed") {
+            FromReceiver::Bye(bye) => bye.reason(),
+            _ => None,
+        })
+    }
+
+    /// Waits for a refusal of the connection.
+    #[track_caller]
+    pub fn wait_refused(&mut self) -> Option<Refusal> {
+        let words = self.until("the daemon to refuse", |peer| {
+            assert!(peer.connected.is_none(), "it was let in");
+            peer.rejected
+        });
+        Refusal::decode(words.as_slice())
+    }
+
+    pub fn is_connected(&self) -> bool {
+        self.ended.is_none()
+    }
+
+    /// The end of a message, if it came.
+    fn heard_end(&self, sequence: u64) -> Option<AckStatus> {
+        let ends = self.heard.iter().filter_map(|header| match parse_from_receiver(header, 0) {
+            Ok(FromReceiver::Ack(ack)) => ack
+                .ranges()
+                .find(|range| (range.first..range.first + u64::from(range.count)).contains(&sequence)),
+            _ => None,
+        });
+        let ends: Vec<_> = ends.map(|range| range.status).collect();
+        assert!(ends.len() <= 1, "message {sequence} ended {} times: {ends:?}", ends.len());
+        ends.first().copied()
+    }
+
+    /// Waits for the end of a message.
+    #[track_caller]
+    pub fn wait_end(&mut self, sequence: u64) -> AckStatus {
+        self.until("the message's end", |peer| peer.heard_end(sequence))
+    }
+}

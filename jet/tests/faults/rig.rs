@@ -1,0 +1,336 @@
+//! A daemon in a directory of the test's own, and what a test asks of it.
+
+use crate::children::Role;
+use jet_client::registration::{ControlConnection, ControlRequest, ControlResponse};
+use jet_client::send::{Sender, SenderOptions};
+use jet_fabric::Address;
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, kill_process, set_parent_process_death_signal, waitid,
+};
+use serde_json::Value;
+use std::cell::Cell;
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long anything may take before the test fails.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A daemon whose NIC has a thread of its own, whatever the machine; on two cores it has none of itself.
+pub const NIC_THREAD: &str = "nic.thread='on'";
+/// A daemon whose NIC has none.
+pub const NO_NIC_THREAD: &str = "nic.thread='off'";
+
+/// Between two looks at a condition.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// Looks until there is something, at most [`PATIENCE`] long.
+#[track_caller]
+pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "waited {PATIENCE:?} for {what}");
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// A process of the test's; dropping it kills it. Its words are printed where the test fails.
+pub struct Process {
+    child: Child,
+    log: PathBuf,
+    ended: bool,
+}
+
+impl Process {
+    fn start(mut command: Command, log: PathBuf) -> Self {
+        let file = File::create(&log).expect("a file");
+        command.stdin(Stdio::null()).stdout(file.try_clone().expect("a descriptor")).stderr(file);
+        // SAFETY: one system call between fork and exec.
+        unsafe {
+            command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
+        }
+        Self { child: command.spawn().expect("the process starts"), log, ended: false }
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("it runs");
+    }
+
+    /// Stops it (SIGSTOP) and waits until it stands still, which is later than the signal.
+    pub fn stop(&self) {
+        self.signal(Signal::STOP);
+        let which = WaitId::Pid(Pid::from_child(&self.child));
+        let stopped = waitid(which, WaitIdOptions::STOPPED).expect("a child");
+        assert!(stopped.is_some_and(|status| status.stopped()), "{stopped:?}");
+    }
+
+    /// As `kill -9`.
+    pub fn kill(&mut self) {
+        self.child.kill().expect("it runs");
+        self.child.wait().expect("it ends");
+        self.ended = true;
+    }
+
+    #[track_caller]
+    pub fn wait(&mut self) -> ExitStatus {
+        let status = until("a process to end", || self.child.try_wait().expect("a child"));
+        self.ended = true;
+        status
+    }
+
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().expect("a child").is_none()
+    }
+
+    pub fn said(&self) -> String {
+        String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()).into_owned()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if !self.ended {
+            // It may have ended on its own.
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+        if std::thread::panicking() {
+            eprintln!("--- {}\n{}", self.log.display(), self.said());
+        }
+    }
+}
+
+/// A child in a role of [`Role`], and what it reports.
+pub struct Actor {
+    pub process: Process,
+    report: PathBuf,
+}
+
+impl Actor {
+    /// The lines so far that are complete.
+    pub fn report(&self) -> Vec<String> {
+        let text = fs::read_to_string(&self.report).unwrap_or_default();
+        let whole = text.rfind('\n').map_or(0, |end| end + 1);
+        text[..whole].lines().map(str::to_owned).collect()
+    }
+
+    /// Lines that begin with that word.
+    pub fn reported(&self, word: &str) -> usize {
+        self.report().iter().filter(|line| line.split(' ').next() == Some(word)).count()
+    }
+
+    /// Waits for so many lines that begin with that word.
+    #[track_caller]
+    pub fn wait_reported(&self, word: &str, count: usize) {
+        until(word, || (self.reported(word) >= count).then_some(()));
+    }
+}
+
+/// A daemon on `shm:` and `tcp:`, with its directory.
+pub struct Rig {
+    settings: Vec<String>,
+    daemon: Option<Process>,
+    addresses: Vec<String>,
+    started: Cell<u32>,
+    /// Last, so that a process that is dropped can still say its last words.
+    dir: tempfile::TempDir,
+}
+
+impl Rig {
+    /// Starts a daemon with these keys of its configuration set, and waits until it answers.
+    pub fn start(settings: &[&str]) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let addresses =
+            vec![format!("shm:{}", dir.path().join("nic.sock").display()), "tcp:127.0.0.1:0".to_owned()];
+        let settings = settings.iter().map(|&text| text.to_owned()).collect();
+        let mut rig = Self { settings, daemon: None, addresses, started: Cell::new(0), dir };
+        rig.start_again();
+        rig
+    }
+
+    /// Starts the daemon at the addresses that it had.
+    pub fn start_again(&mut self) {
+        assert!(self.daemon.is_none(), "one daemon at a time");
+        self.daemon = Some(self.another_daemon(&self.control(), &self.addresses));
+        let status = until("the daemon to answer", || {
+            let daemon = self.daemon.as_mut().expect("just started");
+            assert!(daemon.is_running(), "the daemon ended: {}", daemon.said());
+            self.try_status()
+        });
+        let listen = status["listen"].as_array().expect("addresses");
+        self.addresses = listen.iter().map(|text| text.as_str().expect("text").to_owned()).collect();
+    }
+
+    /// Starts a daemon beside this one.
+    pub fn another_daemon(&self, control: &Path, addresses: &[String]) -> Process {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_jetd"));
+        command.arg("--control-socket").arg(control);
+        for address in addresses {
+            command.arg("--listen").arg(address);
+        }
+        for setting in &self.settings {
+            command.arg("--set").arg(setting);
+        }
+        Process::start(command, self.log("jetd"))
+    }
+
+    fn log(&self, name: &str) -> PathBuf {
+        let number = self.started.get();
+        self.started.set(number + 1);
+        self.path(&format!("{number}-{name}"))
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub fn control(&self) -> PathBuf {
+        self.path("jetd.sock")
+    }
+
+    /// Where it listens, as text: `shm:` and `tcp:`.
+    pub fn listens(&self) -> &[String] {
+        &self.addresses
+    }
+
+    /// Where it listens: `shm:` and `tcp:`.
+    pub fn addresses(&self) -> Vec<Address> {
+        self.addresses.iter().map(|text| text.parse().expect("an address")).collect()
+    }
+
+    pub fn daemon(&mut self) -> &mut Process {
+        self.daemon.as_mut().expect("a daemon")
+    }
+
+    /// The daemon is no longer this rig's.
+    pub fn take_daemon(&mut self) -> Process {
+        self.daemon.take().expect("a daemon")
+    }
+
+    /// As `kill -9`.
+    pub fn kill_daemon(&mut self) {
+        self.take_daemon().kill();
+    }
+
+    /// Starts this binary again in a role.
+    pub fn child(&self, role: Role, address: Option<&Address>, app: &str) -> Actor {
+        let log = self.log(role.word());
+        let report = log.with_extension("report");
+        File::create(&report).expect("a file");
+        let mut command = Command::new(std::env::current_exe().expect("this binary has a path"));
+        command.args(["--exact", crate::children::CHILD_TEST, "--ignored", "--nocapture"]);
+        command.envs(crate::children::environment(role, &self.control(), address, app, &report));
+        Actor { process: Process::start(command, log), report }
+    }
+
+    /// Starts an application and waits until it is registered.
+    #[track_caller]
+    pub fn application(&self, role: Role, app: &str) -> Actor {
+        let actor = self.child(role, None, app);
+        actor.wait_reported("registered", 1);
+        actor
+    }
+
+    /// A sender of this process, small so that many are possible.
+    pub fn sender_options(address: &Address, app: &str) -> SenderOptions {
+        SenderOptions {
+            region_bytes: 1 << 20,
+            connect_timeout: PATIENCE,
+            reconnect_for: PATIENCE,
+            ..SenderOptions::new(address.clone(), app)
+        }
+    }
+
+    pub fn sender(address: &Address, app: &str) -> Sender {
+        Sender::connect(Self::sender_options(address, app)).expect("the daemon lets it in")
+    }
+
+    pub fn try_status(&self) -> Option<Value> {
+        let mut connection = ControlConnection::connect(&self.control()).ok()?;
+        match connection.request(&ControlRequest::Status).ok()?.0 {
+            ControlResponse::Status { status } => Some(status),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[track_caller]
+    pub fn status(&self) -> Value {
+        self.try_status().expect("the daemon answers")
+    }
+
+    /// Waits until the status is as wished.
+    #[track_caller]
+    pub fn wait_status(&self, what: &str, wished: impl Fn(&Value) -> bool) -> Value {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let status = self.status();
+            if wished(&status) {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "waited {PATIENCE:?} for {what}: {status:#}");
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// Waits until every slab is back and no message is known any more.
+    #[track_caller]
+    pub fn wait_whole(&self) -> Value {
+        self.wait_status("the pool to be whole", |status| {
+            let (pool, reads) = (&status["pool"], &status["reads"]);
+            let zero = |value: &Value| value.as_u64() == Some(0);
+            pool["whole"] == true
+                && [&pool["quarantined"], &pool["read"], &pool["small_held"]].into_iter().all(zero)
+                && [&reads["in_flight"], &reads["running"], &reads["waiting"]].into_iter().all(zero)
+                && zero(&status["messages"]["known"])
+        })
+    }
+}
+
+/// A number of the status, by its path.
+#[track_caller]
+pub fn number(status: &Value, path: &str) -> u64 {
+    let value = path.split('.').fold(status, |value, key| &value[key]);
+    value.as_u64().unwrap_or_else(|| panic!("{path} in {status:#}"))
+}
+
+/// splitmix64.
+pub struct Random(u64);
+
+impl Random {
+    /// Seeded for a test, or by `JET_FAULTS_SEED`; says with what.
+    pub fn for_test(name: &str, seed: u64) -> Self {
+        let seed = std::env::var("JET_FAULTS_SEED").ok().map_or(seed, |text| {
+            text.parse().unwrap_or_else(|_| panic!("JET_FAULTS_SEED={text} is not a number"))
+        });
+        eprintln!("{name}: JET_FAULTS_SEED={seed}");
+        Self(seed)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// Below `end`.
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+
+    /// Below `end`, as a size.
+    pub fn size_below(&mut self, end: usize) -> usize {
+        usize::try_from(self.below(end as u64)).expect("below a usize")
+    }
+
+    /// Another generator that this one seeds.
+    pub fn fork(&mut self) -> Self {
+        Self(self.next())
+    }
+}

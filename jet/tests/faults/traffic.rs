@@ -1,0 +1,85 @@
+//! What honest senders send: bytes that say whose they are and where, so that a receiver can check each on its own.
+
+use crate::rig::{PATIENCE, Random, Rig};
+use jet_client::send::{AckStatus, Completion, SendError, Sender, Ticket};
+use jet_fabric::Address;
+
+/// The 8 bytes at `offset` (a multiple of 8) of the message with that tag.
+fn word(tag: u64, offset: u64) -> [u8; 8] {
+    (tag << 32 | offset >> 3).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()
+}
+
+/// Fills a message's bytes.
+pub fn fill(tag: u64, bytes: &mut [u8]) {
+    for (offset, piece) in (0u64..).step_by(8).zip(bytes.chunks_mut(8)) {
+        piece.copy_from_slice(&word(tag, offset)[..piece.len()]);
+    }
+}
+
+/// Whether these are the message's bytes from `offset` (a multiple of 8) on.
+pub fn fits(tag: u64, offset: u64, bytes: &[u8]) -> bool {
+    (offset..).step_by(8).zip(bytes.chunks(8)).all(|(at, piece)| word(tag, at)[..piece.len()] == *piece)
+}
+
+/// A sender that sends such messages, small and large by their length.
+pub struct Traffic {
+    pub sender: Sender,
+    random: Random,
+    next_tag: u64,
+}
+
+impl Traffic {
+    pub fn new(address: &Address, app: &str, random: Random) -> Self {
+        Self::over(Rig::sender(address, app), random)
+    }
+
+    pub fn over(sender: Sender, random: Random) -> Self {
+        Self { sender, random, next_tag: 1 }
+    }
+
+    /// Sends a message of so many bytes.
+    pub fn send(&mut self, bytes: usize) -> Result<Ticket, SendError> {
+        let tag = self.next_tag;
+        let ticket = if bytes <= jet_wire::SLAB_BYTES {
+            let mut payload = [0; jet_wire::SLAB_BYTES];
+            fill(tag, &mut payload[..bytes]);
+            self.sender.send_small(tag, b"small", &payload[..bytes])?
+        } else {
+            let mut buffer = self.sender.buffer(bytes).expect("memory");
+            fill(tag, &mut buffer[..bytes]);
+            self.sender.send(tag, b"large", buffer, bytes, 0).map_err(|(error, _)| error)?
+        };
+        self.next_tag += 1;
+        self.sender.flush();
+        Ok(ticket)
+    }
+
+    /// The next end, which must come.
+    #[track_caller]
+    pub fn end(&mut self) -> Completion {
+        self.sender.wait(Some(PATIENCE)).expect("waiting works").expect("an end in time")
+    }
+
+    /// The next ends.
+    #[track_caller]
+    pub fn ends(&mut self, count: usize) -> Vec<AckStatus> {
+        (0..count).map(|_| self.end().status).collect()
+    }
+
+    /// Sends small and large messages of random lengths; all must be consumed, which the application says only of
+    /// messages that came byte for byte.
+    #[track_caller]
+    pub fn round(&mut self) {
+        const SMALL: usize = 8;
+        const LARGE: usize = 3;
+        for _ in 0..SMALL {
+            let bytes = self.random.size_below(4097);
+            self.send(bytes).expect("taken");
+        }
+        for _ in 0..LARGE {
+            let bytes = 4097 + self.random.size_below(600_000);
+            self.send(bytes).expect("taken");
+        }
+        assert_eq!(self.ends(SMALL + LARGE), [AckStatus::Consumed; SMALL + LARGE]);
+    }
+}
