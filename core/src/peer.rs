@@ -23,6 +23,8 @@ pub(crate) struct Peer {
     /// A recall down to `recall_limit` is under way: no new credit until its answer.
     pub recalling: bool,
     pub recall_limit: u64,
+    /// Ticks since the recall went out.
+    pub recall_ticks: u32,
     /// It waits in the list of those without credit.
     pub hungry: bool,
     /// It is in the list of those to be looked at by the next flush.
@@ -56,6 +58,7 @@ impl Peer {
         active: false,
         recalling: false,
         recall_limit: 0,
+        recall_ticks: 0,
         hungry: false,
         dirty: false,
         arrived_at_tick: 0,

@@ -16,6 +16,9 @@ const CREDIT_FLOOR: u32 = 1;
 const CREDIT_INITIAL: u32 = 8;
 /// Ticks without a SEND after which unused credit is called back.
 const IDLE_TICKS: u32 = 2;
+/// Ticks after which a recall without an answer is given up: the sender's program does something else. Its credit then
+/// counts as an idle sender's, outside the budget, until it wakes; else a few of them would starve everybody.
+const RECALL_TICKS: u32 = 10;
 
 impl<P: GrantPolicy> Receiver<P> {
     /// Credit that active senders may have altogether: what the SRQ share can have posted, less the reserve.
@@ -65,6 +68,7 @@ impl<P: GrantPolicy> Receiver<P> {
             self.idle_credits -= record.outstanding() + 1;
             self.credits += record.outstanding();
             record.active = true;
+            record.recall_ticks = 0;
             self.active_peers.push(peer);
         }
         record.idle_ticks = 0;
@@ -223,10 +227,20 @@ impl<P: GrantPolicy> Receiver<P> {
             return true;
         }
         record.idle_ticks = record.idle_ticks.saturating_add(1);
-        if record.leaving || record.recalling || record.idle_ticks < IDLE_TICKS {
+        let outstanding = record.outstanding();
+        if record.recalling {
+            record.recall_ticks = record.recall_ticks.saturating_add(1);
+            if record.recall_ticks < RECALL_TICKS {
+                return true;
+            }
+            record.active = false;
+            self.credits -= outstanding;
+            self.idle_credits += outstanding;
+            return false;
+        }
+        if record.leaving || record.idle_ticks < IDLE_TICKS {
             return true;
         }
-        let outstanding = record.outstanding();
         if outstanding == 0 {
             self.mark_dirty(index);
         } else if outstanding <= u64::from(CREDIT_FLOOR) {
@@ -242,6 +256,7 @@ impl<P: GrantPolicy> Receiver<P> {
             record.sends_in_flight += 1;
             let keep = record.arrived + 1 + u64::from(CREDIT_FLOOR);
             record.recall_limit = keep;
+            record.recall_ticks = 0;
             effects.send(PeerId(index), &CreditHeader::encode(keep, true));
         }
         true

@@ -184,13 +184,13 @@ impl<P: GrantPolicy> Receiver<P> {
                 self.withdraw(message, false, effects);
                 self.messages[message].failure = Some(AckStatus::PeerLost);
             }
-            self.drop_read(read);
+            self.drop_read_of(now_ns, read, effects);
             return;
         }
         if !self.checksum_fits(read, effects) {
             self.withdraw(message, true, effects);
             self.messages[message].failure = Some(AckStatus::Corrupt);
-            self.drop_read(read);
+            self.drop_read_of(now_ns, read, effects);
             return;
         }
         let session = self.messages[message].session;
@@ -201,6 +201,15 @@ impl<P: GrantPolicy> Receiver<P> {
             self.finish_read(read);
         } else {
             self.push_backlogged_read(session, read);
+        }
+    }
+
+    /// Drops a READ, and delivers what may have waited for the number that its message gave back.
+    fn drop_read_of(&mut self, now_ns: u64, read: u32, effects: &mut impl Effects) {
+        let session = self.messages[self.reads[read].message].session;
+        self.drop_read(read);
+        if session != NONE {
+            self.deliver_backlog(now_ns, session, effects);
         }
     }
 

@@ -73,6 +73,11 @@ impl<P: GrantPolicy> Receiver<P> {
             self.withdraw(message, false, effects);
             self.fail(message, AckStatus::PeerLost);
         }
+        for session in 0..self.config.sessions_max {
+            if self.first_backlogged_read(session).is_some() {
+                self.sweep_backlog(session);
+            }
+        }
         let app = self.peers[index as usize].app;
         self.peers[index as usize] = Peer::GONE;
         self.dirty_peers.retain(|&dirty| dirty != index);

@@ -228,9 +228,25 @@ impl<P: GrantPolicy> Receiver<P> {
         effects.deliver(SessionId(record.session), &delivery, &[]);
     }
 
+    /// Parts of messages that ended meanwhile are never delivered: their slabs come back.
+    pub(super) fn sweep_backlog(&mut self, session: u32) {
+        let (mut before, mut next) = (None, self.first_backlogged_read(session));
+        while let Some(read) = next {
+            let record = &self.messages[self.reads[read].message];
+            if record.failure.is_some() || record.finished {
+                next = self.unlink_backlogged_read(session, before, read);
+                self.drop_read(read);
+            } else {
+                before = Some(read);
+                next = self.next_backlogged_read(read);
+            }
+        }
+    }
+
     /// Slots or numbers came free: what waited for them goes on, READs first. Parts of one message keep their order: what
     /// an earlier one lacks a later one lacks as well.
     pub(super) fn deliver_backlog(&mut self, now_ns: u64, session: u32, effects: &mut impl Effects) {
+        self.sweep_backlog(session);
         let (mut before, mut next) = (None, self.first_backlogged_read(session));
         while let Some(read) = next {
             // One that has to go on waiting does not hold up the one that the application waits for.

@@ -35,7 +35,7 @@ pub struct ControlContext {
     pub drain: tokio::sync::mpsc::Sender<u64>,
 }
 
-/// A client has this long to say what it wants.
+/// A client has this long to say what it wants, and to read what it is told.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Serves one connection to its end.
@@ -101,8 +101,16 @@ fn refusal(code: ErrorCode, message: String) -> ControlResponse {
     ControlResponse::Error { code, message }
 }
 
-/// Writes a whole frame; the descriptors go with its first byte.
+/// Writes a whole frame to a client that reads it in time; the descriptors go with its first byte.
 async fn answer(stream: &UnixStream, response: &ControlResponse, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    tokio::time::timeout(REQUEST_TIMEOUT, write_frame(stream, response, fds)).await?
+}
+
+async fn write_frame(
+    stream: &UnixStream,
+    response: &ControlResponse,
+    fds: &[BorrowedFd<'_>],
+) -> io::Result<()> {
     let frame = encode_frame(response).map_err(io::Error::other)?;
     let mut left = &frame[..];
     let mut fds = fds;

@@ -373,6 +373,87 @@ fn idle_credit_is_called_back_and_a_busy_sender_gets_more() {
 }
 
 #[test]
+fn senders_that_do_not_answer_a_recall_do_not_starve_the_others() {
+    let mut bench = Bench::new(config());
+    let session = bench.open("disk");
+    let quiet: Vec<PeerId> = (0..4).map(|_| bench.join("disk")).collect();
+    let mut sent = BTreeMap::new();
+    let mut burst = |bench: &mut Bench, peer: PeerId| {
+        let sent = sent.entry(peer.0).or_insert(0);
+        while *sent < bench.world.limits[&peer.0] && !bench.world.posted.is_empty() {
+            *sent += 1;
+            bench.small(peer, *sent, b"x");
+        }
+        while let Some((delivery, _)) = bench.delivery(session) {
+            bench.release(session, &delivery, true, 0);
+        }
+        bench.flush();
+        core::mem::take(&mut bench.world.sent)
+            .into_iter()
+            .for_each(|p| bench.receiver.handle_sent(PeerId(p)));
+        *sent
+    };
+    for _ in 0..6 {
+        for &peer in &quiet {
+            burst(&mut bench, peer);
+        }
+    }
+    // From here on they say nothing, not even to a recall.
+    let busy = bench.join("disk");
+    let mut last = 0;
+    for _ in 0..30 {
+        bench.now_ns += 20_000_000;
+        bench.receiver.handle_tick(bench.now_ns, &mut bench.world);
+        last = burst(&mut bench, busy);
+    }
+    assert!(last > 100, "the busy one sent only {last}");
+    // One that wakes after all is as good as before.
+    let before = bench.receiver.peers[quiet[0].0 as usize].arrived;
+    assert!(burst(&mut bench, quiet[0]) > before && bench.world.byes.is_empty());
+}
+
+#[test]
+fn a_part_that_waits_for_a_slot_is_dropped_with_its_sender() {
+    let mut bench = Bench::new(Config { session_messages: 1, ..config() });
+    let session = bench.open("disk");
+    let (first, second) = (bench.join("disk"), bench.join("disk"));
+    bench.small(first, 1, b"holds the only number");
+    bench.request(second, 1, 200_000, None);
+    bench.flush();
+    let (held, _) = bench.delivery(session).unwrap();
+    bench.read_done();
+    assert!(bench.delivery(session).is_none(), "it waits");
+    while let Some((_, read, ..)) = bench.world.reads.pop_front() {
+        bench.receiver.handle_read_done(bench.now_ns, read, false, false, &mut bench.world);
+    }
+    bench.receiver.handle_peer_lost(second, &mut bench.world);
+    bench.release(session, &held, true, 0);
+    assert!(bench.delivery(session).is_none(), "nothing of a message that will never be whole");
+    bench.flush();
+    assert!(bench.whole(), "{:?}", bench.receiver.stats());
+}
+
+#[test]
+fn a_number_that_a_rejected_message_gives_back_is_used_at_once() {
+    let mut bench = Bench::new(Config { session_messages: 1, ..config() });
+    let session = bench.open("disk");
+    let peer = bench.join("disk");
+    bench.request(peer, 1, 200_000, None);
+    bench.flush();
+    bench.read_done();
+    let (head, _) = bench.delivery(session).unwrap();
+    bench.small(peer, 2, b"waits for the number");
+    bench.release(session, &head, true, 5);
+    while !bench.world.reads.is_empty() {
+        bench.read_done();
+    }
+    let (small, _) = bench.delivery(session).expect("the last READ's end gave the number back");
+    bench.release(session, &small, true, 0);
+    bench.flush();
+    assert!(bench.whole());
+}
+
+#[test]
 fn more_busy_senders_than_entries_all_get_their_turn() {
     let mut bench = Bench::new(Config { peers_max: 64, messages_max: 512, ..config() });
     let session = bench.open("disk");

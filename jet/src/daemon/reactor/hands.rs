@@ -5,10 +5,12 @@ use super::epoll::Epoll;
 use jet_core::pool::Run;
 use jet_core::{Effects, PeerId, ReadId, Remote, SessionEnd, SessionId};
 use jet_fabric::memory::SharedMemory;
-use jet_fabric::nic::{MemoryKey, Nic, Payload, Qp, ReadRequest, SendRequest, Sge, SrqEntry};
+use jet_fabric::nic::{MemoryKey, Nic, Payload, PostError, Qp, ReadRequest, SendRequest, Sge, SrqEntry};
+use jet_fabric::unix::{Doorbell, Rung};
 use jet_wire::message::{HEADER_BYTES, HeaderBytes};
 use jet_wire::segment::{DELIVERY_USER_HEADER_MAX, DaemonEnd, Delivery, Place};
 use jet_wire::{SLAB_BYTES, SLAB_BYTES_U32};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
@@ -20,7 +22,7 @@ pub struct AppSession {
     /// Its end of the segment.
     pub segment: DaemonEnd,
     /// Where its releases wake us, and our deliveries wake it.
-    pub doorbell: jet_fabric::unix::Doorbell,
+    pub doorbell: Doorbell,
     /// Tells it from earlier ones of the same number.
     pub ticket: u64,
     /// Delivered to since the last publish.
@@ -55,6 +57,8 @@ pub struct Hands<N: Nic> {
     dirty: Vec<u32>,
     faulted: Vec<SessionId>,
     unposted_reads: Vec<ReadId>,
+    /// Headers that the NIC had no room for, in their order; bounded by what peers may have on the way.
+    unsent: VecDeque<(Qp, u64, HeaderBytes)>,
     entry_slabs: Box<[u32]>,
     scatter: Vec<Sge>,
     /// What the reactor sleeps on.
@@ -76,6 +80,7 @@ impl<N: Nic> Hands<N> {
             dirty: Vec::with_capacity(config.sessions_max as usize),
             faulted: Vec::with_capacity(config.sessions_max as usize),
             unposted_reads: Vec::with_capacity(config.reads_max as usize),
+            unsent: VecDeque::with_capacity((config.peers_max * (config.control_sends_max + 2)) as usize),
             entry_slabs: vec![0; config.srq_slabs as usize].into(),
             scatter: Vec::with_capacity(config.scatter_max as usize),
             epoll,
@@ -163,6 +168,36 @@ impl<N: Nic> Hands<N> {
         self.unposted_reads.pop()
     }
 
+    /// `false`: the NIC has no room now.
+    fn post_header(&mut self, qp: Qp, id: u64, header: &HeaderBytes) -> bool {
+        // A stale QP has nobody to hear it; its end is on the way.
+        !matches!(
+            self.nic.post_send(qp, SendRequest { id, header, payload: Payload::None }),
+            Err(PostError::QueueFull)
+        )
+    }
+
+    /// Posts headers that the NIC had no room for; `true` while some still wait.
+    pub fn send_rest(&mut self) -> bool {
+        while let Some((qp, id, header)) = self.unsent.pop_front() {
+            if !self.post_header(qp, id, &header) {
+                self.unsent.push_front((qp, id, header));
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Takes the rings of a session's doorbell. A closed one is not watched any more: the control plane sees the same
+    /// application go and closes the session.
+    pub fn silence(&mut self, session: SessionId) {
+        if let Some(app) = &self.sessions[session.0 as usize]
+            && app.doorbell.clear() == Rung::Closed
+        {
+            self.epoll.remove(&app.doorbell);
+        }
+    }
+
     /// Shows applications what was delivered and wakes those that sleep; rings the NIC's doorbell.
     pub fn publish(&mut self) {
         while let Some(session) = self.dirty.pop() {
@@ -245,10 +280,11 @@ impl<N: Nic> Effects for Hands<N> {
 
     fn send(&mut self, peer: PeerId, header: &HeaderBytes) {
         if let Some(qp) = self.qps[peer.0 as usize] {
-            // A stale QP has nobody to hear it; its end is on the way. The queue is never full: the receiver keeps
-            // fewer SENDs on the way than it holds.
-            let _ =
-                self.nic.post_send(qp, SendRequest { id: u64::from(peer.0), header, payload: Payload::None });
+            let id = u64::from(peer.0);
+            // Behind what waits already, so that a peer's headers keep their order.
+            if !self.unsent.is_empty() || !self.post_header(qp, id, header) {
+                self.unsent.push_back((qp, id, *header));
+            }
         }
     }
 

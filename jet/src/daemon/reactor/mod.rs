@@ -95,7 +95,9 @@ impl<N: Nic> Reactor<N> {
                     self.spin_ns = (self.spin_ns * 2).min(self.options.spin_ns_max);
                 }
                 idle_turns = 0;
-                continue;
+                if !self.deadline_is_over(now_ns) {
+                    continue;
+                }
             }
             if self.drain_is_over(now_ns) {
                 return Ok(());
@@ -150,21 +152,17 @@ impl<N: Nic> Reactor<N> {
                 epoll::Woken::Commands => {
                     self.commands.bell.clear();
                 }
-                epoll::Woken::Session(session) => self.silence(SessionId(session)),
+                epoll::Woken::Session(session) => self.hands.silence(SessionId(session)),
             }
         }
         Ok(())
     }
 
-    /// Takes the rings of a session's doorbell. A closed one is not watched any more: the control plane sees the same
-    /// hang-up and closes the session.
-    fn silence(&mut self, session: SessionId) {
-        let Some(app) = self.hands.session(session) else { return };
-        if app.doorbell.clear() == jet_fabric::unix::Rung::Closed {
-            let doorbell = std::os::fd::AsFd::as_fd(&app.doorbell).try_clone_to_owned();
-            if let Ok(doorbell) = doorbell {
-                self.hands.epoll.remove(&doorbell);
-            }
+    /// Whether a drain's time is up: looked at in busy turns too, since senders may keep every turn busy.
+    fn deadline_is_over(&self, now_ns: u64) -> bool {
+        match self.drain {
+            Drain::Not => false,
+            Drain::Finishing { deadline_ns } | Drain::Leaving { deadline_ns } => now_ns >= deadline_ns,
         }
     }
 

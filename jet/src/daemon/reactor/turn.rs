@@ -17,7 +17,9 @@ const NOTHING: Completion =
 impl<N: Nic> Reactor<N> {
     /// `false`: there was nothing to do.
     pub(super) fn turn(&mut self, now_ns: u64) -> bool {
-        let mut worked = self.poll_nic(now_ns);
+        // Headers that wait for room in the NIC are work: no sleep before they are gone.
+        let mut worked = self.hands.send_rest();
+        worked |= self.poll_nic(now_ns);
         worked |= self.poll_releases(now_ns);
         while let Some(command) = self.commands.take() {
             self.obey(now_ns, command);
