@@ -25,12 +25,17 @@ pub struct SoftOptions {
     /// Places in the completion queue (16,384). What `srq_entries_max` and `reads_max` leave of them is how many SENDs
     /// may be outstanding altogether: nothing is posted that could not complete.
     pub completions: u32,
-    /// Regions that this NIC registers (256).
+    /// Regions that this NIC registers (64, as many as a peer takes).
     pub regions_max: u32,
-    /// Regions that one peer may have mapped here, over `shm:` (256). One more ends that peer's connection.
+    /// Regions that one peer may have mapped here, over `shm:` (64: a sender has few and large ones; of 8 MiB each
+    /// they hold 512 MiB). One more ends that peer's connection.
     pub peer_regions_max: u32,
     /// Bytes of those regions together (64 GiB of address space).
     pub peer_bytes_max: u64,
+    /// Regions that all peers together may have mapped here, over `shm:` (16,384: a quarter of what `vm.max_map_count`
+    /// allows a process). The peer whose region is one more is cut off with
+    /// [`crate::nic::DisconnectReason::Transport`]`(ENOMEM)`; the others keep theirs.
+    pub mapped_regions_max: u32,
     /// How long a SEND that arrived may wait for an SRQ entry before its QP fails with
     /// [`crate::nic::Status::RnrExhausted`]; `None`: for ever (the default, `rnr_retry = 7` in verbs' terms).
     pub rnr_timeout: Option<Duration>,
@@ -51,9 +56,10 @@ impl Default for SoftOptions {
             reads_max: 256,
             reads_per_qp_max: 32,
             completions: 16_384,
-            regions_max: 256,
-            peer_regions_max: 256,
+            regions_max: 64,
+            peer_regions_max: 64,
             peer_bytes_max: 64 << 30,
+            mapped_regions_max: 16_384,
             rnr_timeout: None,
             farewell: Duration::from_secs(1),
             handshake: Duration::from_secs(5),
@@ -88,6 +94,11 @@ impl SoftOptions {
         }
         if self.regions_max > 1 << super::tables::REGION_INDEX_BITS {
             return Some(format!("regions_max is {}, the most is 4096", self.regions_max));
+        }
+        if self.tcp.read_silence_max.is_zero() {
+            return Some(
+                "tcp.read_silence_max is 0: no READ could be answered; the default is 10 s".to_owned(),
+            );
         }
         (self.sends_max() == 0).then(|| {
             format!(

@@ -19,7 +19,7 @@ use std::time::Duration;
 /// * dropped after all slices were taken: consumed;
 /// * [`Self::reject`]: rejected, with the application's code;
 /// * dropped earlier, or while panicking: rejected with [`REJECT_DROPPED`];
-/// * [`Self::consume`]: consumed, whatever was taken.
+/// * [`Self::consume`]: consumed, whatever was taken; where not all of it has come, once the rest came.
 pub struct Message<'s> {
     session: &'s Session,
     index: u32,
@@ -181,6 +181,12 @@ impl<'s> Message<'s> {
     }
 
     /// Ends it as consumed. What was not taken is released unread.
+    ///
+    /// Where not all of it has come, the rest is released unread as it comes, and the sender hears `Consumed` after the
+    /// last of it. The next calls on the session do that: [`Session::receive`], [`Session::try_receive`], another
+    /// message's [`Self::next`] and [`Self::try_next`], or [`Session::flush`]. An application that makes none of them
+    /// keeps the rest's slabs from the pool. A message that is withdrawn meanwhile was not consumed: its sender hears
+    /// why. To have no more of it sent, use [`Self::reject`].
     pub fn consume(self) {
         self.end(Verdict::Consumed);
     }
@@ -190,7 +196,7 @@ impl<'s> Message<'s> {
         self.end(Verdict::Rejected(code));
     }
 
-    /// Ends it.
+    /// Ends it; see [`Self::consume`] and [`Self::reject`].
     pub fn end(self, verdict: Verdict) {
         let message = ManuallyDrop::new(self);
         message.session.end_message(message.index, verdict.code());

@@ -9,6 +9,8 @@
 
 #[cfg(all(test, feature = "tokio"))]
 mod async_tests;
+#[cfg(test)]
+mod consume_tests;
 mod error;
 mod message;
 #[cfg(test)]

@@ -10,21 +10,24 @@ use std::time::Duration;
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
-    // Deliveries, takings and droppings in any order.
+    // Deliveries, takings, droppings and early consumptions in any order.
     #[test]
-    fn every_slab_comes_back_once(steps in prop::collection::vec((0u8..7, any::<u8>()), 1..200)) {
+    fn every_slab_comes_back_once(steps in prop::collection::vec((0u8..8, any::<u8>()), 1..200)) {
         let (mut daemon, session) = pair(Duration::ZERO);
         let mut owed = [0u64; SLOTS as usize];
         let mut slot_of_message = [[false; SLOTS as usize]; MESSAGES as usize];
         let mut generation = [0u16; MESSAGES as usize];
         let mut progress = [None::<u64>; MESSAGES as usize];
         let mut finished = [true; MESSAGES as usize];
+        // Its last run was delivered, or it was withdrawn.
+        let mut over = [true; MESSAGES as usize];
         let mut messages = Vec::new();
         let mut held: Vec<Slice<'_>> = Vec::new();
         let total = u64::from(6 * SLAB_BYTES_U32) + 17;
         let settle = |daemon: &mut Daemon, owed: &mut [u64; SLOTS as usize],
                           slots: &mut [[bool; SLOTS as usize]; MESSAGES as usize],
-                          finished: &mut [bool; MESSAGES as usize]| {
+                          finished: &mut [bool; MESSAGES as usize],
+                          over: &[bool; MESSAGES as usize]| {
             for release in daemon.releases() {
                 let index = release.index as usize;
                 let mut ended = None;
@@ -43,6 +46,7 @@ proptest! {
                     ended = Some(index);
                 }
                 if let Some(message) = ended {
+                    assert!(release.code != 0 || over[message], "message {message} is consumed before all of it came");
                     assert!(!std::mem::replace(&mut finished[message], true), "message {message} ends twice");
                 }
             }
@@ -58,6 +62,7 @@ proptest! {
                         None if finished[number] && !slot_of_message[number].contains(&true) => {
                             generation[number] += 1;
                             finished[number] = false;
+                            over[number] = false;
                             0
                         }
                         None => continue,
@@ -70,6 +75,7 @@ proptest! {
                     owed[slot] = (1 << slices) - 1;
                     slot_of_message[number][slot] = true;
                     progress[number] = (bytes < left).then_some(at + bytes);
+                    over[number] = bytes == left;
                     let (slot, message) = (u32::try_from(slot).unwrap(), u32::try_from(number).unwrap());
                     let bytes = u32::try_from(bytes).unwrap();
                     let run = Run {
@@ -89,9 +95,19 @@ proptest! {
                 5 if !held.is_empty() => drop(held.swap_remove(choice % held.len())),
                 6 => {
                     session.flush();
-                    settle(&mut daemon, &mut owed, &mut slot_of_message, &mut finished);
+                    settle(&mut daemon, &mut owed, &mut slot_of_message, &mut finished, &over);
                 }
+                7 if !messages.is_empty() => messages.swap_remove(choice % messages.len()).consume(),
                 _ => {}
+            }
+        }
+        // What was consumed before it came whole ends when it is withdrawn.
+        session.flush();
+        settle(&mut daemon, &mut owed, &mut slot_of_message, &mut finished, &over);
+        for number in 0..MESSAGES as usize {
+            if !finished[number] && !over[number] {
+                over[number] = true;
+                daemon.withdraw_as(u32::try_from(number).unwrap(), generation[number], 0);
             }
         }
         // What never arrived whole is rejected by dropping; what is still in the ring goes back.
@@ -101,7 +117,7 @@ proptest! {
         drop(messages);
         drop(held);
         prop_assert!(session.try_receive().unwrap().is_none());
-        settle(&mut daemon, &mut owed, &mut slot_of_message, &mut finished);
+        settle(&mut daemon, &mut owed, &mut slot_of_message, &mut finished, &over);
         prop_assert_eq!(owed, [0; SLOTS as usize]);
         prop_assert_eq!(finished, [true; MESSAGES as usize]);
     }

@@ -62,7 +62,22 @@ impl Session {
         while let Some(slot) = self.table.take_run(index) {
             self.release_unread(slot);
         }
+        if code == 0 && !message.complete.get() && message.withdrawn.get().is_none() {
+            // The daemon takes no end as consumed before all of it was delivered.
+            message.state.set(MessageState::Draining);
+            return self.draining.set(self.draining.get() + 1);
+        }
         self.finish_now(index, code);
+    }
+
+    /// Finishes a message that was consumed early, once nothing more of it comes.
+    pub(super) fn finish_drained(&self, index: u32) {
+        let message = self.table.message(index);
+        let over = message.complete.get() || message.withdrawn.get().is_some();
+        if over && message.state.get() == MessageState::Draining {
+            self.draining.set(self.draining.get() - 1);
+            self.finish_now(index, 0);
+        }
     }
 
     #[inline]
@@ -161,8 +176,37 @@ impl Session {
     }
 
     /// Shows the daemon everything that was given back, now. Waiting, and polling in vain, do so too.
+    ///
+    /// Where messages were consumed before all of them came, it first gives back what came of them since, see
+    /// [`Message::consume`](super::Message::consume). A fault found by that is told by the next call that can fail.
     #[inline]
     pub fn flush(&self) {
+        if self.draining.get() > 0 {
+            self.drain();
+        }
+        self.show_releases();
+    }
+
+    /// Reads what came, so that messages consumed early come to their end. What is for others is stored for them.
+    fn drain(&self) {
+        let before = self.deliveries_read.get();
+        // Bounded: while this reads, the daemon may deliver again in what was released.
+        for _ in 0..self.table.deliveries_max() {
+            // A fault is kept as the session's health.
+            if self.draining.get() == 0 || !self.is_well() || !matches!(self.demultiplex(), Ok(true)) {
+                break;
+            }
+        }
+        if self.deliveries_read.get() != before {
+            self.flush_read.set(true);
+            self.show_releases();
+            self.end.borrow_mut().deliveries.advance();
+        }
+    }
+
+    /// Shows the daemon what was given back, and reads nothing.
+    #[inline]
+    pub(super) fn show_releases(&self) {
         if let Some(held) = self.held_release.take() {
             self.write_release(held);
             self.publish();

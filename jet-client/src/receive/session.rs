@@ -105,6 +105,10 @@ pub struct Session {
     pub(super) identity: u64,
     /// `prepare_sleep` said yes and nobody took it back yet.
     pub(super) asleep: Cell<bool>,
+    /// Messages that were consumed before all of them came, and whose end is still to come.
+    pub(super) draining: Cell<u32>,
+    /// `flush` read deliveries since the last `prepare_sleep`: the application has to look again before it sleeps.
+    pub(super) flush_read: Cell<bool>,
     /// Deliveries read so far.
     pub(super) deliveries_read: Cell<u64>,
     /// Tasks that sleep on this session, and whether there are any.
@@ -202,6 +206,8 @@ impl Session {
             // Only uniqueness matters.
             identity: SESSIONS.fetch_add(1, Ordering::Relaxed),
             asleep: Cell::new(false),
+            draining: Cell::new(0),
+            flush_read: Cell::new(false),
             deliveries_read: Cell::new(0),
             #[cfg(feature = "tokio")]
             wakers: RefCell::new(Vec::new()),
@@ -262,7 +268,7 @@ impl Session {
         let accepted = match end.deliveries.pop() {
             Ok(None) => return Ok(false),
             Ok(Some(delivery)) => {
-                self.table.accept(&delivery, &end).map(|accepted| (delivery.slot, accepted))
+                self.table.accept(&delivery, &end).map(|accepted| (delivery.slot, delivery.message, accepted))
             }
             Err(error) => Err(Fault::Ring(error)),
         };
@@ -273,10 +279,12 @@ impl Session {
             self.wake_tasks();
         }
         match accepted {
-            Ok((_, Accepted::Stored)) => {}
-            Ok((slot, Accepted::Late { slices })) => {
+            Ok((_, _, Accepted::Stored)) => {}
+            Ok((_, message, Accepted::Withdrawn)) => self.finish_drained(message),
+            Ok((slot, message, Accepted::Late { slices })) => {
                 debug_assert_eq!(self.table.slot(slot).slices_left.get(), slices);
                 self.release_unread(slot);
+                self.finish_drained(message);
             }
             Err(fault) => return Err(self.broken(fault)),
         }
@@ -286,7 +294,7 @@ impl Session {
     /// Nothing was there: show what was given back, and look now and then whether the daemon lives.
     #[inline]
     pub(super) fn idle(&self) -> Result<(), ReceiveError> {
-        self.flush();
+        self.show_releases();
         self.end.borrow_mut().deliveries.advance();
         let polls = self.polls_in_vain.get() + 1;
         if polls < POLLS_PER_LOOK && !self.asleep.get() {
@@ -368,7 +376,7 @@ impl AsFd for Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.flush();
+        self.show_releases();
     }
 }
 

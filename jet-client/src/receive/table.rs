@@ -48,6 +48,9 @@ pub(super) enum MessageState {
     Held,
     /// The application is done with it, but not with all its slices.
     Closing,
+    /// Consumed before all of it came; what comes late is released at once, and its last run or its withdrawal
+    /// finishes it.
+    Draining,
     /// Finished; late deliveries of that generation are released at once.
     Finished,
 }
@@ -81,8 +84,10 @@ pub(super) struct MessageEntry {
 pub(super) enum Accepted {
     /// Stored.
     Stored,
-    /// Its message was finished meanwhile: release so many slices of the slot at once.
+    /// Its message was consumed or finished meanwhile: release so many slices of the slot at once.
     Late { slices: u16 },
+    /// The rest of its message will not come.
+    Withdrawn,
 }
 
 pub(super) struct Table {
@@ -133,6 +138,12 @@ impl Table {
             ready_head: Cell::new(NONE),
             ready_tail: Cell::new(NONE),
         }
+    }
+
+    /// Deliveries that the daemon can have made without hearing of a release: every slot, and every message's
+    /// withdrawal.
+    pub(super) fn deliveries_max(&self) -> usize {
+        self.slots.len() + self.messages.len()
     }
 
     /// A slot that was accepted before.
@@ -187,6 +198,10 @@ impl Table {
         slot.next.set(NONE);
         match message.state.get() {
             MessageState::Finished => Ok(Accepted::Late { slices }),
+            MessageState::Draining if !message.complete.get() => {
+                message.complete.set(delivery.flags & delivery_flags::LAST != 0);
+                Ok(Accepted::Late { slices })
+            }
             MessageState::Ready | MessageState::Held if !message.complete.get() => {
                 message.complete.set(delivery.flags & delivery_flags::LAST != 0);
                 slot.state.set(SlotState::Queued);
@@ -251,7 +266,7 @@ impl Table {
         if message.generation.get() == delivery.message_generation() {
             message.withdrawn.set(Some(delivery.flags & delivery_flags::CORRUPT != 0));
         }
-        Ok(Accepted::Stored)
+        Ok(Accepted::Withdrawn)
     }
 
     /// Whether a message waits that the application has not seen.

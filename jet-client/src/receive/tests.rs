@@ -114,13 +114,17 @@ impl Daemon {
     }
 
     fn withdraw(&mut self, message: u32, flags: u8) {
+        self.withdraw_as(message, 7, flags);
+    }
+
+    pub(super) fn withdraw_as(&mut self, message: u32, message_generation: u16, flags: u8) {
         self.push(Delivery {
             kind: delivery_kind::WITHDRAWN,
             flags,
             user_header_bytes: 0,
             slot: 0,
             message,
-            generations: Delivery::pack_generations(0, 7),
+            generations: Delivery::pack_generations(0, message_generation),
             offset: 0,
             message_bytes: 0,
             bytes: 0,
@@ -154,16 +158,16 @@ pub(super) fn check_slice(slice: &Slice<'_>, message: u32) {
     }
 }
 
-fn slices(slot: u32, first: u16, count: u16) -> Release {
+pub(super) fn slices(slot: u32, first: u16, count: u16) -> Release {
     let (kind, generation) = (release_kind::SLICES, slot_generation(slot));
     Release { index: slot, generation, first, count, kind, reserved: 0, code: 0 }
 }
 
-fn slices_and_finish(slot: u32, first: u16, count: u16, code: u32) -> Release {
+pub(super) fn slices_and_finish(slot: u32, first: u16, count: u16, code: u32) -> Release {
     Release { kind: release_kind::SLICES_AND_FINISH, code, ..slices(slot, first, count) }
 }
 
-fn finish(message: u32, code: u32) -> Release {
+pub(super) fn finish(message: u32, code: u32) -> Release {
     Release {
         index: message,
         generation: 7,

@@ -37,12 +37,14 @@ impl Session {
     /// # Errors
     /// [`ReceiveError`], final for the session.
     pub fn prepare_sleep(&self) -> Result<bool, ReceiveError> {
-        Ok(!self.table.has_ready() && self.prepare_sleep_on_ring()?)
+        // What `flush` read may be for a message that the application looked at before.
+        let read = self.flush_read.replace(false);
+        Ok(!read && !self.table.has_ready() && self.prepare_sleep_on_ring()?)
     }
 
     fn prepare_sleep_on_ring(&self) -> Result<bool, ReceiveError> {
         self.check()?;
-        self.flush();
+        self.show_releases();
         let mut end = self.end.borrow_mut();
         end.deliveries.advance();
         let sleep = end.deliveries.prepare_sleep();

@@ -106,6 +106,11 @@ pub(super) struct Driver {
     headers: Arc<SharedMemory>,
     headers_key: MemoryKey,
     qp: Option<Qp>,
+    /// The receiver's welcome on `qp` was handled.
+    welcomed: bool,
+    /// Headers that came before their connection's welcome was told, in their order: entry and payload bytes. Their
+    /// entries stay taken, so there are at most [`RECEIVE_ENTRIES`].
+    early: Vec<(u32, u32)>,
     /// SENDs were posted since the NIC's doorbell was rung.
     unflushed: bool,
     inline_bytes_max: u32,
@@ -167,6 +172,8 @@ impl Driver {
             headers,
             headers_key,
             qp: None,
+            welcomed: false,
+            early: Vec::with_capacity(usize::from(RECEIVE_ENTRIES)),
             unflushed: false,
             inline_bytes_max: limits.inline_bytes_max,
             completions: vec![unused; BATCH].into_boxed_slice(),
@@ -234,15 +241,12 @@ impl Driver {
         loop {
             let taken = self.nic.poll(&mut self.completions);
             for at in 0..taken {
-                let NicCompletion { work, status, .. } = self.completions[at];
+                let NicCompletion { qp, work, status } = self.completions[at];
                 match work {
-                    Work::Receive { entry, payload_bytes } => {
-                        if status == Status::Success {
-                            let header = self.header(entry);
-                            self.protocol.handle_header(&header, payload_bytes as usize, now_ns);
-                        }
-                        self.post_receive(entry);
+                    Work::Receive { entry, payload_bytes } if status == Status::Success => {
+                        self.take_header(qp, entry, payload_bytes, now_ns);
                     }
+                    Work::Receive { entry, .. } => self.post_receive(entry),
                     Work::Send { id } => {
                         self.protocol.handle_send_completed(id, status == Status::Success, now_ns);
                     }
@@ -253,6 +257,42 @@ impl Driver {
             if taken < self.completions.len() {
                 return;
             }
+        }
+    }
+
+    #[inline]
+    fn take_header(&mut self, qp: Qp, entry: u32, payload_bytes: u32, now_ns: u64) {
+        if self.qp != Some(qp) {
+            // An earlier connection's: nothing of it holds for this one.
+            self.protocol.handle_stray_header();
+        } else if self.welcomed {
+            let header = self.header(entry);
+            self.protocol.handle_header(&header, payload_bytes as usize, now_ns);
+        } else {
+            // Completions and events come over different queues, in no order between the two.
+            return self.early.push((entry, payload_bytes));
+        }
+        self.post_receive(entry);
+    }
+
+    /// The welcome was handled: so is what came before it was told.
+    fn handle_early(&mut self, now_ns: u64) {
+        for at in 0..self.early.len() {
+            let (entry, payload_bytes) = self.early[at];
+            let header = self.header(entry);
+            self.protocol.handle_header(&header, payload_bytes as usize, now_ns);
+            self.post_receive(entry);
+        }
+        self.early.clear();
+    }
+
+    /// The connection is over, or never was: what came before its welcome belongs to nothing.
+    fn forget_connection(&mut self) {
+        self.qp = None;
+        self.welcomed = false;
+        while let Some((entry, _)) = self.early.pop() {
+            self.protocol.handle_stray_header();
+            self.post_receive(entry);
         }
     }
 
@@ -286,6 +326,8 @@ impl Driver {
                     Ok(welcome) => {
                         self.failure = None;
                         self.protocol.handle_connected(&welcome, now_ns);
+                        self.welcomed = true;
+                        self.handle_early(now_ns);
                     }
                     Err(source) => {
                         let address = self.address.clone();
@@ -302,14 +344,14 @@ impl Driver {
                     Some(refusal) => SendConnectError::Refused { address, refusal },
                     None => SendConnectError::Lost { address, reason: DisconnectReason::Peer },
                 });
-                self.qp = None;
+                self.forget_connection();
                 self.protocol.handle_refused(refusal, now_ns);
             }
             Event::Disconnected { qp, reason } if self.qp == Some(qp) => {
                 if !self.protocol.is_connected() && self.failure.is_none() {
                     self.failure = Some(self.failure_of(reason));
                 }
-                self.qp = None;
+                self.forget_connection();
                 self.protocol.handle_disconnected(now_ns);
             }
             // Nobody connects to a sender; what is not this connection's is over.

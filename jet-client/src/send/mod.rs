@@ -20,6 +20,8 @@ pub use options::{Backoff, ProtocolOptions, RetryPolicy};
 pub use sender::{Completion, Sender, SenderOptions, SenderStats, Ticket};
 
 #[cfg(test)]
+mod driver_tests;
+#[cfg(test)]
 mod protocol_tests;
 #[cfg(test)]
 mod sender_tests;

@@ -96,6 +96,8 @@ pub struct ProtocolStats {
     pub retried: u64,
     /// Acknowledgements of messages that have no place here, or have their end already.
     pub acks_ignored: u64,
+    /// Headers of no connection that stands: late ones of an earlier connection, or ones that no welcome followed.
+    pub headers_stray: u64,
     /// Headers that could not be read.
     pub malformed: u64,
     /// Connections that stood.
@@ -237,10 +239,16 @@ impl Protocol {
         }
     }
 
-    /// A header arrived with so many bytes behind it. What cannot be read is counted and ends the connection.
+    /// A header arrived that belongs to no connection that stands.
+    pub fn handle_stray_header(&mut self) {
+        self.stats.headers_stray += 1;
+    }
+
+    /// A header arrived with so many bytes behind it. What cannot be read is counted and ends the connection. Tell
+    /// [`Self::handle_connected`] before the headers of the connection: without one they are counted and ignored.
     pub fn handle_header(&mut self, header: &HeaderBytes, payload_bytes: usize, now_ns: u64) {
         if !self.link.is_up() {
-            return;
+            return self.handle_stray_header();
         }
         match parse_from_receiver(header, payload_bytes) {
             Ok(FromReceiver::Ack(ack)) => {

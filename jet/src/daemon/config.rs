@@ -281,8 +281,13 @@ pub enum ConfigError {
         source: std::io::Error,
     },
     /// It is not TOML, has unknown keys, or values of the wrong type.
-    #[error("configuration: {0}")]
-    Toml(#[from] toml::de::Error),
+    #[error("configuration{}: {}", place(.file.as_deref()), one_line(.source))]
+    Toml {
+        /// The file, where there is one.
+        file: Option<PathBuf>,
+        /// What is wrong.
+        source: toml::de::Error,
+    },
     /// `--set` is not `key=value`.
     #[error("'--set {text}' is not SECTION.KEY=VALUE, as in --set pool.bytes=25165824")]
     Override {
@@ -306,8 +311,41 @@ pub enum ConfigError {
         bytes: u64,
     },
     /// The numbers do not fit each other.
-    #[error("configuration: {0}")]
+    #[error("configuration: {}", with_keys(.0))]
     Core(#[from] jet_core::ConfigError),
+}
+
+fn place(file: Option<&Path>) -> String {
+    file.map_or_else(String::new, |file| format!(" {}", file.display()))
+}
+
+fn one_line(error: &toml::de::Error) -> String {
+    error.to_string().lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
+}
+
+/// The receiver's own names are not what is written in the file: names the key, and the unit where it differs.
+fn with_keys(error: &jet_core::ConfigError) -> String {
+    let jet_core::ConfigError::Range { name, found, min, max } = error else { return error.to_string() };
+    let key = match *name {
+        "pool_slabs" => "pool.bytes, in slabs of 4096 bytes,",
+        "srq_slabs" => "pool.srq_bytes, in slabs of 4096 bytes,",
+        "srq_floor_slabs" => "pool.srq_floor_bytes, in slabs of 4096 bytes,",
+        "srq_reserve_entries" => "pool.srq_reserve_entries",
+        "fragment_bytes" => "read.fragment_bytes",
+        "reads_max" => "read.concurrency",
+        "in_flight_bytes" => "read.in_flight_bytes",
+        "message_bytes_max" => "read.message_bytes_max",
+        "classes" => "admission.classes",
+        "peers_max" => "limits.peers",
+        "sessions_max" => "limits.sessions",
+        "messages_max" => "limits.messages",
+        "requests_per_peer" => "limits.requests_per_peer",
+        "credit_max" => "limits.credit_per_peer",
+        "session_slots" => "session.slots",
+        "session_messages" => "session.messages",
+        other => other,
+    };
+    format!("{key} is {found}, but must be {min} to {max}")
 }
 
 impl Config {
@@ -320,12 +358,15 @@ impl Config {
             None => toml::Table::new(),
             Some(path) => std::fs::read_to_string(path)
                 .map_err(|source| ConfigError::File { path: path.to_owned(), source })?
-                .parse::<toml::Table>()?,
+                .parse::<toml::Table>()
+                .map_err(|source| ConfigError::Toml { file: Some(path.to_owned()), source })?,
         };
         for text in overrides {
             set(&mut table, text)?;
         }
-        let config: Self = table.try_into()?;
+        let config: Self = table
+            .try_into()
+            .map_err(|source| ConfigError::Toml { file: file.map(Path::to_owned), source })?;
         config.addresses()?;
         config.core(1)?.check()?;
         Ok(config)
@@ -435,10 +476,12 @@ mod tests {
         for (given, named) in [
             ("pool.bytez=1", "bytez"),
             ("pool.bytes=5000", "pool.bytes"),
-            ("pool.bytes=8192", "pool_slabs"),
+            ("pool.bytes=8192", "pool.bytes"),
             ("listen=[]", "listen"),
             ("listen=[\"udp:x\"]", "tcp:host:port"),
-            ("read.concurrency=0", "reads_max"),
+            ("read.concurrency=0", "read.concurrency"),
+            ("limits.messages=10", "limits.messages"),
+            ("pool.bytes=many", "pool.bytes"),
             ("escape.danger_permille=900", "danger"),
             ("nonsense", "SECTION.KEY=VALUE"),
         ] {

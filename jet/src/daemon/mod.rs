@@ -10,6 +10,7 @@ pub use config::{Config, ConfigError};
 use config::{HugePages, NicThread};
 use control::ControlContext;
 use jet_core::Receiver;
+use jet_fabric::Address;
 use jet_fabric::memory::{Pages, SharedMemory};
 use jet_fabric::nic::{Access, ListenError, Nic, RegisterError};
 use jet_fabric::soft::threaded::{Threaded, ThreadedOptions};
@@ -158,7 +159,7 @@ pub fn run_from_args(args: &DaemonArgs) -> ExitCode {
     }
 }
 
-/// Runs the daemon until it is told to stop (SIGTERM, SIGINT, or a drain by the tool).
+/// Runs the daemon until it is told to stop (SIGTERM, SIGINT, SIGHUP, or a drain by the tool).
 ///
 /// # Errors
 /// [`DaemonError`].
@@ -171,6 +172,9 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
     runtime.block_on(govern(config))
 }
 
+/// Both sockets: the owner and the group.
+const SOCKET_MODE: u32 = 0o660;
+
 /// Control connections beside those of sessions: tools that ask.
 const ASKERS_MAX: usize = 128;
 
@@ -178,6 +182,7 @@ const ASKERS_MAX: usize = 128;
 async fn govern(config: &Config) -> Result<(), DaemonError> {
     let mut terminate = signal(SignalKind::terminate()).map_err(system("cannot watch for SIGTERM"))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(system("cannot watch for SIGINT"))?;
+    let mut hangup = signal(SignalKind::hangup()).map_err(system("cannot watch for SIGHUP"))?;
     check_cpu(config.reactor.cpu)?;
     let listener = bind_control(&config.control_socket)?;
     let _socket = RemoveOnDrop::new(&config.control_socket);
@@ -226,6 +231,7 @@ async fn govern(config: &Config) -> Result<(), DaemonError> {
             }
             _ = terminate.recv() => config.shutdown.drain_ms,
             _ = interrupt.recv() => config.shutdown.drain_ms,
+            _ = hangup.recv() => config.shutdown.drain_ms,
             Some(deadline_ms) = drains.recv() => deadline_ms,
             result = &mut reactor_ended => {
                 return match result {
@@ -313,6 +319,11 @@ fn launch<N: Nic + 'static>(
     let mut listen = Vec::new();
     for address in config.addresses()? {
         listen.push(nic.listen(&address)?.to_string());
+        if let Address::Shm(path) = &address {
+            // As the control socket: the owner and the group.
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(SOCKET_MODE))
+                .map_err(system("cannot set the mode of the NIC's socket"))?;
+        }
     }
     let incarnation = incarnation().map_err(system("cannot get random bytes"))?;
     let receiver = Receiver::new(core, incarnation).map_err(ConfigError::from)?;
@@ -396,7 +407,7 @@ fn bind_control(path: &Path) -> Result<UnixListener, DaemonError> {
     }
     let listener = UnixListener::bind(path).map_err(failed)?;
     // Whoever may connect may read every message in the pool: the owner and the group.
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660)).map_err(failed)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(SOCKET_MODE)).map_err(failed)?;
     Ok(listener)
 }
 

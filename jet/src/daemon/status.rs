@@ -12,8 +12,8 @@ pub struct Status {
     pub version: &'static str,
     /// Its process.
     pub pid: u32,
-    /// Changes with every start.
-    pub incarnation: u64,
+    /// Changes with every start; hexadecimal, since JSON's numbers end at 2^53 for many readers.
+    pub incarnation: String,
     /// Since its start.
     pub uptime_ms: u64,
     /// Whether it takes nothing new.

@@ -39,6 +39,10 @@ impl End {
     pub(super) const SILENCE: Self =
         Self { reason: DisconnectReason::Transport(libc::ETIMEDOUT), fault: Fault::Closed };
 
+    /// This NIC has mapped as many regions as it may.
+    pub(super) const FULL: Self =
+        Self { reason: DisconnectReason::Transport(libc::ENOMEM), fault: Fault::Closed };
+
     pub(super) fn work(status: Status, fault: Fault) -> Self {
         Self { reason: DisconnectReason::WorkRequest(status), fault }
     }
@@ -454,6 +458,8 @@ impl Connection {
     /// Completes everything outstanding, tells the peer, and lets go.
     pub(super) fn end(mut self, tables: &mut Tables, end: End) {
         self.flush_reads(tables);
+        // They are unmapped with the connection, at the end of this call.
+        tables.mapped_regions -= self.peer_regions.count();
         if self.link.is_some() {
             self.link().outgoing.publish();
             self.settle_sends(tables);

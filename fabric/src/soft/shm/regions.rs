@@ -49,12 +49,17 @@ impl PeerRegions {
         Ok(())
     }
 
-    /// Unmaps a region; a key that is not known is ignored.
-    pub(super) fn remove(&mut self, key: u32) {
-        if let Some(index) = self.regions.iter().position(|(known, _)| *known == key) {
-            let (_, mapping) = self.regions.swap_remove(index);
-            self.bytes -= mapping.bytes() as u64;
-        }
+    /// Unmaps a region; `false`: the key is not known.
+    pub(super) fn remove(&mut self, key: u32) -> bool {
+        let Some(index) = self.regions.iter().position(|(known, _)| *known == key) else { return false };
+        let (_, mapping) = self.regions.swap_remove(index);
+        self.bytes -= mapping.bytes() as u64;
+        true
+    }
+
+    /// How many are mapped.
+    pub(super) fn count(&self) -> u32 {
+        u32::try_from(self.regions.len()).expect("the limit is a u32")
     }
 
     /// Where a stretch of a region lies; valid until it is removed.
@@ -91,8 +96,9 @@ mod tests {
         assert!(regions.translate(2, 8191, 2).is_none());
         assert!(regions.translate(2, u64::MAX, 2).is_none());
         assert!(regions.translate(3, 0, 1).is_none());
-        regions.remove(1);
-        regions.remove(1);
+        assert!(regions.remove(1));
+        assert!(!regions.remove(1));
+        assert_eq!(regions.count(), 1);
         assert!(regions.translate(1, 0, 1).is_none());
         assert!(regions.translate(2, 0, 1).is_some());
     }
@@ -105,7 +111,7 @@ mod tests {
         assert_eq!(regions.add(1, &file(&memory), 2, 1 << 20), Err(Refused), "a key twice");
         assert_eq!(regions.add(2, &file(&memory), 1, 1 << 20), Err(Refused), "one region too many");
         assert_eq!(regions.add(2, &file(&memory), 2, 12_288), Err(Refused), "4096 bytes too many");
-        regions.remove(1);
+        assert!(regions.remove(1));
         regions.add(2, &file(&memory), 2, 12_288).unwrap();
         let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::ALLOW_SEALING;
         let loose = rustix::fs::memfd_create("loose", flags).unwrap();

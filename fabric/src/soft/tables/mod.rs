@@ -32,6 +32,8 @@ pub(crate) struct Tables {
     pub(crate) reads: Reads,
     /// What was counted. Transports count `bytes_in`, `rnr` and `protocol_errors`; the rest is counted here.
     pub(crate) counters: Counters,
+    /// Regions of peers that are mapped here, all connections' together.
+    pub(crate) mapped_regions: u32,
     /// Descriptors to wait for.
     pub(crate) epoll: Readiness,
     completions: Completions,
@@ -53,6 +55,7 @@ impl Tables {
             srq: Srq::new(options.srq_entries_max as usize),
             reads: Reads::new(options.reads_max),
             counters: Counters::default(),
+            mapped_regions: 0,
             epoll: Readiness::new()?,
             completions: Completions::new(options.completions as usize),
             events: Events::new(options.qps_max as usize * EVENTS_PER_QP),

@@ -3,7 +3,7 @@
 
 use super::WATCHED;
 use super::frame::{FRAME_BYTES, Fault, Frame, READ_PIECE_MAX};
-use super::input::Input;
+use super::input::{Input, READ_BUDGET, STAGING_BYTES};
 use super::output::{Lookup, Output, Revoked, Urgency, no_stretches};
 use super::socket::{self, Moved};
 use crate::nic::{
@@ -17,7 +17,7 @@ use jet_wire::message::HEADER_BYTES;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// READs of one peer that wait to be answered. A connecting or accepting end asks for no more at once.
 pub(super) const READS_SERVED_MAX: usize = 256;
@@ -30,6 +30,9 @@ const RING_BYTES: usize =
     SENDS_PER_QP_MAX as usize * (FRAME_BYTES + HEADER_BYTES + PAYLOAD_BYTES_MAX as usize) + (16 << 10);
 /// A frame and a stretch of memory for each SEND and each piece of an answer, and the reserve.
 const PIECES_MAX: usize = 2 * SENDS_PER_QP_MAX as usize + 64;
+
+/// Turns that read all SENDs which a peer may have put in front of an answer, and what follows them.
+const TURNS_BEHIND_SENDS: usize = RING_BYTES.div_ceil(READ_BUDGET) + 1;
 
 /// Where a connection stands.
 #[derive(Debug)]
@@ -113,6 +116,10 @@ pub(super) struct Connection {
     pub(super) peer_done: bool,
     /// Handshake, farewell, or wait for an SRQ entry must be over by then.
     pub(super) deadline: Option<Instant>,
+    /// Bytes of a READ must have come by then. Not set while a deadline is: who waits for an SRQ entry reads nothing.
+    pub(super) reads_due: Option<Instant>,
+    /// Bytes of a READ came since `reads_due` was set.
+    pub(super) reads_moved: bool,
     sends: VecDeque<PostedSend>,
     sends_done: u64,
     bytes_pushed: u64,
@@ -151,6 +158,8 @@ impl Connection {
             broken: None,
             peer_done: false,
             deadline: None,
+            reads_due: None,
+            reads_moved: false,
             sends: VecDeque::with_capacity(SENDS_PER_QP_MAX as usize),
             sends_done: 0,
             bytes_pushed: 0,
@@ -175,6 +184,7 @@ impl Connection {
         (self.blocked, self.broken, self.peer_done) = (false, None, false);
         (self.sends_done, self.bytes_pushed, self.taken, self.acknowledged) = (0, 0, 0, 0);
         (self.reads_asked, self.reads_done, self.served_next) = (0, 0, 0);
+        (self.reads_due, self.reads_moved) = (None, false);
     }
 
     /// Its socket.
@@ -279,6 +289,37 @@ impl Connection {
         Ok(Ok(()))
     }
 
+    /// When it must be looked at by time.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.deadline.or(self.reads_due)
+    }
+
+    /// Sets the time by which outstanding READs must have moved, after anything was done.
+    pub(super) fn watch_reads(&mut self, silence_max: Duration) {
+        let moved = std::mem::take(&mut self.reads_moved);
+        if self.reads.is_empty() || self.input.not_ready || !matches!(self.phase, Phase::Open) {
+            self.reads_due = None;
+        } else if moved || self.reads_due.is_none() {
+            // A limit beyond all time is none.
+            self.reads_due = Instant::now().checked_add(silence_max);
+        }
+    }
+
+    /// No READ has moved for too long, unless the kernel has bytes of one that nobody has read yet.
+    fn reads_silent(&mut self, tables: &mut Tables, staging: &mut [u8; STAGING_BYTES]) -> Result<(), Fate> {
+        for _ in 0..TURNS_BEHIND_SENDS {
+            self.input.readable = true;
+            self.receive(tables, staging)?;
+            if self.reads_moved || self.input.not_ready || !matches!(self.phase, Phase::Open) {
+                return Ok(());
+            }
+            if !self.input.readable {
+                break;
+            }
+        }
+        Err(Fate::of(DisconnectReason::Transport(libc::ETIMEDOUT)))
+    }
+
     /// Takes the READ in this slot.
     pub(super) fn post_read(&mut self, slot: u32) {
         self.reads.push_back(slot);
@@ -295,6 +336,7 @@ impl Connection {
         let slot = self.reads.pop_front().expect("it was answered");
         self.reads_asked -= 1;
         self.reads_done += 1;
+        self.reads_moved = true;
         tables.complete_read(slot, Status::Success);
     }
 
@@ -437,8 +479,13 @@ impl Connection {
     }
 
     /// Its time is over.
-    pub(super) fn expire(&mut self, tables: &mut Tables) -> Result<(), Fate> {
+    pub(super) fn expire(
+        &mut self,
+        tables: &mut Tables,
+        staging: &mut [u8; STAGING_BYTES],
+    ) -> Result<(), Fate> {
         match self.phase {
+            Phase::Open if self.reads_due.is_some() => self.reads_silent(tables, staging),
             Phase::Draining { reason } => Err(Fate::of(reason)),
             Phase::Open | Phase::Requested => {
                 self.never_ready(tables);
@@ -550,7 +597,7 @@ impl Connection {
             tables.epoll.remove(socket.as_fd());
         }
         self.is_over = true;
-        self.deadline = None;
+        (self.deadline, self.reads_due) = (None, None);
         self.served.clear();
     }
 

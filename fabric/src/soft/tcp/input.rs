@@ -19,7 +19,7 @@ pub(super) const STAGING_BYTES: usize = 64 << 10;
 /// Bytes staged behind a frame's own while READs are outstanding: more would be copied twice.
 const STAGED_WITH_READS: usize = 4 << 10;
 /// Bytes taken from one connection before another has its turn: one fragment.
-const READ_BUDGET: usize = 256 << 10;
+pub(super) const READ_BUDGET: usize = 256 << 10;
 /// The longest unfinished frame that is carried: a handshake with its private data.
 const CARRIED_PART_MAX: usize = FRAME_BYTES + PRIVATE_DATA_MAX;
 
@@ -260,6 +260,7 @@ impl Connection {
             Body::Read { left } => {
                 *left -= bytes;
                 let whole = *left == 0;
+                self.reads_moved |= bytes > 0;
                 let (slot, _) = self.read_answered().expect("a body has its READ");
                 tables.reads.get_mut(slot).advance(bytes);
                 tables.counters.bytes_in += u64::from(bytes);

@@ -89,7 +89,10 @@ pub(crate) struct Tcp {
     listeners: Vec<Listener>,
     accept_again: Option<Instant>,
     pending: usize,
+    /// Connections that are due at a time.
     deadlines: usize,
+    /// None of them is due before this. It lags behind while READs move on, so that nobody searches for each of them.
+    earliest: Option<Instant>,
     clock_due: bool,
     polls_since_clock: u32,
     idle_polls: u32,
@@ -107,7 +110,7 @@ impl Tcp {
         let slot = &mut self.slots[index as usize];
         let connection = slot.connection.as_mut()?;
         self.pending -= usize::from(connection.is_pending());
-        self.deadlines -= usize::from(connection.deadline.is_some());
+        self.deadlines -= usize::from(connection.due().is_some());
         let outcome = match act(connection, tables, &mut self.staging) {
             Ok(value) => Some(value),
             Err(fate) => {
@@ -121,7 +124,11 @@ impl Tcp {
             return outcome;
         }
         self.pending += usize::from(connection.is_pending());
-        self.deadlines += usize::from(connection.deadline.is_some());
+        connection.watch_reads(self.options.read_silence_max);
+        if let Some(at) = connection.due() {
+            self.earliest = Self::earlier(self.earliest.filter(|_| self.deadlines > 0), at);
+            self.deadlines += 1;
+        }
         if connection.wants_srq() {
             if !std::mem::replace(&mut slot.is_waiting, true) {
                 self.waiting.push_back(index);
@@ -146,6 +153,7 @@ impl Tcp {
         let deadline = Instant::now() + tables.options.handshake;
         connection.begin(qp, socket, phase, Some(deadline));
         self.pending += usize::from(connection.is_pending());
+        self.earliest = Self::earlier(self.earliest.filter(|_| self.deadlines > 0), deadline);
         self.deadlines += 1;
         self.open += 1;
         slot.connection = Some(connection);
@@ -192,11 +200,13 @@ impl Tcp {
             && self.listeners.iter().any(|listener| listener.ready)
     }
 
-    /// The earliest time that something must happen at.
+    fn earlier(earliest: Option<Instant>, at: Instant) -> Option<Instant> {
+        Some(earliest.map_or(at, |earliest| earliest.min(at)))
+    }
+
+    /// Nothing must happen before this time.
     fn next_time(&self) -> Option<Instant> {
-        let connections = self.slots.iter().filter_map(|slot| slot.connection.as_ref()?.deadline);
-        let connections = if self.deadlines > 0 { connections.min() } else { None };
-        connections.into_iter().chain(self.accept_again).min()
+        self.earliest.filter(|_| self.deadlines > 0).into_iter().chain(self.accept_again).min()
     }
 
     /// Does what is due.
@@ -204,13 +214,17 @@ impl Tcp {
         (self.clock_due, self.polls_since_clock) = (false, 0);
         let now = Instant::now();
         self.accept_again = self.accept_again.filter(|&at| at > now);
+        if self.deadlines == 0 || self.earliest.is_some_and(|at| at > now) {
+            return;
+        }
         for index in 0..self.slots.len() {
             let connection = self.slots[index].connection.as_ref();
-            if connection.and_then(|connection| connection.deadline).is_some_and(|at| at <= now) {
+            if connection.and_then(|connection| connection.due()).is_some_and(|at| at <= now) {
                 let index = u32::try_from(index).expect("QPs are counted in 32 bits");
-                self.turn(tables, index, |connection, tables, _| connection.expire(tables));
+                self.turn(tables, index, |connection, tables, staging| connection.expire(tables, staging));
             }
         }
+        self.earliest = self.slots.iter().filter_map(|slot| slot.connection.as_ref()?.due()).min();
     }
 
     /// Opens a socket to the next address that takes one.
@@ -285,6 +299,7 @@ impl Transport for Tcp {
             accept_again: None,
             pending: 0,
             deadlines: 0,
+            earliest: None,
             clock_due: false,
             polls_since_clock: 0,
             idle_polls: 0,

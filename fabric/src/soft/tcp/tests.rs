@@ -582,3 +582,5 @@ fn a_sleeper_is_woken_for_everything() {
         }
     });
 }
+
+mod silence;

@@ -204,7 +204,7 @@ impl<N: Nic> Reactor<N> {
         Box::new(Status {
             version: env!("CARGO_PKG_VERSION"),
             pid: std::process::id(),
-            incarnation: self.options.incarnation,
+            incarnation: format!("{:016x}", self.options.incarnation),
             uptime_ms: self.now_ns() / 1_000_000,
             draining: self.receiver.is_draining(),
             listen: self.options.listen.clone(),

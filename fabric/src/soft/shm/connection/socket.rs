@@ -14,6 +14,17 @@ use std::os::fd::{AsFd, OwnedFd};
 
 /// Messages taken from one socket before the next has its turn.
 const SOCKET_BURST: u32 = 64;
+/// Messages taken on behalf of one request, for each region that a NIC may have; more end the connection. Two for each
+/// may wait in the peer's outbox, and a socket holds some hundred.
+const ANNOUNCEMENTS_PER_REGION: u32 = 8;
+
+/// What was taken from the socket.
+enum Heard {
+    /// The peer rang.
+    Bell,
+    /// A message, which was obeyed.
+    Control,
+}
 
 impl Connection {
     /// Watches the socket no longer: its end was seen.
@@ -104,19 +115,31 @@ impl Connection {
         self.empty_outbox(tables)?;
         let mut rang = false;
         for _ in 0..SOCKET_BURST {
-            match receive(&self.socket) {
-                Received::Bell => rang = true,
-                Received::Control(control, file) => self.obey(tables, control, file)?,
-                Received::Nothing => break,
-                Received::Closed => {
-                    self.hung_up = true;
-                    self.unwatch(tables);
-                    break;
-                }
-                Received::Malformed => return Err(End::PROTOCOL),
+            match self.hear(tables)? {
+                Some(Heard::Bell) => rang = true,
+                Some(Heard::Control) => {}
+                None => break,
             }
         }
         Ok(rang)
+    }
+
+    /// Takes one message; `None`: there is no more.
+    fn hear(&mut self, tables: &mut Tables) -> Result<Option<Heard>, End> {
+        match receive(&self.socket) {
+            Received::Bell => Ok(Some(Heard::Bell)),
+            Received::Control(control, file) => {
+                self.obey(tables, control, file)?;
+                Ok(Some(Heard::Control))
+            }
+            Received::Nothing => Ok(None),
+            Received::Closed => {
+                self.hung_up = true;
+                self.unwatch(tables);
+                Ok(None)
+            }
+            Received::Malformed => Err(End::PROTOCOL),
+        }
     }
 
     fn obey(&mut self, tables: &mut Tables, control: Control, file: Option<OwnedFd>) -> Result<(), End> {
@@ -139,13 +162,17 @@ impl Connection {
             }
             (Control::Register(key), Some(file), _) if accepted => {
                 self.announcements_seen = self.announcements_seen.wrapping_add(1);
+                if tables.mapped_regions >= tables.options.mapped_regions_max {
+                    return Err(End::FULL);
+                }
                 let (regions_max, bytes_max) =
                     (tables.options.peer_regions_max, tables.options.peer_bytes_max);
                 self.peer_regions.add(key, &file, regions_max, bytes_max).map_err(|_| End::PROTOCOL)?;
+                tables.mapped_regions += 1;
             }
             (Control::Deregister(key), None, _) if accepted => {
                 self.announcements_seen = self.announcements_seen.wrapping_add(1);
-                self.peer_regions.remove(key);
+                tables.mapped_regions -= u32::from(self.peer_regions.remove(key));
             }
             _ => return Err(End::PROTOCOL),
         }
@@ -179,14 +206,20 @@ impl Connection {
 
     #[cold]
     fn take_announcements(&mut self, tables: &mut Tables) -> Result<(), End> {
+        // What the peer announces from now on is for the next call: a peer that never stops is not waited for.
+        let target = self.link().peer_announced();
+        let is_reached = |seen: u32| {
+            // Both wrap. A message may be seen before it is counted: then `seen` is ahead.
+            matches!(target.wrapping_sub(seen), 0 | 0x8000_0000..)
+        };
+        self.empty_outbox(tables)?;
         // A bell that is taken here is not lost: who calls this works on the connection, which is hot.
-        loop {
-            let before = self.announcements_seen;
-            self.listen_to_peer(tables)?;
-            if self.hung_up || before == self.announcements_seen {
+        for _ in 0..ANNOUNCEMENTS_PER_REGION * tables.options.regions_max {
+            if is_reached(self.announcements_seen) || self.hear(tables)?.is_none() {
                 return Ok(());
             }
         }
+        if is_reached(self.announcements_seen) { Ok(()) } else { Err(End::PROTOCOL) }
     }
 }
 

@@ -212,3 +212,84 @@ fn a_peer_that_does_not_listen_is_let_go_and_never_waited_for() {
 fn a_connection_is_small() {
     assert!(size_of::<Connection>() <= 1024, "{}", size_of::<Connection>());
 }
+
+#[test]
+fn announcements_are_taken_up_to_the_count_seen_and_no_more_than_a_nic_could_make() {
+    let mut place = Place::new(SoftOptions { regions_max: 4, ..SoftOptions::default() });
+    let mut client = Host::new(SoftOptions::default());
+    let (ours, _) = place.connect(&mut client);
+    let (socket, link, qp) = place.raw_peer();
+    let memory = SharedMemory::new("jet-test", 4096, false).unwrap();
+    let is_known = |place: &mut Place, key| {
+        let nic = &mut place.host.nic;
+        let found = nic.shm.get(qp).unwrap().translate_peer(&mut nic.tables, key, 0, 1);
+        found.map(|found| found.is_some()).map_err(|end| end.reason)
+    };
+    for key in 1..=3 {
+        assert!(send_control(&socket, Control::Register(key), Some(memory.as_fd())).unwrap());
+    }
+    link.set_announced(2);
+    assert_eq!(is_known(&mut place, 2), Ok(true));
+    assert_eq!(is_known(&mut place, 3), Ok(false), "not counted yet");
+    link.set_announced(3);
+    assert_eq!(is_known(&mut place, 3), Ok(true));
+    let stream = |count| {
+        for _ in 0..count {
+            assert!(send_control(&socket, Control::Deregister(9), None).unwrap());
+        }
+    };
+    // Eight for each of four regions are taken.
+    stream(32);
+    link.set_announced(35);
+    assert_eq!(is_known(&mut place, 1), Ok(true));
+    // The count is a lie: the messages never reach it.
+    stream(33);
+    link.set_announced(35 + 1_000_000);
+    assert_eq!(is_known(&mut place, 1), Err(DisconnectReason::Protocol));
+    place.host.post_entries(0..1);
+    client.send(ours, 1, Payload::None).unwrap();
+    until("the others are served", || {
+        client.turn();
+        place.host.turn();
+        client.statuses() == [(Work::Send { id: 1 }, Status::Success)]
+    });
+}
+
+#[test]
+fn regions_of_all_peers_together_are_bounded() {
+    let mut place = Place::new(SoftOptions { mapped_regions_max: 3, ..SoftOptions::default() });
+    let (first, _first_link, at_first) = place.raw_peer();
+    let (second, _second_link, at_second) = place.raw_peer();
+    let memory = SharedMemory::new("jet-test", 4096, false).unwrap();
+    let register = |socket: &OwnedFd, key| {
+        assert!(send_control(socket, Control::Register(key), Some(memory.as_fd())).unwrap());
+    };
+    let mapped = |place: &mut Place, count| {
+        until("mapped", || {
+            place.host.turn();
+            place.host.nic.tables.mapped_regions == count
+        });
+    };
+    register(&first, 1);
+    register(&first, 2);
+    mapped(&mut place, 2);
+    // A region that is taken back makes room for another peer's; a key that nobody knows does not.
+    assert!(send_control(&first, Control::Deregister(2), None).unwrap());
+    assert!(send_control(&first, Control::Deregister(2), None).unwrap());
+    mapped(&mut place, 1);
+    register(&second, 1);
+    register(&second, 2);
+    mapped(&mut place, 3);
+    register(&second, 3);
+    until("ended", || {
+        place.host.turn();
+        place.host.ended(at_second) == Some(DisconnectReason::Transport(libc::ENOMEM))
+    });
+    // What it had is free again, and the other one was not touched.
+    assert_eq!(place.host.nic.tables.mapped_regions, 1);
+    assert_eq!(place.host.ended(at_first), None);
+    register(&first, 3);
+    mapped(&mut place, 2);
+    drop(first);
+    mapped(&mut place, 0);
+}

@@ -1,0 +1,100 @@
+//! Peers whose kernel acknowledges everything and who answer no READ.
+
+use super::*;
+
+fn due(end: &End, qp: Qp) -> Option<Instant> {
+    end.nic.tcp.slots[qp.index as usize].connection.as_ref().unwrap().due()
+}
+
+/// Posts a READ of 30 bytes and takes its request off the stream.
+fn ask(server: &mut End, stream: &mut TcpStream, qp: Qp, id: u64) {
+    let scatter = [Sge { bytes: 30, ..server.slab(0) }];
+    server.nic.post_read(qp, ReadRequest { id: id + 100, address: 0, key: 1, scatter: &scatter }).unwrap();
+    let request = Frame::ReadRequest { id, address: 0, key: 1, bytes: 30 };
+    assert_eq!(next_frame(server, stream), request);
+}
+
+fn answer(id: u64, bytes: u8) -> Vec<u8> {
+    let mut answer = Frame::ReadResponse { id, bytes: u32::from(bytes) }.to_bytes().to_vec();
+    answer.extend(std::iter::repeat_n(bytes, usize::from(bytes)));
+    answer.extend(Frame::ReadEnd { id }.to_bytes());
+    answer
+}
+
+fn send(payload: &[u8]) -> Vec<u8> {
+    let payload_bytes = u32::try_from(payload.len()).unwrap();
+    let mut send = Frame::Send { payload_bytes }.to_bytes().to_vec();
+    send.extend([1; HEADER_BYTES]);
+    send.extend(payload);
+    send
+}
+
+#[test]
+fn a_peer_that_answers_no_read_is_let_go_while_the_nic_sleeps() {
+    let tcp = TcpOptions { read_silence_max: Duration::from_millis(20), ..TcpOptions::default() };
+    let (mut server, address) = listening(SoftOptions { tcp, ..SoftOptions::default() });
+    let (mut stream, qp) = raw_connected(&mut server, &address);
+    ask(&mut server, &mut stream, qp, 0);
+    while server.ended().is_none() {
+        if server.nic.arm() {
+            let fd = server.nic.wait_fd();
+            let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
+            let limit = rustix::event::Timespec { tv_sec: 20, tv_nsec: 0 };
+            assert_eq!(rustix::event::poll(&mut fds, Some(&limit)).unwrap(), 1, "woken");
+        }
+        server.turn();
+    }
+    assert_eq!(server.ended(), Some(DisconnectReason::Transport(libc::ETIMEDOUT)));
+    let ends: Vec<_> = server.completions.iter().map(|c| (c.work, c.status)).collect();
+    assert_eq!(ends, [(Work::Read { id: 100 }, Status::Flushed)]);
+    assert_eq!(server.nic.tcp.deadlines, 0);
+    still_serves(&mut server, &address);
+}
+
+#[test]
+fn the_time_begins_anew_with_bytes_of_a_read_and_stands_still_without_an_entry() {
+    let (mut server, address) = listening(SoftOptions::default());
+    let (mut stream, qp) = raw_connected(&mut server, &address);
+    assert_eq!(due(&server, qp), None);
+    for id in 0..2 {
+        ask(&mut server, &mut stream, qp, id);
+    }
+    let posted = due(&server, qp).unwrap();
+    server.post_srq(1);
+    stream.write_all(&send(b"abc")).unwrap();
+    until(&mut [&mut server], "a SEND", |ends| ends[0].completions.len() == 1);
+    assert_eq!(due(&server, qp), Some(posted), "a SEND is no answer");
+    stream.write_all(&answer(0, 12)).unwrap();
+    until(&mut [&mut server], "bytes", |ends| ends[0].nic.counters().bytes_in == 15);
+    let moved = due(&server, qp).unwrap();
+    assert!(moved > posted);
+    // A SEND that finds no entry: this end reads nothing more, so nothing counts against the peer.
+    stream.write_all(&send(b"def")).unwrap();
+    stream.write_all(&answer(0, 18)).unwrap();
+    until(&mut [&mut server], "no entry", |ends| ends[0].nic.counters().rnr == 1);
+    assert_eq!((due(&server, qp), server.nic.tcp.deadlines), (None, 0));
+    server.post_srq(2);
+    until(&mut [&mut server], "a READ", |ends| ends[0].completions.len() == 3);
+    assert!(due(&server, qp).unwrap() > moved, "the other READ is outstanding");
+    stream.write_all(&answer(1, 30)).unwrap();
+    until(&mut [&mut server], "all READs", |ends| ends[0].completions.len() == 4);
+    assert_eq!((due(&server, qp), server.nic.tcp.deadlines), (None, 0));
+    assert_eq!(server.ended(), None);
+}
+
+#[test]
+fn an_answer_that_waits_in_the_socket_when_the_time_is_up_counts() {
+    let (mut server, address) = listening(SoftOptions::default());
+    let (mut stream, qp) = raw_connected(&mut server, &address);
+    ask(&mut server, &mut stream, qp, 0);
+    server.post_srq(1);
+    stream.write_all(&[send(b"first"), answer(0, 30)].concat()).unwrap();
+    // As if this end had not been polled for all that time.
+    let now = Instant::now();
+    let tcp = &mut server.nic.tcp;
+    tcp.slots[qp.index as usize].connection.as_mut().unwrap().reads_due = Some(now);
+    (tcp.earliest, tcp.clock_due) = (Some(now), true);
+    until(&mut [&mut server], "both", |ends| ends[0].completions.len() == 2);
+    assert!(server.completions.iter().all(|completion| completion.status == Status::Success));
+    assert_eq!(server.ended(), None);
+}

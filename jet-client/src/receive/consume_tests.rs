@@ -1,0 +1,154 @@
+//! Messages consumed before all of them came.
+
+use super::tests::{Daemon, LONG, Run, check_slice, finish, pair, slices, slices_and_finish, small};
+use super::{Session, SliceError, Verdict};
+use jet_wire::SLAB_BYTES_U32;
+use jet_wire::segment::delivery_flags as flags;
+use std::task::Poll;
+use std::time::Duration;
+
+/// One of three runs of message 0, each a slab.
+fn part(slot: u32) -> Run {
+    let flags = match slot {
+        0 => flags::FIRST,
+        2 => flags::LAST,
+        _ => 0,
+    };
+    Run {
+        offset: u64::from(slot * SLAB_BYTES_U32),
+        message_bytes: u64::from(3 * SLAB_BYTES_U32),
+        flags,
+        ..small(slot, 0, SLAB_BYTES_U32)
+    }
+}
+
+fn in_vain(session: &Session) {
+    assert!(session.try_receive().unwrap().is_none());
+}
+
+fn flush(session: &Session) {
+    session.flush();
+}
+
+fn wait_in_vain(session: &Session) {
+    assert!(session.receive(Some(Duration::from_millis(1))).unwrap().is_none());
+}
+
+fn consume_early(daemon: &mut Daemon, session: &Session) {
+    daemon.deliver(part(0));
+    session.try_receive().unwrap().unwrap().consume();
+    session.flush();
+    assert_eq!(daemon.releases(), [slices(0, 0, 1)], "no end before its last run came");
+}
+
+#[test]
+fn a_message_consumed_early_ends_with_its_last_run() {
+    for step in [in_vain, flush, wait_in_vain] {
+        let (mut daemon, session) = pair(Duration::ZERO);
+        consume_early(&mut daemon, &session);
+        daemon.deliver(part(1));
+        step(&session);
+        assert_eq!(daemon.releases(), [slices(1, 0, 1)]);
+        daemon.deliver(part(2));
+        step(&session);
+        assert_eq!(daemon.releases(), [slices_and_finish(2, 0, 1, 0)]);
+        // The number is used again, with another generation.
+        daemon.deliver_as(small(1, 0, 5), 8, b"");
+        session.try_receive().unwrap().unwrap().consume();
+        session.flush();
+        assert_eq!(daemon.releases(), [slices_and_finish(1, 0, 1, 0)]);
+    }
+}
+
+#[test]
+fn every_way_to_consume_early_waits_for_the_last_run() {
+    for detached in [false, true] {
+        let (mut daemon, session) = pair(Duration::ZERO);
+        daemon.deliver(part(0));
+        let mut message = session.try_receive().unwrap().unwrap();
+        let slice = message.next(LONG).unwrap().unwrap();
+        if detached {
+            session.finish(message.detach(), Verdict::Consumed);
+        } else {
+            message.end(Verdict::Consumed);
+        }
+        daemon.deliver(part(1));
+        daemon.deliver(part(2));
+        session.flush();
+        assert_eq!(daemon.releases(), [slices(1, 0, 1), slices_and_finish(2, 0, 1, 0)]);
+        check_slice(&slice, 0);
+        drop(slice);
+        session.flush();
+        assert_eq!(daemon.releases(), [slices(0, 0, 1)]);
+    }
+}
+
+#[test]
+fn slices_given_back_first_do_not_end_it_early() {
+    let (mut daemon, session) = pair(Duration::ZERO);
+    daemon.deliver(part(0));
+    let mut message = session.try_receive().unwrap().unwrap();
+    let slice = message.next(LONG).unwrap().unwrap();
+    message.consume();
+    drop(slice);
+    session.flush();
+    assert_eq!(daemon.releases(), [slices(0, 0, 1)]);
+    daemon.deliver(part(1));
+    daemon.deliver(part(2));
+    session.flush();
+    assert_eq!(daemon.releases(), [slices(1, 0, 1), slices_and_finish(2, 0, 1, 0)]);
+}
+
+#[test]
+fn a_message_consumed_early_ends_when_it_is_withdrawn() {
+    for step in [in_vain, flush, wait_in_vain] {
+        let (mut daemon, session) = pair(Duration::ZERO);
+        consume_early(&mut daemon, &session);
+        daemon.withdraw_as(0, 7, flags::CORRUPT);
+        step(&session);
+        assert_eq!(daemon.releases(), [finish(0, 0)]);
+    }
+}
+
+#[test]
+fn a_message_withdrawn_before_it_is_consumed_ends_at_once() {
+    let (mut daemon, session) = pair(Duration::ZERO);
+    daemon.deliver(part(0));
+    let mut message = session.try_receive().unwrap().unwrap();
+    daemon.withdraw_as(0, 7, 0);
+    in_vain(&session);
+    assert!(matches!(message.try_next(), Err(SliceError::Withdrawn { corrupt: false })));
+    message.consume();
+    session.flush();
+    assert_eq!(daemon.releases(), [slices_and_finish(0, 0, 1, 0)]);
+}
+
+#[test]
+fn what_flush_reads_for_others_keeps_the_application_from_sleeping() {
+    let (mut daemon, session) = pair(Duration::ZERO);
+    let other = |run: Run| Run { slot: run.slot + 3, slab: run.slab + 3, message: 1, ..run };
+    daemon.deliver(other(part(0)));
+    let mut message = session.try_receive().unwrap().unwrap();
+    check_slice(&message.next(LONG).unwrap().unwrap(), 1);
+    assert!(matches!(message.try_next().unwrap(), Poll::Pending));
+    assert_eq!(daemon.releases(), [slices(3, 0, 1)]);
+    consume_early(&mut daemon, &session);
+    daemon.deliver(other(part(2)));
+    session.flush();
+    assert!(!session.prepare_sleep().unwrap(), "a slice waits that nobody will be woken for");
+    assert!(matches!(message.try_next().unwrap(), Poll::Ready(Some(_))));
+    assert!(session.prepare_sleep().unwrap());
+}
+
+#[test]
+fn a_fault_that_flush_finds_is_told_by_the_next_call() {
+    let (mut daemon, session) = pair(Duration::ZERO);
+    consume_early(&mut daemon, &session);
+    // The number is not free: its message has no end yet.
+    daemon.deliver_as(small(5, 0, 5), 8, b"");
+    session.flush();
+    assert!(matches!(
+        session.try_receive(),
+        Err(super::ReceiveError::Broken(super::Fault::OutOfTurn { .. }))
+    ));
+}

@@ -1,0 +1,219 @@
+//! The driver over a NIC whose completions and events come in an order that a test chooses.
+
+use super::driver::Driver;
+use super::sender::SenderOptions;
+use jet_fabric::memory::SharedMemory;
+use jet_fabric::nic::{
+    Access, Completion, ConnectError, Counters, DisconnectReason, Limits, ListenError, MemoryKey, PostError,
+    PrivateData, ReadRequest, RegisterError, SendRequest, SrqEntry, Status, Work,
+};
+use jet_fabric::soft::{SoftNic, SoftOptions};
+use jet_fabric::unix::Doorbell;
+use jet_fabric::{Address, Event, Nic, Qp};
+use jet_wire::message::hello::{Refusal, Welcome};
+use jet_wire::message::{CreditHeader, HEADER_BYTES, HeaderBytes};
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+#[derive(Default)]
+struct Script {
+    completions: VecDeque<Completion>,
+    events: VecDeque<Event>,
+    srq: VecDeque<SrqEntry>,
+    registered: Vec<Arc<SharedMemory>>,
+    connects: u16,
+    sends: u32,
+}
+
+impl Script {
+    /// A header lands in the next entry of the SRQ.
+    fn receive(&mut self, qp: Qp, header: &HeaderBytes) {
+        let entry = self.srq.pop_front().expect("an entry");
+        let memory = &self.registered[entry.header.key.0 as usize];
+        let offset = usize::try_from(entry.header.offset).unwrap();
+        assert!(offset + HEADER_BYTES <= memory.bytes());
+        // SAFETY: within the header area (checked above), whose entry the driver gave away.
+        unsafe { memory.base().add(offset).cast::<HeaderBytes>().write(*header) };
+        let work = Work::Receive { entry: entry.id, payload_bytes: 0 };
+        self.completions.push_back(Completion { qp, work, status: Status::Success });
+    }
+}
+
+struct ScriptedNic {
+    script: Arc<Mutex<Script>>,
+    limits: Limits,
+    bell: Doorbell,
+}
+
+impl ScriptedNic {
+    fn script(&self) -> MutexGuard<'_, Script> {
+        self.script.lock().unwrap()
+    }
+}
+
+impl Nic for ScriptedNic {
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    fn counters(&self) -> Counters {
+        Counters::default()
+    }
+
+    fn register(&mut self, memory: &Arc<SharedMemory>, _: Access) -> Result<MemoryKey, RegisterError> {
+        let mut script = self.script();
+        script.registered.push(Arc::clone(memory));
+        Ok(MemoryKey(u32::try_from(script.registered.len() - 1).unwrap()))
+    }
+
+    fn deregister(&mut self, _: MemoryKey) {}
+
+    fn remote_address(&self, _: MemoryKey, offset: u64) -> u64 {
+        offset
+    }
+
+    fn listen(&mut self, address: &Address) -> Result<Address, ListenError> {
+        panic!("a sender listens at {address}")
+    }
+
+    fn stop_listening(&mut self) {}
+
+    fn connect(&mut self, _: &Address, _: &PrivateData) -> Result<Qp, ConnectError> {
+        self.script().connects += 1;
+        Ok(qp(self.script().connects))
+    }
+
+    fn accept(&mut self, qp: Qp, _: &PrivateData) -> Result<(), PostError> {
+        panic!("a sender accepts {qp:?}")
+    }
+
+    fn reject(&mut self, _: Qp, _: &PrivateData) {}
+
+    fn disconnect(&mut self, _: Qp) {}
+
+    fn post_srq(&mut self, entry: SrqEntry) -> Result<(), PostError> {
+        self.script().srq.push_back(entry);
+        Ok(())
+    }
+
+    fn post_send(&mut self, _: Qp, _: SendRequest<'_>) -> Result<(), PostError> {
+        self.script().sends += 1;
+        Ok(())
+    }
+
+    fn post_read(&mut self, qp: Qp, _: ReadRequest<'_>) -> Result<(), PostError> {
+        panic!("a sender reads from {qp:?}")
+    }
+
+    fn flush(&mut self) {}
+
+    fn poll(&mut self, completions: &mut [Completion]) -> usize {
+        let mut script = self.script();
+        let taken = completions.len().min(script.completions.len());
+        completions.iter_mut().zip(script.completions.drain(..taken)).for_each(|(to, from)| *to = from);
+        taken
+    }
+
+    fn poll_event(&mut self) -> Option<Event> {
+        self.script().events.pop_front()
+    }
+
+    fn wait_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
+    fn arm(&mut self) -> bool {
+        true
+    }
+}
+
+/// The connection of the n-th attempt.
+fn qp(attempt: u16) -> Qp {
+    Qp { index: 0, generation: attempt.into() }
+}
+
+/// A driver that is connecting, on `qp(1)`, with one small message to send.
+fn connecting() -> (Driver, Arc<Mutex<Script>>) {
+    let script = Arc::new(Mutex::new(Script::default()));
+    let limits = SoftNic::new(SoftOptions::default()).unwrap().limits();
+    let (bell, _) = Doorbell::pair().unwrap();
+    let nic = ScriptedNic { script: Arc::clone(&script), limits, bell };
+    let options = SenderOptions::new(Address::Tcp("127.0.0.1:1".to_owned()), "store");
+    let mut driver = Driver::new(&options, Box::new(nic)).unwrap();
+    driver.protocol.submit_small(0, 0).unwrap();
+    driver.drive();
+    assert_eq!(script.lock().unwrap().connects, 1);
+    (driver, script)
+}
+
+/// The connection stands, and there is no credit.
+fn connected(qp: Qp) -> Event {
+    let welcome =
+        Welcome { features: 0, incarnation: 1, credit_limit: 0, message_bytes_max: 1 << 20, requests_max: 1 };
+    Event::Connected { qp, private_data: PrivateData::new(&welcome.encode()).unwrap() }
+}
+
+fn credit() -> HeaderBytes {
+    CreditHeader::encode(1, false)
+}
+
+#[test]
+fn credit_that_comes_together_with_the_welcome_is_used() {
+    let (mut driver, script) = connecting();
+    let entries = script.lock().unwrap().srq.len();
+    script.lock().unwrap().receive(qp(1), &credit());
+    script.lock().unwrap().events.push_back(connected(qp(1)));
+    driver.drive();
+    let script = script.lock().unwrap();
+    assert_eq!((script.sends, script.srq.len()), (1, entries));
+    assert_eq!(driver.protocol.stats().headers_stray, 0);
+}
+
+#[test]
+fn headers_that_come_before_the_welcome_is_told_wait_for_it_in_their_order() {
+    let (mut driver, script) = connecting();
+    let entries = script.lock().unwrap().srq.len();
+    // A recall of what the first one gave: it counts only after it, and is then answered.
+    script.lock().unwrap().receive(qp(1), &CreditHeader::encode(9, false));
+    script.lock().unwrap().receive(qp(1), &CreditHeader::encode(2, true));
+    driver.drive();
+    assert_eq!(script.lock().unwrap().srq.len(), entries - 2, "their entries are kept");
+    assert_eq!(script.lock().unwrap().sends, 0);
+    script.lock().unwrap().events.push_back(connected(qp(1)));
+    driver.drive();
+    let script = script.lock().unwrap();
+    assert_eq!((script.sends, script.srq.len()), (2, entries), "the recall's answer and the message");
+    let stats = driver.protocol.stats();
+    assert_eq!((stats.recalls, stats.headers_stray), (1, 0));
+}
+
+#[test]
+fn headers_that_no_welcome_follows_are_counted_and_their_entries_come_back() {
+    let refusal = PrivateData::new(&Refusal::TooManyPeers.encode()).unwrap();
+    for end in [
+        Event::Rejected { qp: qp(1), private_data: refusal },
+        Event::Disconnected { qp: qp(1), reason: DisconnectReason::Peer },
+    ] {
+        let (mut driver, script) = connecting();
+        let entries = script.lock().unwrap().srq.len();
+        script.lock().unwrap().receive(qp(1), &credit());
+        driver.drive();
+        assert_eq!(driver.protocol.stats().headers_stray, 0);
+        script.lock().unwrap().events.push_back(end);
+        driver.drive();
+        assert_eq!(driver.protocol.stats().headers_stray, 1);
+        assert_eq!(script.lock().unwrap().srq.len(), entries);
+    }
+}
+
+#[test]
+fn headers_of_another_connection_give_this_one_nothing() {
+    let (mut driver, script) = connecting();
+    script.lock().unwrap().events.push_back(connected(qp(1)));
+    driver.drive();
+    script.lock().unwrap().receive(qp(7), &credit());
+    driver.drive();
+    assert_eq!(script.lock().unwrap().sends, 0);
+    assert_eq!(driver.protocol.stats().headers_stray, 1);
+}
