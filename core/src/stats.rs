@@ -30,7 +30,17 @@ pub struct EndCounts {
 }
 
 impl EndCounts {
+    #[inline]
     pub(crate) fn add(&mut self, status: AckStatus) {
+        if status == AckStatus::Consumed {
+            self.consumed += 1;
+        } else {
+            self.add_other(status);
+        }
+    }
+
+    #[cold]
+    fn add_other(&mut self, status: AckStatus) {
         *match status {
             AckStatus::Consumed => &mut self.consumed,
             AckStatus::Rejected(_) => &mut self.rejected,

@@ -120,25 +120,41 @@ impl FreeRuns {
     /// Where a slab lies beyond the pool or the run's ends are free already: a broken invariant of the caller.
     #[inline]
     pub fn give(&mut self, run: Run) {
+        // The usual case, small enough to be inlined: the run goes on where the recent one ends, or ends where it begins.
+        let Run { first, count } = run;
+        let end = first + count;
+        let behind = first == self.recent.first + self.recent.count;
+        let before = end == self.recent.first;
+        if (behind || before) && self.recent.count > 0 && count > 0 && self.are_taken(first, end) {
+            self.free += count;
+            self.recent.count += count;
+            self.recent.first = if before { first } else { self.recent.first };
+        } else {
+            self.give_apart(run);
+        }
+    }
+
+    /// Whether both ends of a run are slabs of this pool, and no ends of a free run.
+    #[inline]
+    fn are_taken(&self, first: u32, end: u32) -> bool {
+        (end as usize) <= self.tags.len()
+            && self.tags[first as usize].count == 0
+            && self.tags[end as usize - 1].count == 0
+    }
+
+    #[cold]
+    fn give_apart(&mut self, run: Run) {
         let Run { first, count } = run;
         let end = first + count;
         assert!(count > 0 && end as usize <= self.tags.len(), "slabs {first}..{end} are not of this pool");
         let recent_end = self.recent.first + self.recent.count;
         assert!(
-            self.tags[first as usize].count == 0
-                && self.tags[end as usize - 1].count == 0
-                && (end <= self.recent.first || first >= recent_end),
+            self.are_taken(first, end) && (end <= self.recent.first || first >= recent_end),
             "slabs {first}..{end} are free already"
         );
         self.free += count;
-        if self.recent.count > 0 && first == recent_end {
-            self.recent.count += count;
-        } else if self.recent.count > 0 && end == self.recent.first {
-            self.recent = Run { first, count: self.recent.count + count };
-        } else {
-            self.list_recent();
-            self.recent = run;
-        }
+        self.list_recent();
+        self.recent = run;
     }
 
     /// Puts the recent run among the listed ones; it joins its free neighbours.

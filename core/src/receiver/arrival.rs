@@ -57,7 +57,9 @@ impl<P: GrantPolicy> Receiver<P> {
                 self.expel(peer, if version { ByeReason::Version } else { ByeReason::Malformed }, effects);
             }
         }
-        self.end_recall_if_used_up(peer);
+        if self.peers[peer as usize].recalling {
+            self.end_recall_if_used_up(peer);
+        }
         self.mark_dirty(peer);
     }
 
