@@ -145,7 +145,7 @@ fn the_demo_checks_itself_and_cleans_up() {
     fs::create_dir_all(&work).unwrap();
     let os = std::ffi::OsStr::new;
     let demo =
-        host.start(&[os("demo"), os("--bytes"), os("0"), os("--work-dir"), work.as_os_str(), os("--json")]);
+        host.start(&[os("demo"), os("--bytes"), os("96M"), os("--work-dir"), work.as_os_str(), os("--json")]);
     let shown = demo.succeed();
     assert_eq!(shown["ok"], true, "{shown}");
     assert_eq!(shown["runs"].as_array().map(Vec::len), Some(2), "{shown}");

@@ -10,6 +10,7 @@ pub(crate) mod text;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(crate) use signals::{Signals, unblock as unblock_signals, wait_readable};
 
@@ -47,14 +48,15 @@ enum Command {
 
 /// The tool: reads the command line and does what it says.
 pub fn main() -> ExitCode {
-    match Cli::parse().command {
+    let code = match Cli::parse().command {
         Command::Daemon(args) => daemon::run(&args),
         Command::Send(args) => send::run(args),
         Command::Recv(args) => recv::run(args),
         Command::Status(args) => status::run(&args),
         Command::Drain(args) => drain::run(&args),
         Command::Demo(args) => crate::demo::run(&args),
-    }
+    };
+    if PRINTING_FAILED.load(Ordering::Relaxed) { ExitCode::FAILURE } else { code }
 }
 
 /// Says what went wrong, and gives the exit code for it.
@@ -63,18 +65,25 @@ pub(crate) fn fail(error: impl std::fmt::Display) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Prints a JSON object on a line of its own. `false`: nobody reads it.
-pub(crate) fn print_json(value: &serde_json::Value) -> bool {
-    use std::io::Write;
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{value}").and_then(|()| out.flush()).is_ok()
+/// Whether something could not be printed, for [`main`].
+static PRINTING_FAILED: AtomicBool = AtomicBool::new(false);
+
+/// Prints a JSON object on a line of its own; otherwise as [`print`].
+pub(crate) fn print_json(value: &serde_json::Value) {
+    print(&format!("{value}\n"));
 }
 
-/// Prints text. A reader that went away is no error: what was asked is done.
+/// Prints text. A reader that went away is no error: what was asked is done. Other failures make the exit code 1.
 pub(crate) fn print(text: &str) {
     use std::io::Write;
     let mut out = std::io::stdout().lock();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            eprintln!("jet: cannot print to stdout: {error}");
+            PRINTING_FAILED.store(true, Ordering::Relaxed);
+        }
+        Ok(()) | Err(_) => {}
+    }
 }
 
 /// Seconds from the command line: decimals are allowed, up to a year.

@@ -2,7 +2,7 @@
 
 use super::{Signals, fail, print, print_json, seconds, text};
 use crate::files::receiving::{Options, Received, Receiving, Served};
-use jet_client::receive::{RegisterError, RegisterOptions, Session};
+use jet_client::receive::{ReceiveError, RegisterError, RegisterOptions, Session};
 use jet_client::registration::{CONTROL_SOCKET, ControlError, ErrorCode};
 use jet_wire::message::hello::AppName;
 use std::os::fd::AsFd;
@@ -54,7 +54,7 @@ pub(super) struct Args {
     /// Write with pwrite.
     #[arg(long)]
     no_io_uring: bool,
-    /// First remove the parts below --out that other receivers left.
+    /// First remove the parts below --out that other receivers left; refused while another one uses it.
     #[arg(long)]
     sweep: bool,
     /// Leave after one file.
@@ -103,6 +103,7 @@ pub(super) fn run(args: Args) -> ExitCode {
     }
     if args.sweep {
         match receiving.parts().sweep() {
+            Ok(1) => eprintln!("jet: removed 1 part"),
             Ok(swept) => eprintln!("jet: removed {swept} parts"),
             Err(error) => return fail(format_args!("cannot sweep {}: {error}", args.out.display())),
         }
@@ -121,9 +122,17 @@ pub(super) fn run(args: Args) -> ExitCode {
             Ok(Served::Stopped) => break Ok("stopped"),
             Ok(Served::Enough) => break Ok("count"),
             Ok(Served::Idle) => break Ok("idle"),
+            Ok(Served::SessionEnded(ReceiveError::DaemonGone)) => {
+                eprintln!("jet: the daemon is gone; registering again as soon as one runs");
+            }
             Ok(Served::SessionEnded(error)) => eprintln!("jet: {error}; registering again"),
             Err(error) => break Err(error.to_string()),
         }
+    };
+    // Who never registered has nothing to report but why.
+    let ended = match ended {
+        Err(error) if sessions == 0 => return fail(error),
+        ended => ended,
     };
     report(&args, &receiving, sessions, began.elapsed(), ended.as_deref().unwrap_or("failed"));
     match ended {
@@ -144,7 +153,7 @@ fn register(args: &Args, signals: &Signals, again: bool) -> Result<Option<Sessio
     loop {
         let error = match Session::register(&options) {
             Ok(session) => {
-                if told {
+                if told || again {
                     eprintln!("jet: registered as {}", args.app);
                 }
                 return Ok(Some(session));
@@ -152,17 +161,20 @@ fn register(args: &Args, signals: &Signals, again: bool) -> Result<Option<Sessio
             Err(error) => error,
         };
         // A name that is taken may be that of a receiver that is just ending.
-        let passing = matches!(
+        let away = matches!(
             error,
             RegisterError::Control(
                 ControlError::Connect { .. } | ControlError::Closed | ControlError::TimedOut { .. }
-            ) | RegisterError::Refused { code: ErrorCode::Draining | ErrorCode::NameTaken, .. }
+            ) | RegisterError::Refused { code: ErrorCode::Draining, .. }
         );
+        let passing = away || matches!(error, RegisterError::Refused { code: ErrorCode::NameTaken, .. });
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         if !passing || left == Some(Duration::ZERO) {
             return Err(error);
         }
-        if !std::mem::replace(&mut told, true) {
+        // That the daemon went away was said when the session ended.
+        let said = again && away;
+        if !said && !std::mem::replace(&mut told, true) {
             eprintln!("jet: {error}; trying again");
         }
         let wait = left.map_or(backoff, |left| left.min(backoff));

@@ -1,7 +1,7 @@
 //! `jet send`.
 
 use super::{Signals, fail, print, print_json, seconds, text};
-use crate::files::sending::{Event, MESSAGES_MAX, Options, Sending, Sent};
+use crate::files::sending::{Event, Link, MESSAGES_MAX, Options, Sending, Sent};
 use crate::files::walk::Walk;
 use jet_client::send::{RetryPolicy, SendConnectError, Sender, SenderOptions};
 use jet_fabric::Address;
@@ -20,7 +20,7 @@ const INTERRUPTED: u8 = 130;
 ///
 /// A directory is called by its last component at the receiver, with everything in it below; `.` sends the contents
 /// alone. A file counts as sent when the receiver has written every byte of it and given it its name. Symbolic links
-/// and devices are left out and counted.
+/// and devices in a directory are left out and counted; given by name, a device or a pipe is an error.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -101,6 +101,7 @@ pub(super) fn run(args: Args) -> ExitCode {
             line.say(format_args!("{} is left out: {what}", source.display()));
         }
         Event::Skipped { .. } => {}
+        Event::Link(link) => line.say(format_args!("jet: {}", link_text(&args, link))),
         Event::Tick(sent) => line.show(sent),
     };
     let interrupted = std::cell::Cell::new(false);
@@ -118,6 +119,20 @@ pub(super) fn run(args: Args) -> ExitCode {
     match sent {
         Ok(sent) => report(&args, &sent),
         Err(error) => fail(error),
+    }
+}
+
+fn link_text(args: &Args, link: Link) -> String {
+    let Args { to, app, .. } = args;
+    let retry_for_s = args.retry_for.as_secs_f64();
+    match link {
+        Link::Lost => format!("connection to {to} lost; trying again for {retry_for_s} s"),
+        Link::Back => format!("connection to {to} is back"),
+        Link::Refused => format!(
+            "messages are refused (no application '{app}' is registered at {to}, or it is busy or the daemon ends); \
+             trying again for {retry_for_s} s"
+        ),
+        Link::Consumed => format!("'{app}' at {to} takes messages again"),
     }
 }
 
@@ -201,6 +216,8 @@ fn report(args: &Args, sent: &Sent) -> ExitCode {
             "files": sent.files,
             "directories": sent.directories,
             "failed": sent.failed,
+            "not_tried": sent.not_tried,
+            "total": sent.total(),
             "skipped": sent.skipped,
             "bytes": sent.bytes,
             "messages": sent.messages,
@@ -246,6 +263,12 @@ fn report(args: &Args, sent: &Sent) -> ExitCode {
         }
         if sent.failed > 0 {
             rows.push(("not sent", format!("{} files or directories, see above", sent.failed)));
+        }
+        if sent.not_tried > 0 {
+            rows.push((
+                "not tried",
+                format!("{} files or directories, of {} in all", sent.not_tried, sent.total()),
+            ));
         }
         print(&text::rows(&rows));
     }

@@ -13,6 +13,9 @@ use run::{DemoError, Run};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+/// Bytes of the demo's own tree where nobody says otherwise.
+const BYTES_DEFAULT: u64 = 256 << 20;
+
 /// Runs daemon, receiver and senders on this host, and checks every file.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -32,9 +35,9 @@ pub(crate) struct Args {
     /// How many senders.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=64))]
     senders: u16,
-    /// Bytes of the demo's own tree, as 256M or 1G.
-    #[arg(long, value_name = "N", default_value = "256M", value_parser = size)]
-    bytes: u64,
+    /// Bytes of the demo's own tree, as 256M or 1G, at least 32M a sender [default: 256M, or that].
+    #[arg(long, value_name = "N", value_parser = size)]
+    bytes: Option<u64>,
     /// Where the trees are made and received; twice the bytes are needed.
     #[arg(long, value_name = "DIR")]
     work_dir: Option<PathBuf>,
@@ -77,6 +80,12 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 fn demonstrate(args: &Args) -> Result<ExitCode, DemoError> {
+    let senders = u64::from(args.senders);
+    let bytes_min = senders * tree::TREE_BYTES_MIN;
+    let bytes = args.bytes.unwrap_or(BYTES_DEFAULT.max(bytes_min));
+    if args.dir.is_none() && bytes < bytes_min {
+        return Err(DemoError::TooFew { bytes, bytes_min, senders });
+    }
     let signals = Signals::new()?;
     let parent = args.work_dir.clone().unwrap_or_else(std::env::temp_dir);
     let work = WorkDirectory::new(&parent, args.keep)
@@ -88,7 +97,7 @@ fn demonstrate(args: &Args) -> Result<ExitCode, DemoError> {
     let shares = match &args.dir {
         Some(dir) => shares_of(dir, usize::from(args.senders))
             .map_err(|source| DemoError::Dir { path: dir.clone(), source })?,
-        None => own_tree(work.path(), args)?,
+        None => own_tree(work.path(), senders, bytes)?,
     };
     if shares.is_empty() {
         return Err(DemoError::Empty { path: args.dir.clone().unwrap_or_default() });
@@ -124,12 +133,11 @@ fn demonstrate(args: &Args) -> Result<ExitCode, DemoError> {
 }
 
 /// Each sender its own part of the demo's tree.
-fn own_tree(work: &Path, args: &Args) -> Result<Vec<Vec<PathBuf>>, DemoError> {
-    let senders = u64::from(args.senders);
+fn own_tree(work: &Path, senders: u64, bytes: u64) -> Result<Vec<Vec<PathBuf>>, DemoError> {
     let mut shares = Vec::new();
     for sender in 0..senders {
         let root = work.join("tree").join(format!("sender-{sender}"));
-        tree::make(&root, sender + 1, args.bytes / senders)
+        tree::make(&root, sender + 1, bytes / senders)
             .map_err(|source| DemoError::Work { path: root.clone(), source })?;
         shares.push(vec![root]);
     }

@@ -42,6 +42,17 @@ pub(super) enum DemoError {
         /// What the system said.
         source: io::Error,
     },
+    /// A tree that is too small.
+    #[error("--bytes {bytes} is below the minimum of {bytes_min} ({}M) for {senders} sender(s), 32M each: give more, \
+             or fewer --senders", bytes_min >> 20)]
+    TooFew {
+        /// What was asked for.
+        bytes: u64,
+        /// What the demo's own trees need.
+        bytes_min: u64,
+        /// How many trees.
+        senders: u64,
+    },
     /// Nothing in it.
     #[error("{} has no files or directories to send", path.display())]
     Empty {

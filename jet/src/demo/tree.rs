@@ -34,7 +34,23 @@ const SMALL_FILES: u64 = 300;
 /// What the rest is made of, over and over.
 const BULK: [u64; 5] = [64 << 10, 256 << 10, (1 << 20) + 17, 4 << 20, 12 << 20];
 
-/// Makes a tree of about so many bytes (the odd files alone are 22 MiB and are always there).
+/// The smallest tree: the files that are always there have not more.
+pub(super) const TREE_BYTES_MIN: u64 = 32 << 20;
+const SEVERAL_PIECES_BYTES: u64 = (9 << 20) + 5;
+/// More than the files with odd names and modes have.
+const ODD_BYTES: u64 = 16 << 10;
+
+const _: () = {
+    let mut bytes = SMALL_FILES * PAGE_BYTES as u64 + SEVERAL_PIECES_BYTES + ODD_BYTES;
+    let mut edge = 0;
+    while edge < EDGES.len() {
+        bytes += EDGES[edge];
+        edge += 1;
+    }
+    assert!(bytes <= TREE_BYTES_MIN);
+};
+
+/// Makes a tree of about so many bytes, [`TREE_BYTES_MIN`] at least.
 pub(super) fn make(root: &Path, seed: u64, bytes: u64) -> io::Result<()> {
     let mut maker = Maker::new(seed);
     for (number, size) in EDGES.iter().enumerate() {
@@ -46,7 +62,7 @@ pub(super) fn make(root: &Path, seed: u64, bytes: u64) -> io::Result<()> {
     }
     let deep = (0..30).fold(root.join("deep"), |path, level| path.join(format!("level-{level:02}")));
     maker.file(&deep.join("one byte at the bottom"), 1)?;
-    maker.file(&deep.join("several pieces"), (9 << 20) + 5)?;
+    maker.file(&deep.join("several pieces"), SEVERAL_PIECES_BYTES)?;
     fs::create_dir_all(root.join("empty/of/everything"))?;
     let odd = root.join("odd names");
     for name in

@@ -19,7 +19,7 @@
 //! `.jet-part-<sender>-<file id>` in the file's directory; they say where they belong, so that one that comes twice
 //! changes nothing. Only the sender knows when all were consumed, and then says `complete`. So a receiver, a sender's
 //! connection or a daemon may be killed at any moment, and the transfer goes on. A part whose sender was killed stays
-//! until `jet recv --sweep`.
+//! until `jet recv --sweep`, which is refused while another receiver uses the directory.
 //!
 //! A message is rejected with the errno of what failed at the receiver, or with a code of [`reject`].
 //!

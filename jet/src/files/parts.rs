@@ -5,6 +5,10 @@
 //! component below an open directory.
 
 use super::header::MODE_MASK;
+mod sweep;
+
+pub use sweep::SweepError;
+
 use super::path::{PART_PREFIX, RelativePath, printable};
 use jet_wire::SLAB_BYTES;
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
@@ -47,6 +51,12 @@ pub enum OutError {
         /// What the system said.
         source: io::Error,
     },
+    /// Another receiver removes parts in it at this moment.
+    #[error("another receiver sweeps {}; start again when it has registered", path.display())]
+    Swept {
+        /// The directory.
+        path: PathBuf,
+    },
     /// No `openat2`.
     #[error("this kernel has no openat2 (Linux 5.6), without which paths cannot be confined to --out")]
     NoOpenat2,
@@ -87,7 +97,7 @@ pub struct Parts {
 
 impl Parts {
     /// Makes the directory where it is not there. At most `open_max` parts are open at once. With `direct`, `O_DIRECT`
-    /// is tried.
+    /// is tried. As long as it lives, no other receiver can sweep the directory.
     ///
     /// # Errors
     /// [`OutError`].
@@ -101,6 +111,7 @@ impl Parts {
             Err(Errno::NOSYS) => return Err(OutError::NoOpenat2),
             Err(errno) => return Err(failed(errno.into())),
         }
+        sweep::share(&root, out)?;
         Ok(Self {
             root: Rc::new(root),
             parts: (0..open_max).map(|_| None).collect(),
@@ -323,40 +334,6 @@ impl Parts {
         let directory = self.directory(Some(path))?;
         rustix::fs::fchmod(&*directory, mode_of(mode))?;
         Ok(directory)
-    }
-
-    /// Removes every part below the directory; returns how many there were.
-    ///
-    /// # Errors
-    /// What the system says.
-    pub fn sweep(&self) -> io::Result<u64> {
-        let mut swept = 0;
-        // Depth first by descriptors, so that no link is followed.
-        let mut pending = vec![rustix::fs::Dir::read_from(&*self.root)?];
-        while let Some(mut directory) = pending.pop() {
-            while let Some(entry) = directory.next() {
-                let entry = entry?;
-                let name = entry.file_name();
-                if matches!(name.to_bytes(), b"." | b"..") {
-                    continue;
-                }
-                if name.to_bytes().starts_with(PART_PREFIX) {
-                    rustix::fs::unlinkat(directory.fd()?, name, AtFlags::empty())?;
-                    swept += 1;
-                    continue;
-                }
-                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-                match beneath(directory.fd()?, name.to_bytes(), flags, Mode::empty()) {
-                    Ok(child) => {
-                        let child = rustix::fs::Dir::new(child)?;
-                        pending.push(std::mem::replace(&mut directory, child));
-                    }
-                    Err(Errno::NOTDIR | Errno::LOOP | Errno::NOENT | Errno::XDEV) => {}
-                    Err(errno) => return Err(errno.into()),
-                }
-            }
-        }
-        Ok(swept)
     }
 
     /// Opens a directory, and makes it where it is not there. `None`: the receiver's own.

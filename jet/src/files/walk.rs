@@ -67,6 +67,12 @@ pub enum RootError {
         /// What the system said.
         source: io::Error,
     },
+    /// It is a device, a socket or a pipe.
+    #[error("{} is neither a file nor a directory; write what comes from it to a file and send that", path.display())]
+    Neither {
+        /// The path.
+        path: PathBuf,
+    },
     /// Two paths would get the same name at the receiver.
     #[error("{} and another path are both called '{name}' at the receiver; send them one after the other to \
              different directories", path.display())]
@@ -109,7 +115,11 @@ impl Walk {
         let mut names = HashSet::new();
         let mut pending = Vec::new();
         for path in paths {
-            fs::metadata(path).map_err(|source| RootError::Unreachable { path: path.clone(), source })?;
+            let metadata =
+                fs::metadata(path).map_err(|source| RootError::Unreachable { path: path.clone(), source })?;
+            if !metadata.is_file() && !metadata.is_dir() {
+                return Err(RootError::Neither { path: path.clone() });
+            }
             let name = path.file_name().map(|name| name.as_bytes().to_vec()).unwrap_or_default();
             if !name.is_empty() {
                 RelativePath::new(&name).map_err(|source| RootError::Name { path: path.clone(), source })?;
@@ -250,6 +260,8 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let missing = Walk::new(&[root.path().join("missing")]).unwrap_err();
         assert!(matches!(missing, RootError::Unreachable { .. }), "{missing}");
+        let neither = Walk::new(&[PathBuf::from("/dev/null")]).unwrap_err();
+        assert!(neither.to_string().contains("/dev/null is neither"), "{neither}");
         for side in ["l", "r"] {
             fs::create_dir_all(root.path().join(side).join("same")).unwrap();
         }

@@ -53,8 +53,12 @@ impl Jet {
         String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
+    pub fn out_bytes(&self) -> Vec<u8> {
+        fs::read(&self.out).expect("a file")
+    }
+
     pub fn printed(&self) -> Value {
-        let out = fs::read(&self.out).unwrap_or_default();
+        let out = self.out_bytes();
         serde_json::from_slice(&out).unwrap_or_else(|error| panic!("{error}: {:?}\n{}", out, self.said()))
     }
 

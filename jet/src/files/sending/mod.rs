@@ -6,6 +6,7 @@
 
 mod file;
 mod report;
+mod watch;
 
 pub use report::{Ends, Failure, Sent};
 
@@ -18,6 +19,7 @@ use jet_client::send::{AckStatus, BufferError, Completion, SendError, Sender, Ti
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use watch::{Counts, Watch};
 
 /// Files in work at once; each keeps a descriptor open.
 const JOBS_MAX: usize = 200;
@@ -60,8 +62,23 @@ pub enum Event<'a> {
         /// What it is.
         what: &'static str,
     },
+    /// The receiver is out of reach, or was, or takes nothing.
+    Link(Link),
     /// Time has passed.
     Tick(&'a Sent),
+}
+
+/// How it stands with the receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Link {
+    /// The connection was lost and is tried again.
+    Lost,
+    /// It stands again.
+    Back,
+    /// Messages are refused and sent again, and nothing is consumed.
+    Refused,
+    /// Messages are consumed again.
+    Consumed,
 }
 
 /// Why sending as a whole ended early.
@@ -105,6 +122,7 @@ pub struct Sending<'a> {
     /// Nothing more can be sent, and why.
     fatal: Option<String>,
     interrupted: bool,
+    watch: Watch,
     tell: &'a mut dyn FnMut(Event<'_>),
 }
 
@@ -125,6 +143,7 @@ impl<'a> Sending<'a> {
             sent: Sent::default(),
             fatal: None,
             interrupted: false,
+            watch: Watch::default(),
             tell,
         }
     }
@@ -155,6 +174,7 @@ impl<'a> Sending<'a> {
             if self.in_flight.is_empty() {
                 break;
             }
+            self.look_at_link();
             if let Some(completion) = self.sender.wait(Some(TICK))? {
                 self.handle(completion);
             }
@@ -164,10 +184,39 @@ impl<'a> Sending<'a> {
         let protocol = self.sender.stats().protocol;
         self.sent.redelivered = protocol.redelivered;
         self.sent.retried = protocol.retried;
+        self.count_not_tried();
         self.sent.stopped = self.fatal.take();
         // Every message has its end already; one that cannot disconnect in time is disconnected by its drop.
         self.sender.close(CLOSE_TIMEOUT)?;
         Ok(self.sent)
+    }
+
+    /// Tells what became of the connection while messages wait for their ends.
+    fn look_at_link(&mut self) {
+        if self.fatal.is_some() {
+            return;
+        }
+        let protocol = self.sender.stats().protocol;
+        let counts = Counts {
+            connections: protocol.connections,
+            retried: protocol.retried,
+            consumed: self.sent.ends.consumed,
+        };
+        self.watch.look(self.sender.is_connected(), counts, Instant::now(), |link| {
+            (self.tell)(Event::Link(link));
+        });
+    }
+
+    /// After an early end: what was left untouched.
+    fn count_not_tried(&mut self) {
+        self.sent.not_tried += self.directories.len() as u64;
+        while let Some(found) = self.walk.next() {
+            match found {
+                Found::File { .. } | Found::Directory { .. } => self.sent.not_tried += 1,
+                Found::Skipped { .. } => self.sent.skipped += 1,
+                Found::Failed { source, error } => self.failed(&source, &error.to_string()),
+            }
+        }
     }
 
     /// Does one thing, if there is one: sends a message, or looks at the next file.

@@ -71,6 +71,8 @@ pub struct Sent {
     pub directories: u64,
     /// Files and directories that were not sent.
     pub failed: u64,
+    /// Files and directories that were found and never tried, because sending stopped before.
+    pub not_tried: u64,
     /// Symbolic links, devices, sockets, pipes.
     pub skipped: u64,
     /// Bytes that were consumed.
@@ -103,7 +105,12 @@ impl Sent {
 
     /// Whether everything that is a file or a directory was sent.
     pub fn is_complete(&self) -> bool {
-        self.failed == 0 && self.stopped.is_none()
+        self.failed == 0 && self.not_tried == 0 && self.stopped.is_none()
+    }
+
+    /// Every file and directory that was to be sent.
+    pub fn total(&self) -> u64 {
+        self.files + self.directories + self.failed + self.not_tried
     }
 
     /// Bytes a second.

@@ -1,0 +1,140 @@
+//! What the tool says when something is not as it should be, and with which exit code it ends.
+
+mod tool_support;
+
+use rustix::process::Signal;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::process::Stdio;
+use tool_support::{Host, assert_same, large_tree, until};
+
+const PIECES: &[&str] = &["--piece-bytes", "1048576"];
+
+#[test]
+fn a_sweep_leaves_the_parts_of_a_receiver_that_lives() {
+    let host = Host::new("shm");
+    let (tree, out) = (host.path("tree"), host.path("out"));
+    large_tree(&tree, 2, 6 << 20);
+    let _daemon = host.daemon();
+    let recv = host.recv(&out, &[]);
+    recv.signal(Signal::STOP);
+    let send = host.send(&[&tree], PIECES);
+    host.wait_held();
+    let (control, os) = (host.control(), OsStr::new);
+    let sweep = || {
+        let mut arguments = vec![os("recv"), os("--app"), os("other"), os("--out"), out.as_os_str()];
+        arguments.extend([
+            os("--control-socket"),
+            control.as_os_str(),
+            os("--sweep"),
+            os("--until-idle"),
+            os("0"),
+        ]);
+        host.start(&arguments)
+    };
+    let left = out.join(".jet-part-left");
+    fs::write(&left, "x").unwrap();
+    let mut refused = sweep();
+    assert_eq!(refused.wait().code(), Some(1));
+    assert!(refused.said().contains("another receiver uses it"), "{}", refused.said());
+    assert!(left.exists());
+    recv.signal(Signal::CONT);
+    send.succeed();
+    assert_same(&tree, &out.join("tree"));
+    recv.stop();
+    let mut swept = sweep();
+    assert_eq!(swept.wait().code(), Some(0), "{}", swept.said());
+    assert!(swept.said().contains("removed 1 part\n"), "{}", swept.said());
+    assert!(!left.exists());
+}
+
+#[test]
+fn a_daemon_that_goes_is_told_by_both_ends_and_so_is_the_next() {
+    let host = Host::new("shm");
+    let (tree, out) = (host.path("tree"), host.path("out"));
+    large_tree(&tree, 2, 6 << 20);
+    let mut daemon = host.daemon();
+    let recv = host.recv(&out, &[]);
+    recv.signal(Signal::STOP);
+    let send = host.send(&[&tree], PIECES);
+    host.wait_held();
+    daemon.kill();
+    until("the loss to be told", || send.said().contains("lost; trying again for 30 s").then_some(()));
+    recv.signal(Signal::CONT);
+    until("the receiver to notice", || recv.said().contains("the daemon is gone").then_some(()));
+    let _next = host.daemon();
+    until("the connection to be told", || send.said().contains("is back").then_some(()));
+    send.succeed();
+    until("the receiver to tell", || recv.said().contains("registered as store").then_some(()));
+    let said = recv.said();
+    assert_eq!(said.matches("registering again as soon as one runs").count(), 1, "{said}");
+    assert!(!said.contains("trying again"), "{said}");
+    recv.stop();
+}
+
+#[test]
+fn an_application_that_is_away_is_told_while_it_is_waited_for() {
+    let host = Host::new("shm");
+    let (tree, out) = (host.path("tree"), host.path("out"));
+    large_tree(&tree, 1, 100);
+    let _daemon = host.daemon();
+    let send = host.send(&[&tree], &[]);
+    until("the refusals to be told", || {
+        send.said().contains("no application 'store' is registered").then_some(())
+    });
+    let recv = host.recv(&out, &[]);
+    send.succeed();
+    recv.stop();
+}
+
+#[test]
+fn what_was_never_tried_is_counted() {
+    let host = Host::new("shm");
+    let tree = host.path("tree");
+    large_tree(&tree, 500, 10);
+    let _daemon = host.daemon();
+    let mut send = host.send(&[&tree], &["--retry-for", "0"]);
+    assert_eq!(send.wait().code(), Some(1));
+    let sent = send.printed();
+    let number = |name: &str| sent[name].as_u64().unwrap();
+    assert!(number("not_tried") > 0, "{sent}");
+    assert_eq!(
+        number("files") + number("directories") + number("failed") + number("not_tried"),
+        501,
+        "{sent}"
+    );
+    assert_eq!(number("total"), 501, "{sent}");
+}
+
+#[test]
+fn a_receiver_that_never_registered_prints_an_error_alone() {
+    let host = Host::new("shm");
+    let mut recv = host.recv_unwatched(&host.path("out"), &["--daemon-timeout", "0"], |_| {});
+    assert_eq!(recv.wait().code(), Some(1));
+    assert_eq!(recv.out_bytes(), b"");
+    assert!(recv.said().contains("is jetd running?"), "{}", recv.said());
+}
+
+#[test]
+fn what_cannot_be_done_is_an_error_that_is_named() {
+    let host = Host::new("shm");
+    let os = OsStr::new;
+    let mut send = host.send(&[std::path::Path::new("/dev/null")], &[]);
+    assert_eq!(send.wait().code(), Some(1));
+    assert!(send.said().contains("/dev/null is neither a file nor a directory"), "{}", send.said());
+    let work = host.dir.path().as_os_str();
+    let mut demo = host.start(&[os("demo"), os("--bytes"), os("1M"), os("--work-dir"), work]);
+    assert_eq!(demo.wait().code(), Some(1));
+    assert!(demo.said().contains("(96M)"), "{}", demo.said());
+    let _daemon = host.daemon();
+    let control = host.control();
+    for json in [&[][..], &["--json"]] {
+        let mut arguments = vec![os("status"), os("--control-socket"), control.as_os_str()];
+        arguments.extend(json.iter().map(|option| os(option)));
+        let mut status = host.start_with(&arguments, |command| {
+            command.stdout(Stdio::from(File::options().write(true).open("/dev/full").unwrap()));
+        });
+        assert_eq!(status.wait().code(), Some(1));
+        assert!(status.said().contains("cannot print"), "{}", status.said());
+    }
+}
