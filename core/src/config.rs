@@ -142,12 +142,13 @@ impl Config {
         let fragment = u64::from(self.fragment_bytes);
         range("pool_slabs", pool, 8, 1 << 20)?;
         range("srq_slabs", u64::from(self.srq_slabs), 2, pool - 1)?;
-        range("srq_floor_slabs", u64::from(self.srq_floor_slabs), 1, u64::from(self.srq_slabs))?;
+        range("srq_floor_slabs", u64::from(self.srq_floor_slabs), 2, u64::from(self.srq_slabs))?;
+        // What the reserve leaves of the floor is what credit can be given for when the line is down.
         range(
             "srq_reserve_entries",
             u64::from(self.srq_reserve_entries),
             1,
-            u64::from(self.srq_floor_slabs),
+            u64::from(self.srq_floor_slabs) - 1,
         )?;
         range("fragment_bytes", fragment, 4096, u64::from(FRAGMENT_SLABS_MAX) * 4096)?;
         if !self.fragment_bytes.is_multiple_of(SLAB_BYTES_U32) {
@@ -194,6 +195,8 @@ mod tests {
         assert!(refused(Config { srq_slabs: 4000, ..Config::default() }).contains("srq_slabs is 4000"));
         assert!(refused(Config { fragment_bytes: 5000, ..Config::default() }).contains("multiple"));
         assert!(refused(Config { in_flight_bytes: 1, ..Config::default() }).contains("in_flight_bytes"));
+        let no_credit = Config { srq_reserve_entries: 128, ..Config::default() };
+        assert!(refused(no_credit).contains("srq_reserve_entries is 128, but must be 1 to 127"));
         assert!(refused(Config { reads_max: 0, ..Config::default() }).contains("reads_max"));
         assert!(
             refused(Config { fragment_bytes: 512 << 10, ..Config::default() }).contains("fragment_bytes")

@@ -42,7 +42,10 @@ pub fn receive_with_fds(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<
         }
     }
     if got.flags.contains(ReturnFlags::CTRUNC) {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "the peer sent more descriptors than 8"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "descriptors were cut off: the peer sent more than 8, or this process has none left (ulimit -n)",
+        ));
     }
     Ok((got.bytes, fds))
 }
