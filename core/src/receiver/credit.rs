@@ -47,8 +47,6 @@ impl<P: GrantPolicy> Receiver<P> {
         if record.active {
             self.credits += record.credit_limit;
             self.active_peers.push(peer);
-        } else {
-            self.idle_credits += record.credit_limit;
         }
         record.credit_limit
     }
@@ -65,7 +63,6 @@ impl<P: GrantPolicy> Receiver<P> {
             self.credits -= 1;
         } else {
             // It wakes: what it still has counts in the budget from now on.
-            self.idle_credits -= record.outstanding() + 1;
             self.credits += record.outstanding();
             record.active = true;
             record.recall_ticks = 0;
@@ -81,8 +78,6 @@ impl<P: GrantPolicy> Receiver<P> {
         let outstanding = record.outstanding();
         if record.active {
             self.credits -= outstanding;
-        } else {
-            self.idle_credits -= outstanding;
         }
     }
 
@@ -129,8 +124,6 @@ impl<P: GrantPolicy> Receiver<P> {
             record.credit_limit += grant;
             if record.active {
                 self.credits += grant;
-            } else {
-                self.idle_credits += grant;
             }
         } else if outstanding == 0 && !record.hungry {
             record.hungry = true;
@@ -235,7 +228,6 @@ impl<P: GrantPolicy> Receiver<P> {
             }
             record.active = false;
             self.credits -= outstanding;
-            self.idle_credits += outstanding;
             return false;
         }
         if record.leaving || record.idle_ticks < IDLE_TICKS {
@@ -247,7 +239,6 @@ impl<P: GrantPolicy> Receiver<P> {
             record.active = false;
             record.credit_target = CREDIT_FLOOR;
             self.credits -= outstanding;
-            self.idle_credits += outstanding;
             return false;
         } else if record.sends_in_flight < self.config.control_sends_max {
             // The answer itself is a SEND and uses one.

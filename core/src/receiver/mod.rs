@@ -71,8 +71,6 @@ pub struct Receiver<P: GrantPolicy = StrictWithAging> {
     posted: u32,
     /// Outstanding credit of active peers.
     credits: u64,
-    /// Outstanding credit of idle peers, outside the budget.
-    idle_credits: u64,
     draining: bool,
     last_tick_ns: u64,
     stats: Stats,
@@ -120,7 +118,6 @@ impl<P: GrantPolicy> Receiver<P> {
             free_entries: (0..config.srq_slabs).rev().collect(),
             posted: 0,
             credits: 0,
-            idle_credits: 0,
             draining: false,
             last_tick_ns: 0,
             stats: Stats::default(),

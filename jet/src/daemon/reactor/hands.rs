@@ -38,9 +38,9 @@ pub struct PoolMemory {
     pub pool: Arc<SharedMemory>,
     /// Header areas, one an SRQ entry.
     pub headers: Arc<SharedMemory>,
-    /// Their keys.
+    /// The slabs' key.
     pub pool_key: MemoryKey,
-    /// Their keys.
+    /// The header areas' key.
     pub headers_key: MemoryKey,
 }
 
