@@ -5,7 +5,9 @@
 use crate::allocations;
 use crate::report::{Bound, Row};
 use jet_core::pool::Run;
-use jet_core::{Arrival, Config, Effects, PeerId, ReadId, Receiver, Remote, SessionEnd, SessionId};
+use jet_core::{
+    Arrival, Config, Copy, CopyRefused, Effects, PeerId, ReadId, Receiver, Remote, SessionEnd, SessionId,
+};
 use jet_wire::message::hello::{AppName, Hello};
 use jet_wire::message::{HeaderBytes, RequestFields, RequestHeader, SmallFields, SmallHeader};
 use jet_wire::segment::{Delivery, Release, release_kind};
@@ -60,6 +62,18 @@ impl Effects for Hands {
     fn close_session(&mut self, session: SessionId, end: SessionEnd) {
         panic!("session {} ended: {end:?}", session.0);
     }
+    fn begin_copy(&mut self, _copy: &Copy) -> Result<(), CopyRefused> {
+        panic!("nothing is slow here");
+    }
+    fn relocate(&mut self, _copy: &Copy) -> bool {
+        panic!("nothing is slow here");
+    }
+    fn copy_slab(&mut self, _from: u32, _to: u32, _bytes: u32) {
+        panic!("nothing is slow here");
+    }
+    fn mark(&mut self, _on: bool) {
+        panic!("nothing is slow here");
+    }
     fn crc32c(&mut self, crc: u32, _slab: u32, _bytes: u32) -> u32 {
         crc
     }
@@ -87,7 +101,7 @@ impl Machine {
         };
         receiver.start(0, &mut hands);
         let app = AppName::new("bench").expect("a valid name");
-        let session = receiver.handle_session_opened(app, 0).expect("the first session");
+        let session = receiver.handle_session_opened(app, 0, false).expect("the first session");
         let hello = Hello { features: 0, sender_id: 1, receive_entries: 64, app };
         let peer = receiver.handle_hello(&hello).expect("the first peer").peer;
         receiver.flush(0, &mut hands);

@@ -1,6 +1,7 @@
 //! Every number of the receiver, with the paper's as defaults.
 
-use jet_escape::{ThresholdError, Thresholds};
+use crate::pool::EscapeShape;
+use jet_escape::{EscapeConfig, EscapeConfigError};
 use jet_wire::{SLAB_BYTES, SLAB_BYTES_U32};
 
 /// The most admission classes.
@@ -53,8 +54,15 @@ pub struct Config {
     pub quarantine_ns: u64,
     /// Time between two looks at rates, credits and ages.
     pub tick_ns: u64,
-    /// When the pool is under pressure.
-    pub thresholds: Thresholds,
+    /// When the pool is under pressure, and what is done about it (Jet §4.3).
+    pub escape: EscapeConfig,
+    /// Slabs of escape memory for copies, and for messages that take memory instead of waiting; beside those of
+    /// `escape.replace_slabs_max`.
+    pub memory_slabs: u32,
+    /// A session that holds as many of them is granted nothing new before it releases.
+    pub session_memory_slabs: u32,
+    /// Copies at once.
+    pub copies_max: u32,
 }
 
 impl Default for Config {
@@ -81,7 +89,10 @@ impl Default for Config {
             control_sends_max: 4,
             quarantine_ns: 1_000_000_000,
             tick_ns: 10_000_000,
-            thresholds: Thresholds { safe_permille: 200, danger_permille: 50, hysteresis_permille: 20 },
+            escape: EscapeConfig::default(),
+            memory_slabs: 8192,
+            session_memory_slabs: 2048,
+            copies_max: 64,
         }
     }
 }
@@ -105,8 +116,8 @@ pub enum ConfigError {
         /// What it is.
         found: u32,
     },
-    /// The escape lines contradict each other.
-    Thresholds(ThresholdError),
+    /// The escape controller's numbers contradict each other.
+    Escape(EscapeConfigError),
 }
 
 impl core::fmt::Display for ConfigError {
@@ -118,7 +129,7 @@ impl core::fmt::Display for ConfigError {
             Self::FragmentAlignment { found } => {
                 write!(f, "fragment_bytes is {found}, but must be a multiple of the slab's {SLAB_BYTES}")
             }
-            Self::Thresholds(error) => error.fmt(f),
+            Self::Escape(error) => error.fmt(f),
         }
     }
 }
@@ -169,7 +180,21 @@ impl Config {
         range("session_messages", u64::from(self.session_messages), 1, 1 << 15)?;
         range("control_sends_max", u64::from(self.control_sends_max), 1, 64)?;
         range("tick_ns", self.tick_ns, 100_000, 1_000_000_000)?;
-        self.thresholds.check().map_err(ConfigError::Thresholds)
+        range("replace_slabs_max", u64::from(self.escape.replace_slabs_max), 0, 1 << 20)?;
+        range("memory_slabs", u64::from(self.memory_slabs), 0, 1 << 20)?;
+        if self.memory_slabs > 0 {
+            let fragment_slabs = fragment / 4096;
+            range("memory_slabs", u64::from(self.memory_slabs), fragment_slabs, 1 << 20)?;
+            let most = u64::from(self.memory_slabs);
+            range("session_memory_slabs", u64::from(self.session_memory_slabs), fragment_slabs, most)?;
+        }
+        range("copies_max", u64::from(self.copies_max), 1, 4096)?;
+        self.escape.check().map_err(ConfigError::Escape)
+    }
+
+    /// How much escape memory there is for what.
+    pub fn escape_shape(&self) -> EscapeShape {
+        EscapeShape { replace_slabs: self.escape.replace_slabs_max, memory_slabs: self.memory_slabs }
     }
 }
 

@@ -26,6 +26,36 @@ pub struct Remote {
     pub key: u32,
 }
 
+/// A copy under way: an index below `Config::copies_max`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CopyId(pub u32);
+
+/// A delivered run that is to be copied to escape memory (Jet §4.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Copy {
+    /// Which.
+    pub id: CopyId,
+    /// Whose run.
+    pub session: SessionId,
+    /// Its slot.
+    pub slot: u32,
+    /// The slot's generation.
+    pub generation: u16,
+    /// Where it lies.
+    pub from: Run,
+    /// Where it is to lie: as many slabs.
+    pub to: Run,
+}
+
+/// Why a copy was not begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CopyRefused {
+    /// The application is reading the run.
+    Pinned,
+    /// Nobody can copy now.
+    NoRoom,
+}
+
 /// Why a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionEnd {
@@ -56,6 +86,21 @@ pub trait Effects {
 
     /// Tell the application that its session is over and let go of it. No answer.
     fn close_session(&mut self, session: SessionId, end: SessionEnd);
+
+    /// Copy a run, and answer with `handle_copied`. Both runs stay as they are until then.
+    ///
+    /// # Errors
+    /// [`CopyRefused`]: nothing was begun, no answer comes.
+    fn begin_copy(&mut self, copy: &Copy) -> Result<(), CopyRefused>;
+
+    /// After its copy: let the application find the run at its new place. `false`: it is reading the run where it lies.
+    fn relocate(&mut self, copy: &Copy) -> bool;
+
+    /// Copy a slab's first bytes now.
+    fn copy_slab(&mut self, from: u32, to: u32, bytes: u32);
+
+    /// Have the NIC mark congestion earlier (`true`), or as it did before (`false`).
+    fn mark(&mut self, on: bool);
 
     /// CRC32C of a slab's first bytes, going on from `crc`.
     fn crc32c(&mut self, crc: u32, slab: u32, bytes: u32) -> u32;

@@ -31,7 +31,7 @@ mod stats;
 
 pub use admission::{GrantPolicy, QueueHead, StrictWithAging};
 pub use config::{CLASSES_MAX, Config, ConfigError};
-pub use effects::{Effects, PeerId, ReadId, Remote, SessionEnd, SessionId};
+pub use effects::{Copy, CopyId, CopyRefused, Effects, PeerId, ReadId, Remote, SessionEnd, SessionId};
 pub use histogram::Histogram;
 pub use receiver::{Arrival, Joined, OpenError, Receiver, ReleaseError};
-pub use stats::{EndCounts, PeerStats, SessionStats, Stats};
+pub use stats::{EndCounts, EscapeStats, PeerStats, SessionStats, Stats};

@@ -17,6 +17,8 @@ pub(crate) enum State {
     Waiting,
     /// Admitted; READs are being made.
     Running,
+    /// A request whose session is barred for now.
+    Parked,
     /// A small message that waits for a slot of its session.
     Backlogged,
     /// Everything was asked for, or nothing more will be.
@@ -166,7 +168,7 @@ impl Message {
 }
 
 /// What only a large message has: where it lies and how far its READs are. Apart from [`Message`], so that a small one
-/// does not touch it.
+/// does not touch it (but where it has to wait).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Transfer {
     pub address: u64,
@@ -178,6 +180,12 @@ pub(crate) struct Transfer {
     /// What it is so far.
     pub crc: u32,
     pub footprint_bytes: u64,
+    /// It counts among the messages being read.
+    pub running: bool,
+    /// Its READs go to escape memory; of a small message that is backlogged: its slab is of escape memory.
+    pub in_memory: bool,
+    /// A READ of it was posted before its application knew of it: a number is kept for it.
+    pub numbered: bool,
     /// Neighbours in its session's list of messages that began to arrive and are not complete.
     pub newer: u32,
     pub older: u32,
@@ -301,12 +309,6 @@ impl MessageList {
         self.len += 1;
     }
 
-    /// The messages, first come first.
-    pub fn iter<'a>(&self, messages: &'a Messages) -> impl Iterator<Item = u32> + use<'a> {
-        let some = |index: u32| (index != NONE).then_some(index);
-        core::iter::successors(some(self.head), move |&index| some(messages[index].next))
-    }
-
     /// Takes out one message, which is usually the first.
     pub fn take_one(&mut self, messages: &mut Messages, index: u32) {
         if self.head == index {
@@ -324,6 +326,17 @@ impl MessageList {
                 self.push(messages, index);
             }
         }
+    }
+
+    /// Puts another list's messages before its own.
+    pub fn prepend(&mut self, messages: &mut Messages, other: Self) {
+        if other.tail == NONE {
+            return;
+        }
+        messages[other.tail].next = self.head;
+        self.head = other.head;
+        self.tail = if self.tail == NONE { other.tail } else { self.tail };
+        self.len += other.len;
     }
 
     pub fn pop(&mut self, messages: &Messages) -> Option<u32> {

@@ -9,6 +9,9 @@ pub(crate) struct Peer {
     pub connected: bool,
     /// A farewell was sent; nothing from it counts any more.
     pub leaving: bool,
+    /// It understands congestion signals; the last one went out then.
+    pub signals: bool,
+    pub signalled_ns: u64,
     pub sender: u64,
     /// Index of the application that its messages are for.
     pub app: u32,
@@ -50,6 +53,8 @@ impl Peer {
     pub const GONE: Self = Self {
         connected: false,
         leaving: false,
+        signals: false,
+        signalled_ns: 0,
         sender: 0,
         app: NONE,
         arrived: 0,

@@ -1,8 +1,8 @@
-//! READs in flight, and fragments that wait for their session's slots.
+//! READs in flight.
 
 use crate::config::FRAGMENT_SLABS_MAX;
 use crate::message::NONE;
-use crate::pool::Run;
+use crate::pool::{Run, Share};
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -15,9 +15,10 @@ pub(crate) struct Read {
     pub bytes: u32,
     pub runs: [Run; FRAGMENT_SLABS_MAX as usize],
     pub run_count: usize,
-    /// Runs that were delivered already, where slots ran out in the middle.
+    /// Runs that were delivered already.
     pub delivered: usize,
-    pub next: u32,
+    /// Whose its slabs are: the READ share's, or escape memory.
+    pub share: Share,
     /// Not yet completed by the NIC.
     pub in_flight: bool,
 }
@@ -38,7 +39,7 @@ impl Reads {
             runs: [Run::default(); FRAGMENT_SLABS_MAX as usize],
             run_count: 0,
             delivered: 0,
-            next: NONE,
+            share: Share::Read,
             in_flight: false,
         };
         Self {

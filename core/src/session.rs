@@ -1,6 +1,6 @@
 //! One application's registration: slots, message numbers, and what is measured of it.
 
-use crate::config::FRAGMENT_SLABS_MAX;
+use crate::config::{CLASSES_MAX, FRAGMENT_SLABS_MAX};
 use crate::histogram::Histogram;
 use crate::message::{MessageList, NONE};
 use crate::pool::{Run, Share};
@@ -16,9 +16,19 @@ pub(crate) struct Slot {
     pub generation: u16,
     pub share: Share,
     pub run: Run,
+    /// It lies in the cache, in the budget, and is not being copied: the usual case, in which releasing is short.
+    pub plain: bool,
+    /// It is being copied to memory: neither it nor its slabs are used for anything else before that is over.
+    pub copying: bool,
     /// One bit a slice that is not released.
     pub held: u64,
-    pub since_ns: u64,
+}
+
+impl Slot {
+    /// Every slice of its run.
+    pub fn all(&self) -> u64 {
+        u64::MAX >> (64 - self.run.count)
+    }
 }
 
 /// Where a session stands.
@@ -30,6 +40,32 @@ pub(crate) enum SessionState {
     Quarantine {
         until_ns: u64,
     },
+}
+
+/// Slabs of a session's messages that escaped.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Escaped<N> {
+    pub copied: N,
+    pub replaced: N,
+    /// Taken from memory instead of waiting.
+    pub granted: N,
+}
+
+impl Escaped<u32> {
+    /// In memory.
+    pub fn memory(&self) -> u32 {
+        self.copied + self.granted
+    }
+
+    /// So many were released.
+    pub fn give(&mut self, slabs: u32, share: Share) {
+        match share {
+            Share::Copied => self.copied -= slabs,
+            Share::Granted => self.granted -= slabs,
+            Share::Replaced => self.replaced -= slabs,
+            Share::Srq | Share::Read => {}
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -44,11 +80,23 @@ pub(crate) struct Session {
     pub free_messages: Vec<u16>,
     /// Small messages that wait for a slot or a number.
     pub backlog: MessageList,
-    /// READs (by index) that wait for slots.
-    pub read_backlog: (u32, u32),
     /// Messages that began to arrive and are not complete: the oldest, the newest.
     pub incomplete: (u32, u32),
-    pub held_slabs: u32,
+    /// Its messages may take memory instead of waiting.
+    pub takes_memory: bool,
+    /// Slots and message numbers that READs in flight will need.
+    pub promised_slots: u32,
+    pub promised_numbers: u32,
+    /// Nothing new is granted to it: it is slow, holds too much memory, or has no slots left.
+    pub barred: bool,
+    /// Messages that wait for that to end, by class.
+    pub parked: [MessageList; CLASSES_MAX],
+    /// Copies of its runs under way.
+    pub copies: u32,
+    /// What escaped of that which it holds, and of what is being read for it.
+    pub now: Escaped<u32>,
+    /// What escaped so far.
+    pub escaped: Escaped<u64>,
     pub delivered_messages: u64,
     pub delivered_bytes: u64,
     pub released_since_tick_bytes: u64,
@@ -64,8 +112,9 @@ impl Session {
             generation: 0,
             share: Share::Srq,
             run: Run::default(),
+            plain: true,
+            copying: false,
             held: 0,
-            since_ns: 0,
         };
         let numbers = |n: u32| (0..u16::try_from(n).expect("checked by Config::check")).rev().collect();
         Self {
@@ -77,9 +126,15 @@ impl Session {
             messages: vec![(NONE, 0); messages as usize].into_boxed_slice(),
             free_messages: numbers(messages),
             backlog: MessageList::EMPTY,
-            read_backlog: (NONE, NONE),
             incomplete: (NONE, NONE),
-            held_slabs: 0,
+            takes_memory: false,
+            promised_slots: 0,
+            promised_numbers: 0,
+            barred: false,
+            parked: [MessageList::EMPTY; CLASSES_MAX],
+            copies: 0,
+            now: Escaped::default(),
+            escaped: Escaped::default(),
             delivered_messages: 0,
             delivered_bytes: 0,
             released_since_tick_bytes: 0,
@@ -95,11 +150,30 @@ impl Session {
         self.incomplete.0 == NONE || self.incomplete.0 == message
     }
 
-    /// Whether there is a slot for a run of this message (`NONE`: of a small one).
+    /// Slots that are neither in use nor kept for READs in flight.
     #[inline]
-    pub fn has_slot(&self, message: u32) -> bool {
-        let reserve = if self.may_use_reserve(message) { 0 } else { FRAGMENT_SLABS_MAX as usize };
-        self.free_slots.len() > reserve
+    pub fn slots_left(&self) -> u32 {
+        u32::try_from(self.free_slots.len()).unwrap_or(NONE) - self.promised_slots
+    }
+
+    /// Message numbers that are neither in use nor kept for READs in flight.
+    #[inline]
+    pub fn numbers_left(&self) -> u32 {
+        u32::try_from(self.free_messages.len()).unwrap_or(NONE) - self.promised_numbers
+    }
+
+    /// Whether there are a slot and a number for a small message.
+    #[inline]
+    pub fn has_room_for_small(&self) -> bool {
+        let reserve = if self.incomplete.0 == NONE { 0 } else { FRAGMENT_SLABS_MAX };
+        self.free_slots.len() > (self.promised_slots + reserve) as usize
+            && self.free_messages.len() > self.promised_numbers as usize
+    }
+
+    /// Whether there are slots for a fragment, whatever its runs, and a number.
+    pub fn has_room_for_fragment(&self, slabs: u32) -> bool {
+        let reserve = if self.incomplete.0 == NONE { 0 } else { FRAGMENT_SLABS_MAX };
+        self.slots_left() >= slabs + reserve && self.numbers_left() > 0
     }
 
     pub fn is_open(&self) -> bool {
@@ -119,9 +193,14 @@ impl Session {
         self.slots.iter_mut().for_each(|slot| slot.message = NONE);
         self.messages.iter_mut().for_each(|message| message.0 = NONE);
         self.backlog = MessageList::EMPTY;
-        self.read_backlog = (NONE, NONE);
         self.incomplete = (NONE, NONE);
-        self.held_slabs = 0;
+        self.takes_memory = false;
+        self.promised_slots = 0;
+        self.promised_numbers = 0;
+        self.barred = false;
+        self.parked = [MessageList::EMPTY; CLASSES_MAX];
+        self.now = Escaped::default();
+        self.escaped = Escaped::default();
         self.delivered_messages = 0;
         self.delivered_bytes = 0;
         self.released_since_tick_bytes = 0;

@@ -109,6 +109,53 @@ pub struct Stats {
     pub ends: EndCounts,
     /// The pool's pressure.
     pub pressure: Pressure,
+    /// What was done about it.
+    pub escape: EscapeStats,
+}
+
+/// Escape, in slabs unless a name says otherwise (Jet §4.3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EscapeStats {
+    /// Whether anything is ever done.
+    pub enabled: bool,
+    /// Escape memory altogether.
+    pub memory_slabs: u32,
+    /// Of it: allocated and touched.
+    pub memory_ready: u32,
+    /// Of it: in use, or standing in for stragglers.
+    pub memory_used: u32,
+    /// The most in use at once.
+    pub memory_used_max: u32,
+    /// Slabs in use times the milliseconds that they were: divided by a span, the mean over it.
+    pub memory_used_slab_ms: u64,
+    /// Held by stragglers and replaced, now.
+    pub replaced_now: u32,
+    /// Replaced so far.
+    pub replaced_total: u64,
+    /// Held in copies, now.
+    pub copied_now: u32,
+    /// Copied so far.
+    pub copied_total: u64,
+    /// Copies begun in vain, or not begun, because the application reads the run.
+    pub copies_pinned: u64,
+    /// Copies that could not be begun or failed: no memory, no room for the job.
+    pub copies_failed: u64,
+    /// Copies under way.
+    pub copies_in_flight: u32,
+    /// Taken from memory instead of waiting, held now (of small messages too, while they wait for a slot).
+    pub granted_now: u32,
+    /// Taken from memory instead of waiting so far.
+    pub granted_total: u64,
+    /// Evaluations of Algorithm 1 under pressure.
+    pub evaluations: u64,
+    /// Times that the pool came into danger.
+    pub dangers: u64,
+    /// Times that congestion was to be marked.
+    pub marks: u64,
+    /// Congestion signals sent to senders.
+    pub signals: u64,
+    /// Sessions that are granted nothing new for now.
+    pub barred_sessions: u32,
 }
 
 /// One session.
@@ -132,6 +179,26 @@ pub struct SessionStats {
     pub post_nic_quantiles_ns: [u64; 4],
     /// Messages that wait for its slots.
     pub backlog: u32,
+    /// Of what it holds: over the straggler threshold, and in the cache's budget.
+    pub straggler_slabs: u32,
+    /// Of what it holds: replaced in the pool.
+    pub replaced_slabs: u32,
+    /// Of what it holds: copied to memory.
+    pub copied_slabs: u32,
+    /// Of what it holds: in memory, copied or taken instead of waiting.
+    pub memory_slabs: u32,
+    /// Replaced so far.
+    pub replaced_total: u64,
+    /// Copied so far.
+    pub copied_total: u64,
+    /// Taken from memory instead of waiting so far.
+    pub granted_total: u64,
+    /// Most of what it holds are stragglers (Jet §4.3: CREDIT).
+    pub slow: bool,
+    /// It is granted nothing new for now.
+    pub barred: bool,
+    /// It may take memory instead of waiting.
+    pub takes_memory: bool,
 }
 
 /// One sender.

@@ -20,7 +20,7 @@ use std::time::Duration;
 /// Where the daemon listens unless its configuration (`control_socket`) says otherwise.
 pub const CONTROL_SOCKET: &str = "/run/jet/jetd.sock";
 /// The version of this protocol, in [`ControlRequest::Register`].
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;
 /// The longest frame, in bytes of JSON.
 pub const FRAME_BYTES_MAX: usize = 1 << 20;
 /// How long a request waits for its answer by default.
@@ -56,8 +56,9 @@ pub enum ControlRequest {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ControlResponse {
-    /// The connection is a session. Three descriptors come along, in this order: the pool (mapped read-only), the
-    /// session segment (read-write), and the application's end of a [`jet_fabric::unix::Doorbell`].
+    /// The connection is a session. Descriptors come along, in this order: the pool (mapped read-only), the session
+    /// segment (read-write), the application's end of a [`jet_fabric::unix::Doorbell`], and, where `escape_bytes` is not
+    /// 0, escape memory (mapped read-only).
     Registered {
         /// The session's number.
         session: u32,
@@ -67,6 +68,8 @@ pub enum ControlResponse {
         pool_bytes: u64,
         /// Slabs of the pool.
         pool_slabs: u32,
+        /// Bytes of escape memory, where runs may lie or be moved to; 0: there is none.
+        escape_bytes: u64,
         /// Bytes of the session segment.
         segment_bytes: u64,
         /// Changes with every start of the daemon.

@@ -19,6 +19,10 @@ mod daemon_deaths;
 mod deaths;
 #[path = "faults/drain.rs"]
 mod drain;
+#[path = "faults/endurance.rs"]
+mod endurance;
+#[path = "faults/escape.rs"]
+mod escape;
 #[path = "faults/hand_session.rs"]
 mod hand_session;
 #[path = "faults/load.rs"]

@@ -3,9 +3,15 @@
 //! Slabs belong to no share by address; a share is a count. The SRQ share covers slabs that are posted or hold a small
 //! message, the READ share those that a READ fills or a large message holds. The line moves to whoever needs it while
 //! the other does not, and never takes the SRQ share below its floor: control messages must always land.
+//!
+//! The *budget* is what both shares have together: the pool's own slabs, less those that were replaced because a
+//! straggler keeps them, plus as many of escape memory that joined for them (Jet §4.3). It stays what the pool has,
+//! except while a straggler came home and the slab that stood in for it is still in use: then it is larger for a moment.
 
+mod escape_memory;
 mod runs;
 
+use escape_memory::EscapeMemory;
 pub use runs::{FreeRuns, Run};
 
 /// Who uses a slab.
@@ -15,6 +21,34 @@ pub enum Share {
     Srq,
     /// Filled by a READ, or holding part of a large message.
     Read,
+    /// Out of the budget: a straggler that was replaced.
+    Replaced,
+    /// Of escape memory, out of the budget: a copy.
+    Copied,
+    /// Of escape memory, out of the budget: taken instead of waiting.
+    Granted,
+}
+
+impl Share {
+    /// Of the budget.
+    #[inline]
+    pub fn in_budget(self) -> bool {
+        matches!(self, Self::Srq | Self::Read)
+    }
+
+    /// Of the memory that a session may hold.
+    pub fn is_memory(self) -> bool {
+        matches!(self, Self::Copied | Self::Granted)
+    }
+}
+
+/// How much escape memory there is for what.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EscapeShape {
+    /// Slabs that may stand in for stragglers (Jet §4.3: MEM_ESC).
+    pub replace_slabs: u32,
+    /// Slabs for copies, and for messages that take memory instead of waiting.
+    pub memory_slabs: u32,
 }
 
 /// The pool's slabs and shares.
@@ -31,11 +65,18 @@ pub struct Pool {
     quarantined: u32,
     high_water: u32,
     line_moves: u64,
+    escape: EscapeMemory,
+    /// Slabs that both shares have together.
+    budget: u32,
+    replaced: u32,
+    copied: u32,
+    granted: u32,
+    memory_max: u32,
 }
 
 impl Pool {
     /// `total` slabs, `srq` of them for the SRQ at first, `srq_floor` always.
-    pub fn new(total: u32, srq: u32, srq_floor: u32) -> Self {
+    pub fn new(total: u32, srq: u32, srq_floor: u32, escape: EscapeShape) -> Self {
         Self {
             runs: FreeRuns::new(total),
             total,
@@ -47,7 +88,18 @@ impl Pool {
             quarantined: 0,
             high_water: 0,
             line_moves: 0,
+            escape: EscapeMemory::new(total, escape.replace_slabs + escape.memory_slabs),
+            budget: total,
+            replaced: 0,
+            copied: 0,
+            granted: 0,
+            memory_max: escape.memory_slabs,
         }
+    }
+
+    /// The first so many slabs of escape memory may be used from now on.
+    pub fn make_ready(&mut self, escape_slabs: u32) {
+        self.escape.make_ready(escape_slabs);
     }
 
     /// Takes one slab for the SRQ; `None` where its share is used up and the READ share needs what it has.
@@ -56,7 +108,8 @@ impl Pool {
         if self.srq_used >= self.srq_limit && !self.raise_line() {
             return None;
         }
-        let slab = self.runs.take_one()?;
+        // Not what stands in for a straggler, if it can be helped: what is posted stays so until somebody sends.
+        let slab = self.runs.take_one().or_else(|| self.escape.take_joined(1).map(|run| run.first))?;
         self.srq_used += 1;
         self.note_use();
         Some(slab)
@@ -79,7 +132,7 @@ impl Pool {
         let limit = self.total - self.srq_limit;
         let room = limit.saturating_sub(self.read_used + self.quarantined);
         if room >= wanted {
-            return room.min(self.runs.free());
+            return room.min(self.free());
         }
         let keep = srq_needed.max(self.srq_used).max(self.srq_floor);
         let spare = self.srq_limit.saturating_sub(keep).min(wanted - room);
@@ -87,41 +140,132 @@ impl Pool {
             self.srq_limit -= spare;
             self.line_moves += 1;
         }
-        (room + spare).min(self.runs.free())
+        (room + spare).min(self.free())
     }
 
     /// Takes up to `wanted` slabs for a READ as one run; the caller has asked [`Self::read_room`].
     #[inline]
     pub fn take_read(&mut self, wanted: u32) -> Option<Run> {
-        let run = self.runs.take(wanted)?;
+        // What stands in for stragglers first: it comes back soon, and may then leave as soon as they come home.
+        let run = if self.escape.joined() == 0 {
+            self.runs.take(wanted)
+        } else {
+            self.escape.take_joined(wanted).or_else(|| self.runs.take(wanted))
+        }?;
         self.read_used += run.count;
         self.note_use();
         Some(run)
     }
 
+    /// Slabs of escape memory for copies and for messages that take memory instead of waiting.
+    pub fn memory_room(&self) -> u32 {
+        (self.memory_max - self.memory()).min(self.escape.reserve())
+    }
+
+    /// Takes up to `wanted` of them as one run, for a copy or a grant.
+    pub fn take_memory(&mut self, wanted: u32, share: Share) -> Option<Run> {
+        let run = self.escape.take(wanted.min(self.memory_room()))?;
+        match share {
+            Share::Copied => self.copied += run.count,
+            Share::Granted => self.granted += run.count,
+            Share::Srq | Share::Read | Share::Replaced => unreachable!("these are not taken from memory"),
+        }
+        Some(run)
+    }
+
+    /// A straggler leaves the budget, and as many slabs of escape memory join the pool (Jet §4.3). `false`: there is
+    /// not that much escape memory, nothing changed.
+    pub fn replace(&mut self, run: Run, share: Share) -> bool {
+        if self.escape.reserve() < run.count {
+            return false;
+        }
+        self.count_out(run.count, share);
+        self.replaced += run.count;
+        self.budget -= run.count;
+        self.budget += self.escape.join(self.total.saturating_sub(self.budget));
+        true
+    }
+
+    fn count_out(&mut self, slabs: u32, share: Share) {
+        match share {
+            Share::Srq => self.srq_used -= slabs,
+            Share::Read => self.read_used -= slabs,
+            Share::Replaced => self.replaced -= slabs,
+            Share::Copied => self.copied -= slabs,
+            Share::Granted => self.granted -= slabs,
+        }
+    }
+
+    /// Whether the run lies in the cache and in the budget.
+    #[inline]
+    pub fn is_plain(&self, run: Run, share: Share) -> bool {
+        share.in_budget() && run.first < self.total
+    }
+
+    /// Gives slabs back that lie in the cache and in the budget.
+    #[inline]
+    pub fn give_plain(&mut self, run: Run, share: Share) {
+        debug_assert!(self.is_plain(run, share), "{run:?} of {share:?}");
+        match share {
+            Share::Srq => self.srq_used -= run.count,
+            _ => self.read_used -= run.count,
+        }
+        self.runs.give(run);
+    }
+
     /// Gives slabs back.
     #[inline]
     pub fn give(&mut self, run: Run, share: Share) {
-        self.runs.give(run);
-        match share {
-            Share::Srq => self.srq_used -= run.count,
-            Share::Read => self.read_used -= run.count,
+        if self.is_plain(run, share) {
+            self.give_plain(run, share);
+        } else {
+            self.give_escaped(run, share);
+        }
+    }
+
+    /// Gives back what is, or was replaced by, escape memory.
+    #[cold]
+    fn give_escaped(&mut self, run: Run, share: Share) {
+        self.count_out(run.count, share);
+        self.put_back(run, share.in_budget());
+    }
+
+    fn put_back(&mut self, run: Run, in_budget: bool) {
+        match (run.first < self.total, in_budget) {
+            (true, true) => self.runs.give(run),
+            (true, false) => {
+                // The straggler comes home.
+                self.runs.give(run);
+                self.budget += run.count;
+            }
+            (false, true) => self.escape.give_joined(run),
+            (false, false) => {
+                self.escape.give(run);
+                // A straggler that had been a stand-in itself: what stands in for it stays for whom it stood in for.
+            }
+        }
+        let excess = self.budget.saturating_sub(self.total);
+        if excess > 0 {
+            self.budget -= self.escape.leave(excess);
         }
     }
 
     /// Slabs of a dead application stay out of use until [`Self::release_quarantined`].
     pub fn quarantine(&mut self, run: Run, share: Share) {
-        match share {
-            Share::Srq => self.srq_used -= run.count,
-            Share::Read => self.read_used -= run.count,
+        if share.in_budget() {
+            self.count_out(run.count, share);
+            self.quarantined += run.count;
         }
-        self.quarantined += run.count;
     }
 
-    /// The quarantine of these slabs is over.
-    pub fn release_quarantined(&mut self, run: Run) {
-        self.quarantined -= run.count;
-        self.runs.give(run);
+    /// The quarantine of these slabs is over; their share is what it was before.
+    pub fn release_quarantined(&mut self, run: Run, share: Share) {
+        if share.in_budget() {
+            self.quarantined -= run.count;
+            self.put_back(run, true);
+        } else {
+            self.give(run, share);
+        }
     }
 
     /// Moves the line back towards where it was configured, as far as nobody uses what it passes over.
@@ -141,17 +285,19 @@ impl Pool {
 
     #[inline]
     fn note_use(&mut self) {
-        self.high_water = self.high_water.max(self.total - self.runs.free());
+        self.high_water = self.high_water.max(self.budget - self.free());
     }
 
     /// Slabs altogether.
+    #[inline]
     pub fn total(&self) -> u32 {
         self.total
     }
 
-    /// Slabs that nobody uses.
+    /// Slabs of the budget that nobody uses.
+    #[inline]
     pub fn free(&self) -> u32 {
-        self.runs.free()
+        self.runs.free() + self.escape.joined()
     }
 
     /// Slabs that the SRQ share may use now.
@@ -166,6 +312,7 @@ impl Pool {
     }
 
     /// Slabs that the SRQ share uses.
+    #[inline]
     pub fn srq_used(&self) -> u32 {
         self.srq_used
     }
@@ -180,14 +327,68 @@ impl Pool {
         self.quarantined
     }
 
+    /// Slabs that both shares have together.
+    pub fn budget(&self) -> u32 {
+        self.budget
+    }
+
+    /// Slabs out of the budget because their stragglers were replaced.
+    #[inline]
+    pub fn replaced(&self) -> u32 {
+        self.replaced
+    }
+
+    /// Slabs of escape memory that hold copies, or messages that took memory instead of waiting.
+    pub fn memory(&self) -> u32 {
+        self.copied + self.granted
+    }
+
+    /// Of them: copies, also those under way.
+    pub fn copied(&self) -> u32 {
+        self.copied
+    }
+
+    /// Of them: taken instead of waiting.
+    pub fn granted(&self) -> u32 {
+        self.granted
+    }
+
+    /// What of MEM_ESC cannot be used: in use already, or not there.
+    #[inline]
+    pub fn replaced_or_missing(&self, replace_max: u32) -> u32 {
+        self.replaced.max(replace_max.saturating_sub(self.escape.reserve()))
+    }
+
+    /// Slabs of escape memory altogether.
+    pub fn escape_slabs(&self) -> u32 {
+        self.escape.slabs()
+    }
+
+    /// Slabs of escape memory that are allocated and touched.
+    pub fn escape_ready(&self) -> u32 {
+        self.escape.ready()
+    }
+
+    /// Slabs of escape memory that are in use or joined the pool.
+    #[inline]
+    pub fn escape_used(&self) -> u32 {
+        self.escape.used()
+    }
+
+    /// The most of them at once since the start or the last reset.
+    pub fn escape_used_max(&self) -> u32 {
+        self.escape.used_max()
+    }
+
     /// The most slabs that were in use at once since the start or the last reset.
     pub fn high_water(&self) -> u32 {
         self.high_water
     }
 
-    /// Starts the high-water mark anew from what is in use now.
+    /// Starts the high-water marks anew from what is in use now.
     pub fn reset_high_water(&mut self) {
-        self.high_water = self.total - self.runs.free();
+        self.high_water = self.budget - self.free();
+        self.escape.reset_used_max();
     }
 
     /// How often the line moved.
@@ -202,7 +403,7 @@ mod tests {
 
     #[test]
     fn the_line_moves_to_who_needs_it_and_keeps_the_floor() {
-        let mut pool = Pool::new(100, 40, 8);
+        let mut pool = Pool::new(100, 40, 8, EscapeShape::default());
         assert_eq!(pool.read_room(60, 0), 60);
         pool.take_read(60).unwrap();
         assert_eq!(pool.read_room(40, 0), 32, "the SRQ floor stays");
@@ -218,7 +419,7 @@ mod tests {
 
     #[test]
     fn the_srq_borrows_what_reads_leave() {
-        let mut pool = Pool::new(100, 40, 8);
+        let mut pool = Pool::new(100, 40, 8, EscapeShape::default());
         let posted = (0..200).map_while(|_| pool.take_srq()).count();
         assert_eq!(posted, 100);
         assert_eq!(pool.read_room(10, 0), 0);
@@ -228,12 +429,77 @@ mod tests {
 
     #[test]
     fn quarantined_slabs_are_in_no_share_and_come_back() {
-        let mut pool = Pool::new(10, 4, 2);
+        let mut pool = Pool::new(10, 4, 2, EscapeShape::default());
         let run = pool.take_read(5).unwrap();
         pool.quarantine(run, Share::Read);
         assert_eq!((pool.read_used(), pool.quarantined(), pool.free()), (0, 5, 5));
         assert_eq!(pool.read_room(6, 0), 3);
-        pool.release_quarantined(run);
+        pool.release_quarantined(run, Share::Read);
         assert_eq!((pool.quarantined(), pool.free()), (0, 10));
+    }
+
+    fn escaping(replace_slabs: u32, memory_slabs: u32) -> Pool {
+        let mut pool = Pool::new(100, 40, 8, EscapeShape { replace_slabs, memory_slabs });
+        pool.make_ready(replace_slabs + memory_slabs);
+        pool
+    }
+
+    #[test]
+    fn a_replaced_straggler_leaves_the_budget_and_comes_home() {
+        let mut pool = escaping(16, 0);
+        assert_eq!(pool.read_room(60, 0), 60);
+        let held = pool.take_read(16).unwrap();
+        assert!(pool.replace(held, Share::Read));
+        assert_eq!((pool.budget(), pool.free(), pool.read_used(), pool.replaced()), (100, 100, 0, 16));
+        assert_eq!((pool.escape_used(), pool.escape_used_max()), (16, 16));
+        let other = pool.take_read(8).unwrap();
+        assert!(!pool.replace(other, Share::Read), "escape memory is used up");
+        pool.give(held, Share::Replaced);
+        assert_eq!((pool.budget(), pool.free(), pool.replaced(), pool.escape_used()), (108, 100, 0, 8));
+        pool.give(other, Share::Read);
+        assert_eq!((pool.budget(), pool.free(), pool.escape_used()), (100, 100, 0));
+    }
+
+    #[test]
+    fn a_stand_in_leaves_as_soon_as_it_is_free() {
+        let mut pool = escaping(10, 0);
+        let held = pool.take_read(10).unwrap();
+        assert!(pool.replace(held, Share::Read));
+        let stand_in = pool.take_read(90).unwrap();
+        let cached = pool.take_read(90).unwrap();
+        assert_eq!((cached.count, stand_in), (90, Run { first: 100, count: 10 }));
+        pool.give(held, Share::Replaced);
+        assert_eq!((pool.budget(), pool.free(), pool.escape_used()), (110, 10, 10));
+        pool.give(stand_in, Share::Read);
+        assert_eq!((pool.budget(), pool.free(), pool.escape_used()), (100, 10, 0));
+    }
+
+    #[test]
+    fn a_stand_in_can_be_a_straggler_too() {
+        let mut pool = escaping(20, 0);
+        let held = pool.take_read(10).unwrap();
+        assert!(pool.replace(held, Share::Read));
+        let stand_in = pool.take_read(10).unwrap();
+        let cached = pool.take_read(90).unwrap();
+        assert!(pool.replace(stand_in, Share::Read));
+        assert_eq!((pool.budget(), pool.free(), pool.replaced(), pool.escape_used()), (100, 10, 20, 20));
+        pool.give(stand_in, Share::Replaced);
+        assert_eq!((pool.budget(), pool.replaced(), pool.escape_used()), (100, 10, 10));
+        pool.give(held, Share::Replaced);
+        pool.give(cached, Share::Read);
+        assert_eq!((pool.budget(), pool.free(), pool.escape_used()), (100, 100, 0));
+    }
+
+    #[test]
+    fn memory_is_bounded_and_outside_the_budget() {
+        let mut pool = escaping(4, 8);
+        let copy = pool.take_memory(6, Share::Copied).unwrap();
+        assert_eq!((pool.free(), pool.memory(), pool.memory_room(), pool.escape_used()), (100, 6, 2, 6));
+        assert_eq!(pool.take_memory(6, Share::Copied).map(|run| run.count), Some(2));
+        assert_eq!(pool.take_memory(1, Share::Copied), None, "the rest is for replacing");
+        pool.quarantine(copy, Share::Copied);
+        assert_eq!((pool.quarantined(), pool.memory()), (0, 8));
+        pool.release_quarantined(copy, Share::Copied);
+        assert_eq!((pool.free(), pool.memory()), (100, 2));
     }
 }

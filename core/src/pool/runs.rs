@@ -57,16 +57,22 @@ fn class_of(count: u32) -> usize {
 impl FreeRuns {
     /// All of `slabs` free, as one run.
     pub fn new(slabs: u32) -> Self {
-        let tags = vec![Tag { count: 0, newer: NONE, older: NONE }; slabs as usize].into_boxed_slice();
-        let recent = Run::default();
-        let mut runs = Self { tags, newest: [NONE; CLASSES], classes: 0, free: slabs, recent };
+        let mut runs = Self::none(slabs);
         if slabs > 0 {
+            runs.free = slabs;
             runs.insert(Run { first: 0, count: slabs });
         }
         runs
     }
 
+    /// Room for `slabs`, none of them free yet.
+    pub fn none(slabs: u32) -> Self {
+        let tags = vec![Tag { count: 0, newer: NONE, older: NONE }; slabs as usize].into_boxed_slice();
+        Self { tags, newest: [NONE; CLASSES], classes: 0, free: 0, recent: Run::default() }
+    }
+
     /// Slabs that are free.
+    #[inline]
     pub fn free(&self) -> u32 {
         self.free
     }

@@ -121,16 +121,26 @@ impl<P: GrantPolicy> Receiver<P> {
             return;
         }
         let owner = &self.sessions[session as usize];
-        if owner.backlog.head().is_some() || !owner.has_slot(NONE) || owner.free_messages.is_empty() {
-            let record = &mut self.messages[message];
-            record.state = State::Backlogged;
-            record.slab = slab;
-            self.messages.keep_user_header(message, small.user_header());
-            self.sessions[session as usize].backlog.push(&mut self.messages, message);
+        if owner.backlog.head().is_some() || !owner.has_room_for_small() {
+            self.backlog(message, slab, small, effects);
             return;
         }
         let user_header = UserHeader::in_place(&small.user_header, small.user_header().len());
-        self.deliver_small(now_ns, message, slab, user_header, effects);
+        self.deliver_small(now_ns, message, (slab, Share::Srq), user_header, effects);
+    }
+
+    /// A small message waits for a slot of its session, which is barred until it has some.
+    #[cold]
+    fn backlog(&mut self, message: u32, slab: u32, small: &SmallHeader, effects: &mut impl Effects) {
+        let session = self.messages[message].session;
+        let kept = self.keep_in_memory(session, slab, small.payload_bytes.get(), effects);
+        let record = &mut self.messages[message];
+        record.state = State::Backlogged;
+        record.slab = kept.unwrap_or(slab);
+        self.messages.transfer(message).in_memory = kept.is_some();
+        self.messages.keep_user_header(message, small.user_header());
+        self.sessions[session as usize].backlog.push(&mut self.messages, message);
+        self.bar(session);
     }
 
     fn request(

@@ -8,6 +8,7 @@
 use super::Receiver;
 use crate::admission::GrantPolicy;
 use crate::effects::{Effects, PeerId};
+use crate::message::NONE;
 use jet_wire::message::{ACK_RANGES_MAX, AckHeader, CreditHeader};
 
 /// Credit of a sender that does nothing.
@@ -102,8 +103,34 @@ impl<P: GrantPolicy> Receiver<P> {
         }
     }
 
+    /// Whether its messages are for a session that gets nothing new.
+    #[inline]
+    fn is_barred_sender(&self, peer: u32) -> bool {
+        let session = self.apps[self.peers[peer as usize].app as usize].session;
+        session != NONE && self.sessions[session as usize].barred
+    }
+
+    /// Nothing, until its session is no longer barred.
+    #[cold]
+    fn refuse_credit(&mut self, peer: u32) -> u64 {
+        let record = &mut self.peers[peer as usize];
+        if record.outstanding() == 0 && !record.hungry {
+            record.hungry = true;
+            self.barred_peers.push(peer);
+        }
+        0
+    }
+
+    /// A session is no longer barred: the senders that waited for that ask again.
+    pub(super) fn feed_barred(&mut self) {
+        self.hungry_peers.append(&mut self.barred_peers);
+    }
+
     /// What the sender should get now, within the budget.
     fn grant_credit(&mut self, peer: u32) -> u64 {
+        if self.is_barred_sender(peer) {
+            return self.refuse_credit(peer);
+        }
         let budget = self.credit_budget();
         let share = self.credit_share();
         let record = &mut self.peers[peer as usize];

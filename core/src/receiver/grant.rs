@@ -1,6 +1,7 @@
 //! READs: admission, fragments, completion (Jet §3.2 steps 2 to 4, §4.1.2).
 
 use super::Receiver;
+use super::order::Turn;
 use super::settle::{Part, UserHeader};
 use crate::admission::{GrantPolicy, QueueHead, footprint_bytes};
 use crate::config::{CLASSES_MAX, FRAGMENT_SLABS_MAX};
@@ -54,25 +55,37 @@ impl<P: GrantPolicy> Receiver<P> {
 
     /// Admits the head of the class's queue if its footprint fits and the concurrency window has room.
     fn admit(&mut self, class: usize) -> bool {
-        let Some(message) = self.queues[class].waiting.head() else { return false };
+        let Some(message) = self.first_waiting(class) else { return false };
         if self.running >= self.config.reads_max {
             return false;
         }
         let record = &self.messages[message];
         let owner = &self.sessions[record.session as usize];
-        let footprint =
+        let mut footprint =
             footprint_bytes(record.length, self.config.fragment_bytes, owner.bytes_per_ms, owner.post_nic_ns);
-        if self.running > 0 && self.footprint_bytes + footprint > self.footprint_room() {
-            return false;
+        let takes_memory = owner.takes_memory;
+        let fits = self.running == 0 || self.footprint_bytes + footprint <= self.footprint_room();
+        if !fits {
+            if !takes_memory || self.pool.memory_room() < self.fragment_slabs() {
+                return false;
+            }
+            // Memory instead of waiting (Jet §5): nothing of it will be in the cache.
+            footprint = 0;
         }
         self.queues[class].waiting.pop(&self.messages);
-        let record = &mut self.messages[message];
-        record.state = State::Running;
-        self.messages.transfer(message).footprint_bytes = footprint;
+        self.messages[message].state = State::Running;
+        let transfer = self.messages.transfer(message);
+        transfer.running = true;
+        transfer.in_memory = !fits;
+        transfer.footprint_bytes = footprint;
         self.footprint_bytes += footprint;
         self.running += 1;
         self.queues[class].running.push(&mut self.messages, message);
         true
+    }
+
+    pub(super) fn fragment_slabs(&self) -> u32 {
+        self.config.fragment_bytes / SLAB_BYTES_U32
     }
 
     /// What the READ share can hold beside what delivered messages hold already.
@@ -85,17 +98,17 @@ impl<P: GrantPolicy> Receiver<P> {
 
     /// Posts the next fragment of the class's message whose turn it is.
     fn read_next(&mut self, now_ns: u64, class: usize, effects: &mut impl Effects) -> bool {
-        let fragment_slabs = self.config.fragment_bytes / SLAB_BYTES_U32;
-        let srq_needed =
-            u32::try_from(self.credits).unwrap_or(NONE).saturating_add(self.config.srq_reserve_entries);
-        let srq_needed = srq_needed.saturating_add(self.pool.srq_used() - self.posted);
         if self.queues[class].running.len() == 0 {
             return false;
         }
+        let fragment_slabs = self.fragment_slabs();
+        let srq_needed =
+            u32::try_from(self.credits).unwrap_or(NONE).saturating_add(self.config.srq_reserve_entries);
+        let srq_needed = srq_needed.saturating_add(self.pool.srq_used() - self.posted);
         // Beyond what one fragment takes, another stays in reserve; see `order`.
         let room = self.pool.read_room(2 * fragment_slabs, srq_needed);
         let plenty = room >= 2 * fragment_slabs && self.reads.available() > 1;
-        let Some(message) = self.next_to_read(class, plenty) else { return false };
+        let Some(Turn { message, share }) = self.next_to_read(class, plenty) else { return false };
         let left = self.messages[message].length - self.messages.transfer(message).requested;
         let bytes =
             u32::try_from(left.min(u64::from(self.config.fragment_bytes))).expect("at most a fragment");
@@ -103,12 +116,21 @@ impl<P: GrantPolicy> Receiver<P> {
             return false;
         }
         let slabs = bytes.div_ceil(SLAB_BYTES_U32);
+        let room = if share == Share::Granted { self.pool.memory_room() } else { room };
         // A shorter fragment is better than none, but only where nothing else is on the way to give room back.
         if room < slabs && (room == 0 || self.reads.in_use() > 0) {
             return false;
         }
+        let session = self.messages[message].session as usize;
+        // Each run will need a slot; see `next_to_read`.
+        let slots = self.sessions[session].slots_left();
         let Some(read) = self.reads.add() else { return false };
-        let taken = self.take_runs(read, slabs.min(room));
+        let taken = self.take_runs(read, slabs.min(room).min(slots), share);
+        if taken == 0 {
+            // Memory that is there, but not next to each other: wait.
+            self.reads.remove(read);
+            return false;
+        }
         let bytes = bytes.min(taken.saturating_mul(SLAB_BYTES_U32));
         let transfer = self.messages.transfer(message);
         let offset = transfer.requested;
@@ -120,12 +142,23 @@ impl<P: GrantPolicy> Receiver<P> {
         entry.offset = offset;
         entry.bytes = bytes;
         entry.delivered = 0;
-        entry.next = NONE;
+        entry.share = share;
         entry.in_flight = true;
         record.reads += 1;
         record.since_ns = now_ns;
+        let owner = &mut self.sessions[session];
+        owner.promised_slots += u32::try_from(entry.run_count).unwrap_or(NONE);
+        if share == Share::Granted {
+            owner.now.granted += taken;
+            owner.escaped.granted += u64::from(taken);
+            self.stats.escape.granted_total += u64::from(taken);
+        }
         let peer = PeerId(record.peer);
         let more = offset + u64::from(bytes) < record.length;
+        if !record.app_open && !self.messages.transfer(message).numbered {
+            self.messages.transfer(message).numbered = true;
+            self.sessions[session].promised_numbers += 1;
+        }
         self.queues[class].running.take_one(&mut self.messages, message);
         if more {
             self.queues[class].running.push(&mut self.messages, message);
@@ -140,13 +173,19 @@ impl<P: GrantPolicy> Receiver<P> {
     }
 
     /// Fills the READ's runs with up to `slabs` slabs, contiguous ones first; returns how many there are.
-    fn take_runs(&mut self, read: u32, slabs: u32) -> u32 {
+    fn take_runs(&mut self, read: u32, slabs: u32, share: Share) -> u32 {
         let scatter_max = self.config.scatter_max.min(FRAGMENT_SLABS_MAX) as usize;
         let entry = &mut self.reads[read];
         entry.run_count = 0;
         let mut taken = 0;
         while taken < slabs && entry.run_count < scatter_max {
-            let Some(run) = self.pool.take_read(slabs - taken) else { break };
+            let wanted = slabs - taken;
+            let run = if share == Share::Granted {
+                self.pool.take_memory(wanted, share)
+            } else {
+                self.pool.take_read(wanted)
+            };
+            let Some(run) = run else { break };
             entry.runs[entry.run_count] = run;
             entry.run_count += 1;
             taken += run.count;
@@ -193,15 +232,7 @@ impl<P: GrantPolicy> Receiver<P> {
             self.drop_read_of(now_ns, read, effects);
             return;
         }
-        let session = self.messages[message].session;
-        if self.first_backlogged_read(session).is_some() {
-            self.push_backlogged_read(session, read);
-            self.deliver_backlog(now_ns, session, effects);
-        } else if self.deliver_read(now_ns, read, effects) {
-            self.finish_read(read);
-        } else {
-            self.push_backlogged_read(session, read);
-        }
+        self.deliver_read(now_ns, read, effects);
     }
 
     /// Drops a READ, and delivers what may have waited for the number that its message gave back.
@@ -228,45 +259,50 @@ impl<P: GrantPolicy> Receiver<P> {
         entry.offset + u64::from(entry.bytes) < length || transfer.crc == expected
     }
 
-    /// Delivers what is left of a READ's runs. `false`: slots or numbers ran out; the rest waits.
-    pub(super) fn deliver_read(&mut self, now_ns: u64, read: u32, effects: &mut impl Effects) -> bool {
+    /// Delivers a READ's runs. Its session has the slots and the number: they were kept for it when it was posted.
+    fn deliver_read(&mut self, now_ns: u64, read: u32, effects: &mut impl Effects) {
         let message = self.reads[read].message;
+        let mut before = 0;
         while self.reads[read].delivered < self.reads[read].run_count {
-            let record = &self.messages[message];
-            let owner = &self.sessions[record.session as usize];
-            if !owner.has_slot(message) || (!record.app_open && owner.free_messages.is_empty()) {
-                return false;
-            }
             let entry = &mut self.reads[read];
-            let before: u32 =
-                entry.runs[..entry.delivered].iter().map(|run| run.count * SLAB_BYTES_U32).sum();
             let run = entry.runs[entry.delivered];
             entry.delivered += 1;
             let bytes = (run.count * SLAB_BYTES_U32).min(entry.bytes - before);
-            let part = Part { run, offset: entry.offset + u64::from(before), bytes, share: Share::Read };
-            if record.app_open {
+            let offset = entry.offset + u64::from(before);
+            let part = Part { run, offset, bytes, share: entry.share };
+            before += bytes;
+            let record = &self.messages[message];
+            let app_open = record.app_open;
+            let owner = &mut self.sessions[record.session as usize];
+            owner.promised_slots -= 1;
+            if app_open {
                 self.deliver(now_ns, message, part, UserHeader::NONE, effects);
             } else {
+                owner.promised_numbers -= 1;
+                self.messages.transfer(message).numbered = false;
                 let (kept, used) = self.messages.user_header(message);
                 self.deliver(now_ns, message, part, UserHeader::in_place(&kept, used), effects);
             }
         }
-        true
-    }
-
-    /// All runs of the READ are delivered.
-    pub(super) fn finish_read(&mut self, read: u32) {
-        let message = self.reads[read].message;
         self.reads.remove(read);
         self.read_ended(message);
     }
 
     /// The READ's slabs that were not delivered come back; they were never shown to anybody.
-    pub(super) fn drop_read(&mut self, read: u32) {
-        let message = self.reads[read].message;
-        for index in self.reads[read].delivered..self.reads[read].run_count {
-            let run = self.reads[read].runs[index];
-            self.pool.give(run, Share::Read);
+    fn drop_read(&mut self, read: u32) {
+        let entry = &self.reads[read];
+        let (message, share) = (entry.message, entry.share);
+        let dropped = entry.delivered..entry.run_count;
+        let session = self.messages[message].session;
+        if session != NONE {
+            let owner = &mut self.sessions[session as usize];
+            owner.promised_slots -= u32::try_from(dropped.len()).unwrap_or(NONE);
+            if share == Share::Granted {
+                owner.now.granted -= entry.runs[dropped.clone()].iter().map(|run| run.count).sum::<u32>();
+            }
+        }
+        for index in dropped {
+            self.pool.give(self.reads[read].runs[index], share);
         }
         self.reads.remove(read);
         self.read_ended(message);
@@ -275,6 +311,12 @@ impl<P: GrantPolicy> Receiver<P> {
     fn read_ended(&mut self, message: u32) {
         let record = &mut self.messages[message];
         record.reads -= 1;
+        let session = record.session;
+        let unseen = record.reads == 0 && !record.app_open;
+        if unseen && core::mem::take(&mut self.messages.transfer(message).numbered) && session != NONE {
+            self.sessions[session as usize].promised_numbers -= 1;
+        }
+        let record = &self.messages[message];
         if record.reads == 0 && record.state == State::Settling {
             self.leave_running(message);
         }
@@ -283,8 +325,9 @@ impl<P: GrantPolicy> Receiver<P> {
 
     /// The message no longer counts among those being read.
     pub(super) fn leave_running(&mut self, message: u32) {
-        let footprint = core::mem::take(&mut self.messages.transfer(message).footprint_bytes);
-        if footprint > 0 {
+        let transfer = self.messages.transfer(message);
+        let footprint = core::mem::take(&mut transfer.footprint_bytes);
+        if core::mem::take(&mut transfer.running) {
             self.footprint_bytes -= footprint;
             self.running -= 1;
         }
@@ -297,11 +340,15 @@ impl<P: GrantPolicy> Receiver<P> {
         match record.state {
             State::Waiting => self.queues[class].waiting.take_out(&mut self.messages, |m| m == message),
             State::Running => self.queues[class].running.take_out(&mut self.messages, |m| m == message),
+            State::Parked => {
+                let parked = &mut self.sessions[record.session as usize].parked[class];
+                parked.take_out(&mut self.messages, |m| m == message);
+            }
             State::Backlogged => {
                 let session = record.session as usize;
                 self.sessions[session].backlog.take_out(&mut self.messages, |m| m == message);
-                let slab = core::mem::replace(&mut self.messages[message].slab, NONE);
-                self.pool.give(Run { first: slab, count: 1 }, Share::Srq);
+                let (slab, share) = self.take_backlogged_slab(message);
+                self.pool.give(Run { first: slab, count: 1 }, share);
             }
             State::Free | State::Settling => return,
         }
@@ -309,48 +356,5 @@ impl<P: GrantPolicy> Receiver<P> {
         if self.messages[message].reads == 0 {
             self.leave_running(message);
         }
-    }
-
-    pub(super) fn first_backlogged_read(&self, session: u32) -> Option<u32> {
-        let head = self.sessions[session as usize].read_backlog.0;
-        (head != NONE).then_some(head)
-    }
-
-    pub(super) fn next_backlogged_read(&self, read: u32) -> Option<u32> {
-        let next = self.reads[read].next;
-        (next != NONE).then_some(next)
-    }
-
-    fn push_backlogged_read(&mut self, session: u32, read: u32) {
-        let (head, tail) = self.sessions[session as usize].read_backlog;
-        self.reads[read].next = NONE;
-        if tail != NONE {
-            self.reads[tail].next = read;
-        }
-        self.sessions[session as usize].read_backlog = (if head == NONE { read } else { head }, read);
-    }
-
-    /// Takes the READ behind `before` (or the first) out of the backlog; gives what follows it.
-    pub(super) fn unlink_backlogged_read(
-        &mut self,
-        session: u32,
-        before: Option<u32>,
-        read: u32,
-    ) -> Option<u32> {
-        let next = self.reads[read].next;
-        match before {
-            Some(before) => self.reads[before].next = next,
-            None => self.sessions[session as usize].read_backlog.0 = next,
-        }
-        if next == NONE {
-            self.sessions[session as usize].read_backlog.1 = before.unwrap_or(NONE);
-        }
-        (next != NONE).then_some(next)
-    }
-
-    pub(super) fn pop_backlogged_read(&mut self, session: u32) -> Option<u32> {
-        let head = self.first_backlogged_read(session)?;
-        self.unlink_backlogged_read(session, None, head);
-        Some(head)
     }
 }

@@ -1,7 +1,9 @@
 //! The receiver: its state, its clockwork, and what is told about it. Each input has a file of its own.
 
 mod arrival;
+mod bar;
 mod credit;
+mod escape;
 mod grant;
 mod order;
 mod peers;
@@ -16,17 +18,18 @@ pub use sessions::OpenError;
 
 use crate::admission::{GrantPolicy, StrictWithAging};
 use crate::config::{CLASSES_MAX, Config, ConfigError};
-use crate::effects::{Effects, PeerId, SessionId};
+use crate::effects::{Copy, Effects, PeerId, SessionId};
 use crate::message::{MessageList, Messages, NONE, State};
 use crate::peer::Peer;
 use crate::pool::Pool;
 use crate::read::Reads;
 use crate::session::{Session, SessionState};
-use crate::stats::{PeerStats, SessionStats, Stats};
+use crate::stats::{EscapeStats, PeerStats, SessionStats, Stats};
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
-use jet_escape::Pressure;
+use escape::MemoryMeter;
+use jet_escape::Escape;
 use jet_wire::message::hello::AppName;
 
 /// An application by name: senders and a session meet here.
@@ -74,6 +77,18 @@ pub struct Receiver<P: GrantPolicy = StrictWithAging> {
     draining: bool,
     last_tick_ns: u64,
     stats: Stats,
+    escape: Escape,
+    next_evaluation_ns: u64,
+    copies: Box<[Option<Copy>]>,
+    free_copies: Vec<u32>,
+    meter: MemoryMeter,
+    /// The NIC marks earlier than it usually does.
+    marking: bool,
+    /// Where in `active_peers` the last congestion signal went.
+    signal_cursor: usize,
+    barred_sessions: Vec<u32>,
+    /// Senders without credit whose sessions are barred.
+    barred_peers: Vec<u32>,
 }
 
 impl Receiver<StrictWithAging> {
@@ -98,7 +113,12 @@ impl<P: GrantPolicy> Receiver<P> {
             config,
             policy,
             incarnation,
-            pool: Pool::new(config.pool_slabs, config.srq_slabs, config.srq_floor_slabs),
+            pool: Pool::new(
+                config.pool_slabs,
+                config.srq_slabs,
+                config.srq_floor_slabs,
+                config.escape_shape(),
+            ),
             messages: Messages::new(config.messages_max),
             reads: Reads::new(config.reads_max),
             peers: vec![Peer::GONE; config.peers_max as usize].into_boxed_slice(),
@@ -121,6 +141,15 @@ impl<P: GrantPolicy> Receiver<P> {
             draining: false,
             last_tick_ns: 0,
             stats: Stats::default(),
+            escape: Escape::new(config.escape, config.sessions_max, config.session_slots),
+            next_evaluation_ns: 0,
+            copies: vec![None; config.copies_max as usize].into_boxed_slice(),
+            free_copies: (0..config.copies_max).rev().collect(),
+            meter: MemoryMeter::default(),
+            marking: false,
+            signal_cursor: 0,
+            barred_sessions: Vec::with_capacity(config.sessions_max as usize),
+            barred_peers: Vec::with_capacity(config.peers_max as usize),
         })
     }
 
@@ -137,6 +166,10 @@ impl<P: GrantPolicy> Receiver<P> {
 
     /// After a batch of inputs: grants READs, gives credit, sends what is due, tops up the SRQ.
     pub fn flush(&mut self, now_ns: u64, effects: &mut impl Effects) {
+        self.relieve(now_ns, effects);
+        if !self.barred_sessions.is_empty() {
+            self.review_barred(now_ns);
+        }
         if self.running > 0 || self.has_waiting() {
             self.grant(now_ns, effects);
         }
@@ -156,13 +189,15 @@ impl<P: GrantPolicy> Receiver<P> {
                 .sessions
                 .iter()
                 .any(|s| matches!(s.state, SessionState::Quarantine { .. }) || s.bytes_per_ms > 0);
-        restless.then(|| self.last_tick_ns + self.config.tick_ns)
+        let tick_ns = restless.then(|| self.last_tick_ns + self.config.tick_ns);
+        [tick_ns, self.next_idle_evaluation_ns()].into_iter().flatten().min()
     }
 
     /// Whether a tick is due: cheap enough to ask at every turn.
     #[inline]
     pub fn next_tick_due(&self, now_ns: u64) -> bool {
         now_ns.saturating_sub(self.last_tick_ns) >= self.config.tick_ns
+            || self.next_idle_evaluation_ns().is_some_and(|next_ns| now_ns >= next_ns)
     }
 
     /// Time passed: rates, ages, credit that is not used, quarantines that end. Call [`Self::flush`] afterwards.
@@ -176,13 +211,20 @@ impl<P: GrantPolicy> Receiver<P> {
             match self.sessions[session as usize].state {
                 SessionState::Free => {}
                 SessionState::Open => self.sessions[session as usize].tick(span_ns),
-                SessionState::Quarantine { until_ns } if now_ns >= until_ns => self.end_quarantine(session),
+                // A copy may still be reading what it held.
+                SessionState::Quarantine { until_ns }
+                    if now_ns >= until_ns && self.sessions[session as usize].copies == 0 =>
+                {
+                    self.end_quarantine(session);
+                }
                 SessionState::Quarantine { .. } => {}
             }
         }
         self.decay_credit(effects);
         self.pool.restore_line();
-        self.stats.pressure = self.pressure();
+        self.escape.count_stragglers(now_ns);
+        self.meter.note(now_ns, self.pool.escape_used());
+        self.feed_barred();
     }
 
     /// From now on every new message is answered `Draining` and every new peer refused; what is known goes on.
@@ -236,7 +278,7 @@ impl<P: GrantPolicy> Receiver<P> {
 
     /// What was counted, and how things stand.
     pub fn stats(&self) -> Stats {
-        let waiting = self.queues.iter().map(|queue| queue.waiting.len()).sum();
+        let waiting = self.queues.iter().map(|queue| queue.waiting.len()).sum::<u32>() + self.parked();
         let free = self.pool.free();
         Stats {
             pool_slabs: self.pool.total(),
@@ -255,13 +297,23 @@ impl<P: GrantPolicy> Receiver<P> {
             messages: u32::try_from(self.messages.in_use()).unwrap_or(NONE),
             peers: self.config.peers_max - u32::try_from(self.free_peers.len()).unwrap_or(0),
             sessions: u32::try_from(self.sessions.iter().filter(|s| s.is_open()).count()).unwrap_or(NONE),
-            pressure: self.pressure(),
+            pressure: self.read_pressure(),
+            escape: EscapeStats {
+                enabled: self.config.escape.enabled,
+                memory_slabs: self.pool.escape_slabs(),
+                memory_ready: self.pool.escape_ready(),
+                memory_used: self.pool.escape_used(),
+                memory_used_max: self.pool.escape_used_max(),
+                memory_used_slab_ms: self.meter.slab_ms(),
+                replaced_now: self.pool.replaced(),
+                copied_now: self.pool.copied(),
+                granted_now: self.pool.granted(),
+                copies_in_flight: self.config.copies_max - u32::try_from(self.free_copies.len()).unwrap_or(0),
+                barred_sessions: u32::try_from(self.barred_sessions.len()).unwrap_or(NONE),
+                ..self.stats.escape
+            },
             ..self.stats
         }
-    }
-
-    fn pressure(&self) -> Pressure {
-        self.config.thresholds.read(self.stats.pressure, self.pool.free() + self.posted, self.pool.total())
     }
 
     /// Starts the high-water marks anew.
@@ -277,13 +329,23 @@ impl<P: GrantPolicy> Receiver<P> {
         Some(SessionStats {
             app: self.apps[record.app as usize].name?,
             class: record.class,
-            held_slabs: record.held_slabs,
+            held_slabs: self.escape.held_slabs(session.0) + record.now.replaced + record.now.memory(),
             delivered_messages: record.delivered_messages,
             delivered_bytes: record.delivered_bytes,
             bytes_per_ms: record.bytes_per_ms,
             post_nic_ns: record.post_nic_ns,
             post_nic_quantiles_ns: [quantile(500), quantile(990), quantile(999), record.post_nic.max_ns()],
             backlog: record.backlog.len(),
+            straggler_slabs: self.escape.straggler_slabs(session.0),
+            replaced_slabs: record.now.replaced,
+            copied_slabs: record.now.copied,
+            memory_slabs: record.now.memory(),
+            replaced_total: record.escaped.replaced,
+            copied_total: record.escaped.copied,
+            granted_total: record.escaped.granted,
+            slow: self.escape.is_slow(session.0),
+            barred: record.barred,
+            takes_memory: record.takes_memory,
         })
     }
 

@@ -31,7 +31,9 @@ impl<P: GrantPolicy> Receiver<P> {
             self.free_peers.push(peer);
             return Err(Refusal::TooManyPeers);
         };
-        self.peers[peer as usize] = Peer { connected: true, sender: hello.sender_id, app, ..Peer::GONE };
+        let signals = hello.features & features::CONGESTION != 0;
+        self.peers[peer as usize] =
+            Peer { connected: true, signals, sender: hello.sender_id, app, ..Peer::GONE };
         let credit_limit = self.first_credit(peer);
         let welcome = Welcome {
             features: hello.features & features::ALL,
@@ -73,15 +75,11 @@ impl<P: GrantPolicy> Receiver<P> {
             self.withdraw(message, false, effects);
             self.fail(message, AckStatus::PeerLost);
         }
-        for session in 0..self.config.sessions_max {
-            if self.first_backlogged_read(session).is_some() {
-                self.sweep_backlog(session);
-            }
-        }
         let app = self.peers[index as usize].app;
         self.peers[index as usize] = Peer::GONE;
         self.dirty_peers.retain(|&dirty| dirty != index);
         self.hungry_peers.retain(|&hungry| hungry != index);
+        self.barred_peers.retain(|&barred| barred != index);
         self.active_peers.retain(|&active| active != index);
         self.drop_app(app);
         self.free_peers.push(index);

@@ -147,8 +147,7 @@ impl<P: GrantPolicy> Receiver<P> {
             // Nothing came free that anybody could wait for.
             return Ok(());
         }
-        let owner = &self.sessions[session as usize];
-        if owner.backlog.head().is_some() || owner.read_backlog.0 != NONE {
+        if self.sessions[session as usize].backlog.head().is_some() {
             self.deliver_backlog(now_ns, session, effects);
         }
         Ok(())
@@ -164,6 +163,7 @@ impl<P: GrantPolicy> Receiver<P> {
         let Release { index, generation, first, count, .. } = release;
         let owner = &mut self.sessions[session as usize];
         let slot = owner.slots.get_mut(index as usize).ok_or(ReleaseError::Slot { slot: index })?;
+        let slot_number = u16::try_from(index).expect("below session_slots");
         if slot.message == NONE || slot.generation != generation {
             return Err(ReleaseError::NotHeld { slot: index });
         }
@@ -178,21 +178,45 @@ impl<P: GrantPolicy> Receiver<P> {
         slot.held &= !bits;
         let message = slot.message;
         let run = Run { first: slot.run.first + u32::from(first), count: u32::from(count) };
-        let share = slot.share;
-        owner.held_slabs -= run.count;
-        owner.released_since_tick_bytes += u64::from(run.count) * jet_wire::SLAB_BYTES as u64;
-        let slot_is_free = slot.held == 0;
+        let (share, plain) = (slot.share, slot.plain);
+        let emptied = slot.held == 0;
+        // A run that is being copied stays where it is until that is over; then its slabs and its slot come back.
+        let slot_is_free = emptied && (plain || !slot.copying);
         if slot_is_free {
             slot.message = NONE;
-            let span_ns = now_ns.saturating_sub(slot.since_ns);
-            owner.free_slots.push(u16::try_from(index).expect("below session_slots"));
+            owner.free_slots.push(slot_number);
+        }
+        if emptied {
+            let span_ns = now_ns.saturating_sub(self.escape.since_ns(session, slot_number));
+            owner.released_since_tick_bytes += u64::from(slot.run.count) * jet_wire::SLAB_BYTES as u64;
             owner.note_release(span_ns);
         }
         let record = &mut self.messages[message];
         record.held -= run.count;
         let settles = record.finished || record.failure.is_some();
-        self.pool.give(run, share);
+        if plain {
+            self.escape.release(session, slot_number, run.count);
+            self.pool.give_plain(run, share);
+        } else {
+            self.release_escaped(session, slot_number, run);
+        }
         Ok(Released { message, slot_is_free, settles })
+    }
+
+    /// Slices of a run that escaped, lies in a slab that stands in for another, or is being copied.
+    #[cold]
+    fn release_escaped(&mut self, session: u32, slot_number: u16, run: Run) {
+        let owner = &mut self.sessions[session as usize];
+        let slot = &owner.slots[usize::from(slot_number)];
+        let (share, copying) = (slot.share, slot.copying);
+        if share.in_budget() {
+            self.escape.release(session, slot_number, run.count);
+        } else {
+            owner.now.give(run.count, share);
+        }
+        if !copying {
+            self.pool.give(run, share);
+        }
     }
 
     fn message_named(&self, session: u32, release: Release) -> Result<u32, ReleaseError> {

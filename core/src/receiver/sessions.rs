@@ -1,11 +1,11 @@
 //! Applications come and go.
 
 use super::Receiver;
+use super::escape::for_each_stretch;
 use crate::admission::GrantPolicy;
 use crate::effects::{Effects, SessionEnd, SessionId};
 use crate::message::{NONE, State};
-use crate::pool::Run;
-use crate::session::{SessionState, Slot};
+use crate::session::SessionState;
 use jet_wire::message::AckStatus;
 use jet_wire::message::hello::AppName;
 
@@ -50,11 +50,17 @@ impl core::fmt::Display for OpenError {
 impl core::error::Error for OpenError {}
 
 impl<P: GrantPolicy> Receiver<P> {
-    /// An application registers (Jet §3.2 step 1).
+    /// An application registers (Jet §3.2 step 1). `takes_memory`: its messages may go to escape memory instead of
+    /// waiting for room in the pool (Jet §5).
     ///
     /// # Errors
     /// [`OpenError`] says what to change.
-    pub fn handle_session_opened(&mut self, name: AppName, class: u8) -> Result<SessionId, OpenError> {
+    pub fn handle_session_opened(
+        &mut self,
+        name: AppName,
+        class: u8,
+        takes_memory: bool,
+    ) -> Result<SessionId, OpenError> {
         if self.draining {
             return Err(OpenError::Draining);
         }
@@ -74,6 +80,7 @@ impl<P: GrantPolicy> Receiver<P> {
         session.state = SessionState::Open;
         session.app = app;
         session.class = class;
+        session.takes_memory = takes_memory;
         Ok(SessionId(index))
     }
 
@@ -96,9 +103,6 @@ impl<P: GrantPolicy> Receiver<P> {
         let app = session.app;
         self.apps[app as usize].session = NONE;
         self.drop_app(app);
-        while let Some(read) = self.pop_backlogged_read(index) {
-            self.drop_read(read);
-        }
         for message in self.messages.indices() {
             let record = &self.messages[message];
             if record.state == State::Free || record.session != index {
@@ -118,33 +122,22 @@ impl<P: GrantPolicy> Receiver<P> {
             }
         }
         let session = &mut self.sessions[index as usize];
-        session.held_slabs = 0;
-        for slot in session.slots.iter().filter(|slot| slot.message != NONE) {
-            for_each_held(slot, |run| self.pool.quarantine(run, slot.share));
+        for slot in session.slots.iter_mut().filter(|slot| slot.message != NONE) {
+            if slot.copying {
+                // What was released of it is still where it was.
+                slot.held = slot.all();
+            }
+            for_each_stretch(slot.held, slot.run.first, |run| self.pool.quarantine(run, slot.share));
         }
+        self.escape.close(index);
         effects.close_session(SessionId(index), end);
     }
 
     pub(super) fn end_quarantine(&mut self, index: u32) {
         let session = &mut self.sessions[index as usize];
         for slot in session.slots.iter().filter(|slot| slot.message != NONE) {
-            for_each_held(slot, |run| self.pool.release_quarantined(run));
+            for_each_stretch(slot.held, slot.run.first, |run| self.pool.release_quarantined(run, slot.share));
         }
         session.reset();
-    }
-}
-
-/// The stretches of a slot's run that are still held.
-fn for_each_held(slot: &Slot, mut each: impl FnMut(Run)) {
-    let mut held = slot.held;
-    let mut at = 0;
-    while held != 0 {
-        let gap = held.trailing_zeros();
-        held >>= gap;
-        at += gap;
-        let count = held.trailing_ones();
-        each(Run { first: slot.run.first + at, count });
-        held = held.checked_shr(count).unwrap_or(0);
-        at += count;
     }
 }

@@ -127,12 +127,12 @@ impl<P: GrantPolicy> Receiver<P> {
         &mut self,
         now_ns: u64,
         message: u32,
-        slab: u32,
+        (slab, share): (u32, Share),
         user_header: UserHeader<'_>,
         effects: &mut impl Effects,
     ) {
         let bytes = u32::try_from(self.messages[message].length).expect("small");
-        let part = Part { run: Run { first: slab, count: 1 }, offset: 0, bytes, share: Share::Srq };
+        let part = Part { run: Run { first: slab, count: 1 }, offset: 0, bytes, share };
         self.deliver(now_ns, message, part, user_header, effects);
     }
 
@@ -165,10 +165,14 @@ impl<P: GrantPolicy> Receiver<P> {
         slot.run = part.run;
         slot.share = part.share;
         slot.held = u64::MAX >> (64 - part.run.count);
-        slot.since_ns = now_ns;
+        slot.plain = self.pool.is_plain(part.run, part.share);
+        self.escape.hold(session, slot_index, part.run.count, now_ns);
+        if !slot.plain && !part.share.in_budget() {
+            // In memory already: nothing to escape from, only the time is kept.
+            self.escape.remove(session, slot_index);
+        }
         record.held += part.run.count;
         record.arrived += u64::from(part.bytes);
-        owner.held_slabs += part.run.count;
         owner.delivered_bytes += u64::from(part.bytes);
         self.stats.delivered_bytes += u64::from(part.bytes);
         let last = record.arrived == record.length;
@@ -231,46 +235,35 @@ impl<P: GrantPolicy> Receiver<P> {
         effects.deliver(SessionId(record.session), &delivery, &[]);
     }
 
-    /// Parts of messages that ended meanwhile are never delivered: their slabs come back.
-    pub(super) fn sweep_backlog(&mut self, session: u32) {
-        let (mut before, mut next) = (None, self.first_backlogged_read(session));
-        while let Some(read) = next {
-            let record = &self.messages[self.reads[read].message];
-            if record.failure.is_some() || record.finished {
-                next = self.unlink_backlogged_read(session, before, read);
-                self.drop_read(read);
-            } else {
-                before = Some(read);
-                next = self.next_backlogged_read(read);
-            }
+    /// A small message's slab while it waits for a slot, and whose it is.
+    pub(super) fn take_backlogged_slab(&mut self, message: u32) -> (u32, Share) {
+        let record = &mut self.messages[message];
+        let slab = core::mem::replace(&mut record.slab, NONE);
+        let session = record.session;
+        if !core::mem::take(&mut self.messages.transfer(message).in_memory) {
+            return (slab, Share::Srq);
         }
+        if session != NONE {
+            self.sessions[session as usize].now.copied -= 1;
+        }
+        (slab, Share::Copied)
     }
 
-    /// Slots or numbers came free: what waited for them goes on, READs first. Parts of one message keep their order: what
-    /// an earlier one lacks a later one lacks as well.
+    /// Slots or numbers came free: small messages that waited for them go on.
     pub(super) fn deliver_backlog(&mut self, now_ns: u64, session: u32, effects: &mut impl Effects) {
-        self.sweep_backlog(session);
-        let (mut before, mut next) = (None, self.first_backlogged_read(session));
-        while let Some(read) = next {
-            // One that has to go on waiting does not hold up the one that the application waits for.
-            if self.deliver_read(now_ns, read, effects) {
-                next = self.unlink_backlogged_read(session, before, read);
-                self.finish_read(read);
-            } else {
-                before = Some(read);
-                next = self.next_backlogged_read(read);
-            }
-        }
         loop {
             let owner = &mut self.sessions[session as usize];
-            if !owner.has_slot(NONE) || owner.free_messages.is_empty() {
+            if !owner.has_room_for_small() {
                 return;
             }
             let Some(message) = owner.backlog.pop(&self.messages) else { return };
             let (kept, used) = self.messages.user_header(message);
             self.messages[message].state = State::Settling;
-            let slab = core::mem::replace(&mut self.messages[message].slab, NONE);
-            self.deliver_small(now_ns, message, slab, UserHeader::in_place(&kept, used), effects);
+            let (slab, share) = self.take_backlogged_slab(message);
+            if share == Share::Copied {
+                self.sessions[session as usize].now.copied += 1;
+            }
+            self.deliver_small(now_ns, message, (slab, share), UserHeader::in_place(&kept, used), effects);
         }
     }
 }

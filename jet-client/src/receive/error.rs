@@ -25,7 +25,18 @@ pub enum RegisterError {
         "the daemon's answer to the registration is no good: {0}; use the same build of Jet at both ends"
     )]
     Answer(&'static str),
-    /// The pool or the segment cannot be mapped.
+    /// Other descriptors than the answer announces came with it.
+    #[error(
+        "the daemon passed {found} descriptors with its answer to the registration instead of {expected}; use the \
+         same build of Jet at both ends, or raise ulimit -n"
+    )]
+    Descriptors {
+        /// How many came.
+        found: usize,
+        /// The pool, the segment, the doorbell, and escape memory where there is any.
+        expected: usize,
+    },
+    /// The pool, escape memory or the segment cannot be mapped.
     #[error("cannot map what the daemon passed: {0}")]
     Map(#[from] MapError),
     /// The segment is none.
@@ -70,13 +81,16 @@ pub enum Fault {
         /// The message named.
         message: u32,
     },
-    /// A slot word names slabs that the pool does not have.
-    #[error("slot {slot} names slab {slab} and {slices} slices, beyond the pool")]
+    /// A slot word names slabs that the pool, or escape memory, does not have.
+    #[error("slot {slot} names slab {slab} and {slices} slices, beyond {}",
+            if *escaped { "escape memory" } else { "the pool" })]
     Place {
         /// The slot.
         slot: u32,
-        /// The first slab named.
+        /// The first slab named, counted from the beginning of its memory.
         slab: u32,
+        /// In escape memory; else in the pool.
+        escaped: bool,
         /// Slices of the run.
         slices: u16,
     },

@@ -6,7 +6,7 @@ use super::slice::Slice;
 use super::table::SlotState;
 use super::{REJECT_DROPPED, table};
 use jet_wire::SLAB_BYTES;
-use jet_wire::segment::PinError;
+use jet_wire::segment::{PinError, Place};
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::num::NonZeroU32;
@@ -138,7 +138,8 @@ impl<'s> Message<'s> {
             }
         };
         let Some(bytes) = session.locate(place, slices) else {
-            return Err(session.broken(Fault::Place { slot: index, slab: place.slab, slices }).into());
+            let Place { slab, escaped } = place;
+            return Err(session.broken(Fault::Place { slot: index, slab, escaped, slices }).into());
         };
         slot.state.set(SlotState::Taken);
         message.runs_taken.set(message.runs_taken.get() + 1);

@@ -4,6 +4,10 @@
 //! application's until the slice is dropped; then the slab goes back and the next message lands in the same cache
 //! lines. So give slices back as soon as their bytes were used: time in the buffer is what the pool pays for.
 //!
+//! What an application leaves lying unread the daemon may move to escape memory, mapped read-only as well, so that one
+//! slow application does not hold the cache of the others (Jet §4.3). The application notices nothing: it finds a run
+//! where it is when it takes it, and from then on the run stays there.
+//!
 //! After [`Session::register`] nothing here allocates, locks, or makes a system call, except to sleep and to wake a
 //! daemon that sleeps.
 
@@ -12,6 +16,8 @@ mod async_tests;
 #[cfg(test)]
 mod consume_tests;
 mod error;
+#[cfg(test)]
+mod escape_tests;
 mod message;
 #[cfg(test)]
 mod recycling_tests;

@@ -1,31 +1,20 @@
 //! Registration over a control socket.
 
 use super::{RegisterError, RegisterOptions, Session};
-use crate::registration::{ControlRequest, ControlResponse, ErrorCode, FrameDecoder, encode_frame};
+use crate::registration::{
+    ControlRequest, ControlResponse, ErrorCode, FrameDecoder, PROTOCOL_VERSION, encode_frame,
+};
+use jet_fabric::memory::MapError;
 use jet_fabric::unix::{receive_with_fds, send_with_fds};
 use jet_wire::SLAB_BYTES_U32;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
+use std::thread::JoinHandle;
 
-#[test]
-fn an_application_registers_over_the_control_socket() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("jetd.sock");
-    let listener = UnixListener::bind(&path).unwrap();
-    let daemon = std::thread::spawn(move || {
-        let answers = [
-            ControlResponse::Error { code: ErrorCode::NameTaken, message: "'store' is registered".into() },
-            ControlResponse::Draining,
-            ControlResponse::Registered {
-                session: 9,
-                slab_bytes: SLAB_BYTES_U32,
-                pool_bytes: 8192,
-                pool_slabs: 2,
-                segment_bytes: 4096,
-                incarnation: 1,
-            },
-        ];
-        for answer in answers {
+/// Answers every registration with the next answer and so many descriptors.
+fn answer_each(listener: UnixListener, answers: Vec<(ControlResponse, usize)>) -> JoinHandle<()> {
+    std::thread::spawn(move || {
+        for (answer, descriptors) in answers {
             let (stream, _) = listener.accept().unwrap();
             let mut decoder = FrameDecoder::default();
             let request = loop {
@@ -36,18 +25,72 @@ fn an_application_registers_over_the_control_socket() {
                     break request;
                 }
             };
-            let ControlRequest::Register { app, class, .. } = request else { panic!("{request:?}") };
-            assert_eq!((app.as_str(), class), ("store", 2));
+            let ControlRequest::Register { protocol, app, class, .. } = request else {
+                panic!("{request:?}")
+            };
+            assert_eq!((protocol, app.as_str(), class), (PROTOCOL_VERSION, "store", 2));
             let frame = encode_frame(&answer).unwrap();
-            send_with_fds(stream.as_fd(), &frame, &[stream.as_fd()]).unwrap();
+            send_with_fds(stream.as_fd(), &frame, &vec![stream.as_fd(); descriptors]).unwrap();
         }
-    });
+    })
+}
+
+fn registered(escape_bytes: u64) -> ControlResponse {
+    ControlResponse::Registered {
+        session: 9,
+        slab_bytes: SLAB_BYTES_U32,
+        pool_bytes: 8192,
+        pool_slabs: 2,
+        escape_bytes,
+        segment_bytes: 4096,
+        incarnation: 1,
+    }
+}
+
+/// Where a daemon listens, and how an application registers there.
+fn socket() -> (tempfile::TempDir, UnixListener, RegisterOptions) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("jetd.sock");
+    let listener = UnixListener::bind(&path).unwrap();
     let options = RegisterOptions { control_socket: path, class: 2, ..RegisterOptions::new("store") };
+    (folder, listener, options)
+}
+
+#[test]
+fn an_application_registers_over_the_control_socket() {
+    let (_folder, listener, options) = socket();
+    let refusal = ControlResponse::Error { code: ErrorCode::NameTaken, message: "'store' is registered".into() };
+    let daemon = answer_each(listener, vec![(refusal, 0), (ControlResponse::Draining, 0)]);
     let refused = Session::register(&options).unwrap_err();
     assert!(refused.to_string().contains("'store' is registered"), "{refused}");
     assert!(matches!(Session::register(&options), Err(RegisterError::Answer(_))));
-    // One descriptor instead of three.
-    assert!(matches!(Session::register(&options), Err(RegisterError::Answer(_))));
     daemon.join().unwrap();
     assert!(matches!(Session::register(&options), Err(RegisterError::Control(_))));
+}
+
+#[test]
+fn descriptors_come_as_announced_or_the_answer_is_refused() {
+    let (_folder, listener, options) = socket();
+    let announced = [(0, 0), (0, 1), (0, 2), (0, 4), (4096, 0), (4096, 3), (4096, 5)];
+    let answers = announced.map(|(escape_bytes, descriptors)| (registered(escape_bytes), descriptors));
+    let daemon = answer_each(listener, answers.to_vec());
+    for (escape_bytes, descriptors) in announced {
+        let refused = Session::register(&options).unwrap_err();
+        let RegisterError::Descriptors { found, expected } = refused else { panic!("{refused}") };
+        assert_eq!((found, expected), (descriptors, if escape_bytes > 0 { 4 } else { 3 }), "{refused}");
+        let told = format!("passed {found} descriptors with its answer to the registration instead of {expected}");
+        assert!(refused.to_string().contains(&told), "{refused}");
+    }
+    daemon.join().unwrap();
+}
+
+#[test]
+fn what_is_passed_is_memory_or_the_answer_is_refused() {
+    let (_folder, listener, options) = socket();
+    // As many as announced, and all of them sockets.
+    let daemon = answer_each(listener, vec![(registered(0), 3), (registered(4096), 4)]);
+    for _ in 0..2 {
+        assert!(matches!(Session::register(&options), Err(RegisterError::Map(MapError::NotSealed))));
+    }
+    daemon.join().unwrap();
 }

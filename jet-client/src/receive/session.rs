@@ -116,8 +116,9 @@ pub struct Session {
     pub(super) wakers: RefCell<Vec<std::task::Waker>>,
     #[cfg(feature = "tokio")]
     pub(super) tasks_wait: Cell<bool>,
-    pool: Mapping,
-    pool_slabs: u32,
+    pool: Slabs,
+    /// Where runs lie that escaped from the pool; none where the daemon has none.
+    escape: Option<Slabs>,
     polls_in_vain: Cell<u32>,
     health: Cell<Health>,
     farewell: RefCell<Option<(ErrorCode, String)>>,
@@ -139,6 +140,36 @@ pub struct SessionParts {
     pub pool_slabs: u32,
     pub segment: OwnedFd,
     pub doorbell: OwnedFd,
+    /// Escape memory and its bytes.
+    pub escape: Option<(OwnedFd, u64)>,
+}
+
+/// Memory of the daemon that is mapped read-only, and how many slabs of it may be named.
+struct Slabs {
+    mapping: Mapping,
+    count: u32,
+}
+
+impl Slabs {
+    /// Maps what the daemon passed and says is so many bytes and slabs; `too_small` where it is not.
+    fn map(fd: &OwnedFd, bytes: u64, count: u32, too_small: &'static str) -> Result<Self, RegisterError> {
+        let bytes_max = bytes.saturating_add(HUGE_PAGE_BYTES);
+        let mapping = Mapping::of_stranger(fd.as_fd(), Protection::Read, bytes_max)?;
+        if (count as usize).saturating_mul(SLAB_BYTES) > mapping.bytes() {
+            return Err(RegisterError::Answer(too_small));
+        }
+        Ok(Self { mapping, count })
+    }
+
+    /// The first byte of a run, if all of it is there.
+    #[inline]
+    fn locate(&self, slab: u32, slices: u16) -> Option<NonNull<u8>> {
+        if slab.checked_add(u32::from(slices))? > self.count {
+            return None;
+        }
+        // SAFETY: the slab lies within the mapping, which is as long as its slabs (checked by `map`).
+        NonNull::new(unsafe { self.mapping.base().add(slab as usize * SLAB_BYTES) })
+    }
 }
 
 impl Session {
@@ -154,21 +185,24 @@ impl Session {
             class: options.class,
             memory_instead_of_waiting: options.memory_instead_of_waiting,
         };
-        let (response, fds) = control.request(&request)?;
-        let (number, slab_bytes, pool_bytes, pool_slabs) = match response {
-            ControlResponse::Registered { session, slab_bytes, pool_bytes, pool_slabs, .. } => {
-                (session, slab_bytes, pool_bytes, pool_slabs)
-            }
+        let (response, mut fds) = control.request(&request)?;
+        let (number, slab_bytes, pool_bytes, pool_slabs, escape_bytes) = match response {
+            ControlResponse::Registered {
+                session, slab_bytes, pool_bytes, pool_slabs, escape_bytes, ..
+            } => (session, slab_bytes, pool_bytes, pool_slabs, escape_bytes),
             ControlResponse::Error { code, message } => return Err(RegisterError::Refused { code, message }),
             _ => return Err(RegisterError::Answer("it answers another question")),
         };
         if slab_bytes != SLAB_BYTES_U32 {
             return Err(RegisterError::Answer("its slabs are not 4096 bytes"));
         }
+        let found = fds.len();
+        let escape = if escape_bytes > 0 { fds.pop().map(|fd| (fd, escape_bytes)) } else { None };
         let Ok([pool, segment, doorbell]) = <[OwnedFd; 3]>::try_from(fds) else {
-            return Err(RegisterError::Answer("it carries no three descriptors"));
+            let expected = if escape_bytes > 0 { 4 } else { 3 };
+            return Err(RegisterError::Descriptors { found, expected });
         };
-        let parts = SessionParts { number, pool, pool_bytes, pool_slabs, segment, doorbell };
+        let parts = SessionParts { number, pool, pool_bytes, pool_slabs, segment, doorbell, escape };
         Self::assemble(control, parts, options.spin_max)
     }
 
@@ -180,11 +214,19 @@ impl Session {
         spin_max: Duration,
     ) -> Result<Self, RegisterError> {
         static SESSIONS: AtomicU64 = AtomicU64::new(0);
-        let pool_max = parts.pool_bytes.saturating_add(HUGE_PAGE_BYTES);
-        let pool = Mapping::of_stranger(parts.pool.as_fd(), Protection::Read, pool_max)?;
-        if (parts.pool_slabs as usize).saturating_mul(SLAB_BYTES) > pool.bytes() {
-            return Err(RegisterError::Answer("its pool is smaller than its slabs"));
-        }
+        let pool = Slabs::map(
+            &parts.pool,
+            parts.pool_bytes,
+            parts.pool_slabs,
+            "its pool is smaller than its slabs",
+        )?;
+        let escape = parts.escape.map(|(fd, bytes)| {
+            let too_small = "its escape memory is smaller than it says";
+            // More slabs than a place can name are more than any file has.
+            let count = u32::try_from(bytes / SLAB_BYTES as u64).unwrap_or(u32::MAX);
+            Slabs::map(&fd, bytes, count, too_small)
+        });
+        let escape = escape.transpose()?;
         let segment = Mapping::of_stranger(parts.segment.as_fd(), Protection::ReadWrite, SEGMENT_BYTES_MAX)?;
         // SAFETY: the mapping is page-aligned and moves into the session beside the end; the descriptor came for this
         // session alone, so this is the only application's end.
@@ -214,7 +256,7 @@ impl Session {
             #[cfg(feature = "tokio")]
             tasks_wait: Cell::new(false),
             pool,
-            pool_slabs: parts.pool_slabs,
+            escape,
             polls_in_vain: Cell::new(0),
             health: Cell::new(Health::Well),
             farewell: RefCell::new(None),
@@ -355,15 +397,11 @@ impl Session {
         self.health.set(Health::Broken(fault));
     }
 
-    /// Where a run lies in this process, if the pool has it.
+    /// Where a run lies in this process, if the pool or escape memory has it.
     #[inline]
     pub(super) fn locate(&self, place: Place, slices: u16) -> Option<NonNull<u8>> {
-        // This daemon hands over no escape memory, so nothing can lie there.
-        if place.escaped || place.slab.checked_add(u32::from(slices))? > self.pool_slabs {
-            return None;
-        }
-        // SAFETY: the slab lies within the pool, whose mapping is as long as its slabs (checked by `assemble`).
-        NonNull::new(unsafe { self.pool.base().add(place.slab as usize * SLAB_BYTES) })
+        let slabs = if place.escaped { self.escape.as_ref()? } else { &self.pool };
+        slabs.locate(place.slab, slices)
     }
 }
 

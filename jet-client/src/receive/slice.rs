@@ -7,10 +7,12 @@ use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::ptr::NonNull;
 
-/// Bytes of a message where the NIC put them: a run of consecutive slabs, at most a fragment (256 KiB) long.
+/// Bytes of a message: a run of consecutive slabs, at most a fragment (256 KiB) long.
 ///
-/// While it lives nobody writes the bytes and the daemon does not move them; dropping it gives the slabs back. A run
-/// of several slabs can be given back in parts, see [`Self::split_at_slab`] and [`Self::slices`].
+/// They lie where the NIC put them, in the daemon's pool; or in its escape memory, where the cache was scarce and the
+/// daemon had the NIC put them there, or moved them before this slice was taken. Either way the first byte of a slab is
+/// page-aligned. While it lives nobody writes the bytes and the daemon does not move them; dropping it gives the slabs
+/// back. A run of several slabs can be given back in parts, see [`Self::split_at_slab`] and [`Self::slices`].
 pub struct Slice<'s> {
     session: &'s Session,
     run: Run,
@@ -30,8 +32,8 @@ struct Run {
 
 /// A slice without its borrow of the session: plain data that another thread, or io_uring, may hold.
 ///
-/// Its bytes stay valid as those of a [`Slice`] do, until it comes back by [`Session::release`] or the session is
-/// dropped. One that never comes back keeps its slabs from the pool until the session ends.
+/// Its bytes stay valid, and where they are, as those of a [`Slice`] do, until it comes back by [`Session::release`] or
+/// the session is dropped. One that never comes back keeps its slabs from the daemon until the session ends.
 #[derive(Debug)]
 #[must_use = "a detached slice keeps its slabs until Session::release"]
 pub struct DetachedSlice {
@@ -61,7 +63,7 @@ impl<'s> Slice<'s> {
         self.run.offset
     }
 
-    /// Slabs that it keeps from the pool.
+    /// Slabs that it keeps from the pool, or from escape memory.
     pub fn slabs(&self) -> usize {
         usize::from(self.run.count)
     }
@@ -112,8 +114,9 @@ impl Deref for Slice<'_> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `Message::try_next` checked that the run lies within the pool's mapping, which the borrowed session
-        // keeps. The slot is pinned and not released, so the daemon neither moves the run nor lets its NIC write it.
+        // SAFETY: `Message::try_next` checked that the run lies within the mapping of the pool or of escape memory, which
+        // the borrowed session keeps. The slot is pinned and not released, so the daemon neither moves the run nor lets
+        // its NIC write it.
         unsafe { std::slice::from_raw_parts(self.run.bytes.as_ptr(), self.run.length) }
     }
 }
@@ -158,7 +161,7 @@ impl<'s> Iterator for Slices<'s> {
 }
 
 impl DetachedSlice {
-    /// The first byte; page-aligned where the slice begins a slab.
+    /// The first byte; page-aligned where the slice begins a slab, in the pool and in escape memory alike.
     pub fn as_ptr(&self) -> *const u8 {
         self.run.bytes.as_ptr()
     }

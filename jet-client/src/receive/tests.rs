@@ -26,6 +26,7 @@ pub(super) struct Daemon {
     pub(super) doorbell: Doorbell,
     pub(super) control: UnixStream,
     pub(super) pool: SharedMemory,
+    pub(super) escape: Option<SharedMemory>,
     /// Kept for as long as `end` points into it.
     pub(super) _segment: SharedMemory,
 }
@@ -43,7 +44,7 @@ pub(super) struct Run {
 }
 
 /// Generations that tell slots and messages apart, the same through a test.
-fn slot_generation(slot: u32) -> u16 {
+pub(super) fn slot_generation(slot: u32) -> u16 {
     u16::try_from(100 + slot).unwrap()
 }
 
@@ -53,9 +54,19 @@ pub(super) fn small(slot: u32, message: u32, bytes: u32) -> Run {
 }
 
 pub(super) fn pair(spin_max: Duration) -> (Daemon, Session) {
+    pair_with_escape(spin_max, 0)
+}
+
+/// With so many slabs of escape memory; 0: none is handed over.
+pub(super) fn pair_with_escape(spin_max: Duration, escape_slabs: usize) -> (Daemon, Session) {
     let shape = SegmentShape::new(SLOTS, MESSAGES);
     let segment = SharedMemory::new("jet-test", SegmentLayout::new(shape).total_bytes(), false).unwrap();
     let pool = SharedMemory::new("jet-test", POOL_SLABS as usize * SLAB_BYTES, false).unwrap();
+    let escape = (escape_slabs > 0).then(|| {
+        let memory = SharedMemory::lazy("jet-test", escape_slabs * SLAB_BYTES).unwrap();
+        memory.seal_future_writes().unwrap();
+        memory
+    });
     // SAFETY: the segment lives in the daemon beside the end, and this is the only daemon's end.
     let end = unsafe { daemon_end(segment.base(), segment.bytes(), shape) }.unwrap();
     let (near_bell, far_bell) = Doorbell::pair().unwrap();
@@ -68,10 +79,11 @@ pub(super) fn pair(spin_max: Duration) -> (Daemon, Session) {
         pool_slabs: POOL_SLABS,
         segment: owned(&segment),
         doorbell: owned(&near_bell),
+        escape: escape.as_ref().map(|memory| (owned(memory), memory.bytes() as u64)),
     };
     let control = ControlConnection::over(near, ANSWER_TIMEOUT).unwrap();
     let session = Session::assemble(control, parts, spin_max).unwrap();
-    (Daemon { end, doorbell: far_bell, control: far, pool, _segment: segment }, session)
+    (Daemon { end, doorbell: far_bell, control: far, pool, escape, _segment: segment }, session)
 }
 
 impl Daemon {

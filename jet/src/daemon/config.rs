@@ -1,6 +1,6 @@
 //! The daemon's configuration: TOML, every number of the paper a key with the paper's default.
 
-use jet_escape::Thresholds;
+use jet_escape::{EscapeConfig, Thresholds};
 use jet_fabric::Address;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -115,16 +115,30 @@ pub struct Session {
     pub quarantine_ms: u64,
 }
 
-/// The pressure lines.
+/// Escape from pressure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Escape {
+    /// Off, pressure is shown and nothing is done about it: for comparisons.
+    pub enabled: bool,
     /// CACHE_SAFE, in thousandths of the pool.
     pub safe_permille: u32,
     /// CACHE_DANGER, in thousandths of the pool.
     pub danger_permille: u32,
     /// How far above a line it counts as crossed on the way back.
     pub hysteresis_permille: u32,
+    /// CREDIT: an application is slow when more than so many thousandths of what it holds are stragglers.
+    pub credit_permille: u32,
+    /// A slab that is held this long is a straggler.
+    pub straggler_us: u64,
+    /// MEM_ESC: memory that may stand in for stragglers; 0 replaces none.
+    pub replace_bytes: u64,
+    /// Memory for copies of what slow applications hold, and for messages that take memory instead of waiting.
+    pub memory_bytes: u64,
+    /// An application that holds this much of it is granted nothing new before it releases.
+    pub session_memory_bytes: u64,
+    /// Threads that copy; 0 copies nothing.
+    pub workers: usize,
 }
 
 /// The reactor thread.
@@ -246,8 +260,20 @@ impl Default for Session {
 
 impl Default for Escape {
     fn default() -> Self {
-        let Thresholds { safe_permille, danger_permille, hysteresis_permille } = Thresholds::default();
-        Self { safe_permille, danger_permille, hysteresis_permille }
+        let core = jet_core::Config::default();
+        let EscapeConfig { enabled, thresholds, replace_slabs_max, credit_permille, straggler_ns } = core.escape;
+        Self {
+            enabled,
+            safe_permille: thresholds.safe_permille,
+            danger_permille: thresholds.danger_permille,
+            hysteresis_permille: thresholds.hysteresis_permille,
+            credit_permille,
+            straggler_us: straggler_ns / 1000,
+            replace_bytes: u64::from(replace_slabs_max) * SLAB_BYTES,
+            memory_bytes: u64::from(core.memory_slabs) * SLAB_BYTES,
+            session_memory_bytes: u64::from(core.session_memory_slabs) * SLAB_BYTES,
+            workers: 1,
+        }
     }
 }
 
@@ -310,6 +336,14 @@ pub enum ConfigError {
         /// What it is.
         bytes: u64,
     },
+    /// A size of escape memory is no multiple of the slab.
+    #[error("configuration: {key} = {bytes} must be a multiple of the 4096-byte slab")]
+    MemorySlabs {
+        /// Which key.
+        key: &'static str,
+        /// What it is.
+        bytes: u64,
+    },
     /// The numbers do not fit each other.
     #[error("configuration: {}", with_keys(.0))]
     Core(#[from] jet_core::ConfigError),
@@ -343,6 +377,9 @@ fn with_keys(error: &jet_core::ConfigError) -> String {
         "credit_max" => "limits.credit_per_peer",
         "session_slots" => "session.slots",
         "session_messages" => "session.messages",
+        "replace_slabs_max" => "escape.replace_bytes, in slabs of 4096 bytes,",
+        "memory_slabs" => "escape.memory_bytes, in slabs of 4096 bytes,",
+        "session_memory_slabs" => "escape.session_memory_bytes, in slabs of 4096 bytes,",
         other => other,
     };
     format!("{key} is {found}, but must be {min} to {max}")
@@ -392,6 +429,11 @@ impl Config {
             Ok(slabs) if bytes.is_multiple_of(SLAB_BYTES) && bytes < 1 << 32 => Ok(slabs),
             _ => Err(ConfigError::Slabs { key, bytes }),
         };
+        // Beyond the pool's limit: this is ordinary memory.
+        let memory = |key, bytes: u64| match u32::try_from(bytes / SLAB_BYTES) {
+            Ok(slabs) if bytes.is_multiple_of(SLAB_BYTES) => Ok(slabs),
+            _ => Err(ConfigError::MemorySlabs { key, bytes }),
+        };
         Ok(jet_core::Config {
             pool_slabs: slabs("pool.bytes", self.pool.bytes)?,
             srq_slabs: slabs("pool.srq_bytes", self.pool.srq_bytes)?,
@@ -413,11 +455,19 @@ impl Config {
             session_slots: self.session.slots,
             session_messages: self.session.messages,
             quarantine_ns: self.session.quarantine_ms.saturating_mul(1_000_000),
-            thresholds: Thresholds {
-                safe_permille: self.escape.safe_permille,
-                danger_permille: self.escape.danger_permille,
-                hysteresis_permille: self.escape.hysteresis_permille,
+            escape: EscapeConfig {
+                enabled: self.escape.enabled,
+                thresholds: Thresholds {
+                    safe_permille: self.escape.safe_permille,
+                    danger_permille: self.escape.danger_permille,
+                    hysteresis_permille: self.escape.hysteresis_permille,
+                },
+                replace_slabs_max: memory("escape.replace_bytes", self.escape.replace_bytes)?,
+                credit_permille: self.escape.credit_permille,
+                straggler_ns: self.escape.straggler_us.saturating_mul(1000),
             },
+            memory_slabs: memory("escape.memory_bytes", self.escape.memory_bytes)?,
+            session_memory_slabs: memory("escape.session_memory_bytes", self.escape.session_memory_bytes)?,
             ..jet_core::Config::default()
         })
     }

@@ -27,6 +27,10 @@ pub struct ControlContext {
     pub pool: Arc<SharedMemory>,
     /// Slabs of the pool.
     pub pool_slabs: u32,
+    /// Escape memory, mapped read-only by applications; none where it could not be had.
+    pub escape: Option<Arc<SharedMemory>>,
+    /// Whether applications may take memory instead of waiting.
+    pub gives_memory: bool,
     /// How large a session's segment is.
     pub shape: SegmentShape,
     /// Changes with every start.
@@ -53,13 +57,8 @@ pub async fn serve(context: Arc<ControlContext>, mut stream: UnixStream) {
                 }
             };
         let response = match request {
-            ControlRequest::Register { memory_instead_of_waiting: true, .. } => {
-                let text =
-                    "this daemon has no memory buffers to give instead of waiting; register without them";
-                refusal(ErrorCode::BadRequest, text.into())
-            }
-            ControlRequest::Register { protocol, app, class, memory_instead_of_waiting: false } => {
-                register(&context, stream, protocol, &app, class).await;
+            ControlRequest::Register { protocol, app, class, memory_instead_of_waiting } => {
+                register(&context, stream, protocol, &app, class, memory_instead_of_waiting).await;
                 return;
             }
             ControlRequest::Status => status(&context).await,
@@ -138,8 +137,21 @@ async fn status(context: &ControlContext) -> ControlResponse {
 }
 
 /// Registers an application and stays with it until one of the two is gone.
-async fn register(context: &ControlContext, stream: UnixStream, protocol: u32, app: &str, class: u8) {
-    let prepared = match prepare(context, &stream, protocol, app, class) {
+async fn register(
+    context: &ControlContext,
+    stream: UnixStream,
+    protocol: u32,
+    app: &str,
+    class: u8,
+    takes_memory: bool,
+) {
+    if takes_memory && !context.gives_memory {
+        let text = "this daemon has no memory to give instead of waiting (escape.memory_bytes = 0, or it could not \
+                    be had); register without";
+        let _ = answer(&stream, &refusal(ErrorCode::BadRequest, text.into()), &[]).await;
+        return;
+    }
+    let prepared = match prepare(context, &stream, protocol, app, class, takes_memory) {
         Ok(prepared) => prepared,
         Err((code, message)) => {
             let _ = answer(&stream, &refusal(code, message), &[]).await;
@@ -168,10 +180,12 @@ async fn register(context: &ControlContext, stream: UnixStream, protocol: u32, a
         slab_bytes: jet_wire::SLAB_BYTES_U32,
         pool_bytes: context.pool.bytes() as u64,
         pool_slabs: context.pool_slabs,
+        escape_bytes: context.escape.as_ref().map_or(0, |memory| memory.bytes() as u64),
         segment_bytes: memory.bytes() as u64,
         incarnation: context.incarnation,
     };
-    let fds = [context.pool.as_fd(), memory.as_fd(), bell.as_fd()];
+    let mut fds = vec![context.pool.as_fd(), memory.as_fd(), bell.as_fd()];
+    fds.extend(context.escape.as_ref().map(|memory| memory.as_fd()));
     let told = answer(&stream, &registered, &fds).await;
     drop(bell);
     if told.is_ok() {
@@ -222,6 +236,7 @@ fn prepare(
     protocol: u32,
     app: &str,
     class: u8,
+    takes_memory: bool,
 ) -> Result<Prepared, (ErrorCode, String)> {
     if protocol != PROTOCOL_VERSION {
         let text =
@@ -243,7 +258,14 @@ fn prepare(
         .ok()
         .and_then(|credentials| Pid::from_raw(credentials.pid()?))
         .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-    let new =
-        Box::new(NewSession { app, class, segment, memory: Arc::clone(&memory), doorbell, ended: ends });
+    let new = Box::new(NewSession {
+        app,
+        class,
+        takes_memory,
+        segment,
+        memory: Arc::clone(&memory),
+        doorbell,
+        ended: ends,
+    });
     Ok(Prepared { new, memory, bell, process, ended })
 }

@@ -2,6 +2,7 @@
 
 pub mod config;
 mod control;
+pub mod escape;
 mod reactor;
 pub mod status;
 
@@ -17,7 +18,8 @@ use jet_fabric::soft::threaded::{Threaded, ThreadedOptions};
 use jet_fabric::soft::{SoftNic, SoftOptions};
 use jet_wire::message::HEADER_BYTES;
 use jet_wire::segment::SegmentShape;
-use reactor::{Command, CommandInbox, Commands, Epoll, Hands, PoolMemory, Reactor, ReactorOptions};
+use escape::{PrepareError, Workers};
+use reactor::{Command, CommandInbox, Commands, Epoll, EscapeHands, Hands, PoolMemory, Reactor, ReactorOptions};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -189,11 +191,13 @@ async fn govern(config: &Config) -> Result<(), DaemonError> {
     let (commands, inbox) = Commands::new().map_err(system("cannot make the command queue"))?;
     let (drain, mut drains) = mpsc::channel(4);
     let (ended, mut reactor_ended) = oneshot::channel();
-    let started = start_reactor(config, inbox, ended)?;
+    let started = start_reactor(config, &commands, inbox, ended)?;
     let context = Arc::new(ControlContext {
         commands: Arc::clone(&commands),
         pool: started.pool,
         pool_slabs: started.pool_slabs,
+        gives_memory: started.escape.is_some() && config.escape.memory_bytes > 0,
+        escape: started.escape,
         shape: SegmentShape::new(config.session.slots, config.session.messages),
         incarnation: started.incarnation,
         drain,
@@ -254,6 +258,9 @@ async fn govern(config: &Config) -> Result<(), DaemonError> {
 struct Started {
     pool: Arc<SharedMemory>,
     pool_slabs: u32,
+    escape: Option<Arc<SharedMemory>>,
+    /// Ends with the daemon.
+    _preparing: Option<escape::Preparing>,
     listen: Vec<String>,
     incarnation: u64,
 }
@@ -261,6 +268,7 @@ struct Started {
 /// Makes the NIC that the configuration asks for, and starts the reactor on it.
 fn start_reactor(
     config: &Config,
+    commands: &Arc<Commands>,
     inbox: CommandInbox,
     ended: oneshot::Sender<io::Result<()>>,
 ) -> Result<Started, DaemonError> {
@@ -292,9 +300,9 @@ fn start_reactor(
             },
         )
         .map_err(system("cannot start the NIC's thread"))?;
-        launch(config, nic, true, inbox, ended)
+        launch(config, nic, true, commands, inbox, ended)
     } else {
-        launch(config, nic, false, inbox, ended)
+        launch(config, nic, false, commands, inbox, ended)
     }
 }
 
@@ -303,6 +311,7 @@ fn launch<N: Nic + 'static>(
     config: &Config,
     mut nic: N,
     nic_thread: bool,
+    commands: &Arc<Commands>,
     inbox: CommandInbox,
     ended: oneshot::Sender<io::Result<()>>,
 ) -> Result<Started, DaemonError> {
@@ -314,6 +323,17 @@ fn launch<N: Nic + 'static>(
         .map_err(system("cannot get memory for the header area"))?;
     let pool_key = nic.register(&pool, Access::LocalWrite)?;
     let headers_key = nic.register(&headers, Access::LocalWrite)?;
+    let escape = match escape_memory(&core) {
+        Ok(region) => region,
+        Err(error) => {
+            // The receiver works without: Algorithm 1 goes to its next stage. Said here and in the status.
+            eprintln!("jetd: {error}");
+            let report = Command::EscapeMemory { ready_slabs: 0, error: Some(error.to_string()) };
+            commands.send_blocking(report);
+            None
+        }
+    };
+    let escape_key = escape.as_ref().map(|region| nic.register(region, Access::LocalWrite)).transpose()?;
     pool.seal_future_writes()
         .map_err(system("cannot seal the pool against writing (Linux 5.1 or later is needed)"))?;
     let mut listen = Vec::new();
@@ -329,7 +349,30 @@ fn launch<N: Nic + 'static>(
     let receiver = Receiver::new(core, incarnation).map_err(ConfigError::from)?;
     let epoll = Epoll::new(&nic.wait_fd(), &inbox.bell).map_err(system("cannot make an epoll"))?;
     let memory = PoolMemory { pool: Arc::clone(&pool), headers, pool_key, headers_key };
-    let hands = Hands::new(nic, memory, &core, epoll);
+    let bell = Arc::clone(commands);
+    let workers = Workers::start(config.escape.workers, core.copies_max as usize, move || bell.ring())
+        .map_err(system("cannot start the copying threads"))?;
+    let preparing = escape
+        .as_ref()
+        .map(|region| {
+            let commands = Arc::clone(commands);
+            escape::prepare(Arc::clone(region), move |ready, error| {
+                let error = error.map(|error| error.to_string());
+                if let Some(error) = &error {
+                    eprintln!("jetd: {error}");
+                }
+                let ready_slabs = u32::try_from(ready / jet_wire::SLAB_BYTES).unwrap_or(u32::MAX);
+                commands.send_blocking(Command::EscapeMemory { ready_slabs, error });
+            })
+        })
+        .transpose()
+        .map_err(system("cannot start the thread that prepares escape memory"))?;
+    let escape_hands = EscapeHands {
+        memory: escape.clone().zip(escape_key),
+        workers,
+        congestion: Box::new(|_| {}),
+    };
+    let hands = Hands::new(nic, memory, escape_hands, &core, epoll);
     let options = ReactorOptions {
         cpu: config.reactor.cpu,
         spin_ns_max: config.reactor.spin_us_max.saturating_mul(1000),
@@ -346,7 +389,7 @@ fn launch<N: Nic + 'static>(
             let _ = ended.send(result);
         })
         .map_err(system("cannot start the reactor's thread"))?;
-    Ok(Started { pool, pool_slabs: core.pool_slabs, listen, incarnation })
+    Ok(Started { pool, pool_slabs: core.pool_slabs, escape, _preparing: preparing, listen, incarnation })
 }
 
 fn pool_memory(config: &Config) -> Result<Arc<SharedMemory>, DaemonError> {
@@ -359,6 +402,20 @@ fn pool_memory(config: &Config) -> Result<Arc<SharedMemory>, DaemonError> {
         return Err(DaemonError::HugePages { needed: bytes.div_ceil(2 << 20) });
     }
     Ok(Arc::new(pool))
+}
+
+/// The region of escape memory, none of which is allocated yet; none where the configuration wants none.
+fn escape_memory(core: &jet_core::Config) -> Result<Option<Arc<SharedMemory>>, PrepareError> {
+    let shape = core.escape_shape();
+    let wanted = (shape.replace_slabs + shape.memory_slabs) as usize * jet_wire::SLAB_BYTES;
+    if wanted == 0 || !core.escape.enabled {
+        return Ok(None);
+    }
+    let region = SharedMemory::lazy("jet-escape", wanted).and_then(|region| {
+        region.seal_future_writes()?;
+        Ok(region)
+    });
+    region.map(|region| Some(Arc::new(region))).map_err(|source| PrepareError { ready: 0, wanted, source })
 }
 
 fn incarnation() -> io::Result<u64> {

@@ -1,6 +1,6 @@
 //! What `jet status` shows, as the daemon tells it.
 
-use jet_core::{EndCounts, SessionStats, Stats};
+use jet_core::{EndCounts, EscapeStats, SessionStats, Stats};
 use jet_escape::Pressure;
 use jet_fabric::nic::Counters;
 use serde::Serialize;
@@ -32,6 +32,8 @@ pub struct Status {
     pub messages: MessageStatus,
     /// Ends of messages.
     pub ends: EndStatus,
+    /// Escape from pressure.
+    pub escape: EscapeStatus,
     /// What others did wrong.
     pub faults: FaultStatus,
     /// The NIC's counters.
@@ -122,6 +124,106 @@ pub struct EndStatus {
     pub peer_lost: u64,
 }
 
+/// Escape from pressure (Jet §4.3), in slabs unless a name says otherwise.
+#[derive(Clone, Debug, Serialize)]
+pub struct EscapeStatus {
+    /// Whether anything is ever done.
+    pub enabled: bool,
+    /// Escape memory.
+    pub memory: EscapeMemoryStatus,
+    /// Held by stragglers and replaced in the pool.
+    pub replaced: EscapedStatus,
+    /// Copied to memory.
+    pub copied: CopiedStatus,
+    /// Taken from memory instead of waiting.
+    pub memory_grants: EscapedStatus,
+    /// Evaluations of Algorithm 1 under pressure.
+    pub evaluations: u64,
+    /// Times that the pool came into danger.
+    pub danger: u64,
+    /// Times that congestion was to be marked.
+    pub marks: u64,
+    /// Congestion signals sent to senders.
+    pub signals: u64,
+    /// Sessions that are granted nothing new for now.
+    pub suspended: u32,
+}
+
+/// Escape memory, in slabs.
+#[derive(Clone, Debug, Serialize)]
+pub struct EscapeMemoryStatus {
+    /// All.
+    pub slabs: u32,
+    /// Allocated and touched.
+    pub ready: u32,
+    /// In use, or standing in for stragglers.
+    pub used: u32,
+    /// The most in use at once.
+    pub used_max: u32,
+    /// Slabs in use times the milliseconds that they were: divided by a span, the mean over it.
+    pub used_slab_ms: u64,
+    /// Why there is none, or less than was asked for.
+    pub error: Option<String>,
+}
+
+/// What escaped in one way, in slabs.
+#[derive(Clone, Debug, Serialize)]
+pub struct EscapedStatus {
+    /// Now.
+    pub now: u32,
+    /// So far.
+    pub total: u64,
+}
+
+/// Copies, in slabs.
+#[derive(Clone, Debug, Serialize)]
+pub struct CopiedStatus {
+    /// Held in copies.
+    pub now: u32,
+    /// Copied so far.
+    pub total: u64,
+    /// The same in bytes: read once from the cache, written once to memory.
+    pub bytes: u64,
+    /// Copies not made, or thrown away, because the application reads the run.
+    pub pinned: u64,
+    /// Copies not made for want of memory or of somebody to make them.
+    pub failed: u64,
+    /// Under way.
+    pub in_flight: u32,
+}
+
+impl EscapeStatus {
+    /// From what the receiver counts.
+    pub fn new(stats: &EscapeStats, error: Option<&str>) -> Self {
+        Self {
+            enabled: stats.enabled,
+            memory: EscapeMemoryStatus {
+                slabs: stats.memory_slabs,
+                ready: stats.memory_ready,
+                used: stats.memory_used,
+                used_max: stats.memory_used_max,
+                used_slab_ms: stats.memory_used_slab_ms,
+                error: error.map(str::to_owned),
+            },
+            replaced: EscapedStatus { now: stats.replaced_now, total: stats.replaced_total },
+            copied: CopiedStatus {
+                now: stats.copied_now,
+                total: stats.copied_total,
+                bytes: stats.copied_total * jet_wire::SLAB_BYTES as u64,
+                pinned: stats.copies_pinned,
+                failed: stats.copies_failed,
+                in_flight: stats.copies_in_flight,
+            },
+            memory_grants: EscapedStatus { now: stats.granted_now, total: stats.granted_total },
+            evaluations: stats.evaluations,
+            danger: stats.dangers,
+            marks: stats.marks,
+            signals: stats.signals,
+            suspended: stats.barred_sessions,
+        }
+    }
+}
+
 /// What others did wrong.
 #[derive(Clone, Debug, Serialize)]
 pub struct FaultStatus {
@@ -153,8 +255,28 @@ pub struct SessionStatus {
     pub app: String,
     /// Its class.
     pub class: u8,
-    /// Slabs that it holds.
+    /// Slabs that it holds, in the pool and in memory.
     pub held_slabs: u32,
+    /// Of them: in the pool's budget for longer than the straggler threshold.
+    pub straggler_slabs: u32,
+    /// Of them: replaced in the pool.
+    pub replaced_slabs: u32,
+    /// Of them: copied to memory.
+    pub copied_slabs: u32,
+    /// Of them: in memory, copied or taken instead of waiting.
+    pub memory_slabs: u32,
+    /// Slabs replaced so far.
+    pub replaced_total: u64,
+    /// Slabs copied so far.
+    pub copied_total: u64,
+    /// Slabs taken from memory instead of waiting so far.
+    pub memory_total: u64,
+    /// Most of what it holds are stragglers.
+    pub slow: bool,
+    /// It is granted nothing new for now.
+    pub suspended: bool,
+    /// It may take memory instead of waiting.
+    pub memory_instead_of_waiting: bool,
     /// Messages delivered to it.
     pub delivered_messages: u64,
     /// Bytes delivered to it.
@@ -209,7 +331,8 @@ impl PoolStatus {
             srq_limit: stats.srq_limit_slabs,
             high_water: stats.high_water_slabs,
             pages,
-            whole: stats.free_slabs + stats.posted_slabs == stats.pool_slabs,
+            // More than all: what stands in for a straggler that came home is still posted.
+            whole: stats.free_slabs + stats.posted_slabs >= stats.pool_slabs,
             line_moves: stats.line_moves,
         }
     }
@@ -275,6 +398,16 @@ impl SessionStatus {
             app: stats.app.to_string(),
             class: stats.class,
             held_slabs: stats.held_slabs,
+            straggler_slabs: stats.straggler_slabs,
+            replaced_slabs: stats.replaced_slabs,
+            copied_slabs: stats.copied_slabs,
+            memory_slabs: stats.memory_slabs,
+            replaced_total: stats.replaced_total,
+            copied_total: stats.copied_total,
+            memory_total: stats.granted_total,
+            slow: stats.slow,
+            suspended: stats.barred,
+            memory_instead_of_waiting: stats.takes_memory,
             delivered_messages: stats.delivered_messages,
             delivered_bytes: stats.delivered_bytes,
             bytes_per_s: stats.bytes_per_ms.saturating_mul(1000),

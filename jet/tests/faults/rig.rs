@@ -5,7 +5,8 @@ use jet_client::registration::{ControlConnection, ControlRequest, ControlRespons
 use jet_client::send::{Sender, SenderOptions};
 use jet_fabric::Address;
 use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, kill_process, set_parent_process_death_signal, waitid,
+    Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, kill_process, set_parent_process_death_signal,
+    setrlimit, waitid,
 };
 use serde_json::Value;
 use std::cell::Cell;
@@ -134,6 +135,8 @@ impl Actor {
 /// A daemon on `shm:` and `tcp:`, with its directory.
 pub struct Rig {
     settings: Vec<String>,
+    /// The most address space that the daemon may have, in bytes.
+    address_space: Option<u64>,
     daemon: Option<Process>,
     addresses: Vec<String>,
     started: Cell<u32>,
@@ -144,11 +147,20 @@ pub struct Rig {
 impl Rig {
     /// Starts a daemon with these keys of its configuration set, and waits until it answers.
     pub fn start(settings: &[&str]) -> Self {
+        Self::start_as(None, settings)
+    }
+
+    /// As [`Self::start`], with a daemon that may map so many bytes and no more.
+    pub fn start_within(bytes: u64, settings: &[&str]) -> Self {
+        Self::start_as(Some(bytes), settings)
+    }
+
+    fn start_as(address_space: Option<u64>, settings: &[&str]) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let addresses =
             vec![format!("shm:{}", dir.path().join("nic.sock").display()), "tcp:127.0.0.1:0".to_owned()];
         let settings = settings.iter().map(|&text| text.to_owned()).collect();
-        let mut rig = Self { settings, daemon: None, addresses, started: Cell::new(0), dir };
+        let mut rig = Self { settings, address_space, daemon: None, addresses, started: Cell::new(0), dir };
         rig.start_again();
         rig
     }
@@ -175,6 +187,11 @@ impl Rig {
         }
         for setting in &self.settings {
             command.arg("--set").arg(setting);
+        }
+        if let Some(bytes) = self.address_space {
+            let limit = Rlimit { current: Some(bytes), maximum: Some(bytes) };
+            // SAFETY: one system call between fork and exec.
+            unsafe { command.pre_exec(move || Ok(setrlimit(Resource::As, limit)?)) };
         }
         Process::start(command, self.log("jetd"))
     }
@@ -294,7 +311,11 @@ impl Rig {
 /// A number of the status, by its path.
 #[track_caller]
 pub fn number(status: &Value, path: &str) -> u64 {
-    let value = path.split('.').fold(status, |value, key| &value[key]);
+    let step = |value, key: &str| match key.parse::<usize>() {
+        Ok(index) => Value::get(value, index).unwrap_or(&Value::Null),
+        Err(_) => &value[key],
+    };
+    let value = path.split('.').fold(status, step);
     value.as_u64().unwrap_or_else(|| panic!("{path} in {status:#}"))
 }
 

@@ -89,6 +89,15 @@ impl SlotWord<'_> {
         }
     }
 
+    /// Daemon: whether the application is reading that run now, so that a copy of it would be thrown away. Only a look:
+    /// what holds is what [`Self::relocate`] says after the copy. `false` where the slot holds another run, or none.
+    #[inline]
+    pub fn is_pinned(self, generation: u16) -> bool {
+        // Nothing is read or reused on this answer alone, so it orders nothing.
+        let seen = self.0.load(Ordering::Relaxed);
+        seen >> 48 == u64::from(generation) && seen & LIVE != 0 && seen & PINNED != 0
+    }
+
     /// Application: done reading. A no-op where the slot is not pinned for that run.
     #[inline]
     pub fn unpin(self, generation: u16) {
@@ -163,6 +172,22 @@ mod tests {
         assert_eq!(slot.relocate(8, HERE, THERE), Err(RelocateError::Stale));
         slot.retire(9);
         assert_eq!(slot.pin(9), Err(PinError::Stale));
+    }
+
+    #[test]
+    fn a_pin_is_seen_for_its_own_run_only() {
+        let shared = AtomicU64::new(0);
+        let slot = SlotWord(&shared);
+        slot.publish(9, HERE);
+        assert!(!slot.is_pinned(9));
+        slot.pin(9).unwrap();
+        assert!(slot.is_pinned(9));
+        assert!(!slot.is_pinned(8), "another run's");
+        slot.unpin(9);
+        assert!(!slot.is_pinned(9));
+        // A pin on a slot that holds nothing can only be scribbled.
+        shared.store(9 << 48 | PINNED, Ordering::Relaxed);
+        assert!(!slot.is_pinned(9));
     }
 
     #[test]

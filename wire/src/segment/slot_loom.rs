@@ -1,4 +1,5 @@
-//! The slot word under the model checker: a run that is being read never moves, and what was moved is never read.
+//! The slot word under the model checker: a run that is being read never moves, what was moved is never read, and what
+//! is being copied is never used for anything else.
 
 use super::*;
 use crate::sync::UnsafeCell;
@@ -134,5 +135,142 @@ fn loom_an_unpin_never_revives_a_retired_slot() {
         assert_eq!(shared.slot().pin(7), Err(PinError::Stale));
         shared.slot().publish(8, ESCAPE);
         assert_eq!(shared.slot().pin(8), Ok(ESCAPE));
+    });
+}
+
+/// Set once by one thread, looked for by another: what the release ring and the workers' queue of completions are here.
+struct Signal(AtomicU64);
+
+impl Signal {
+    fn new() -> Arc<Self> {
+        Arc::new(Self(AtomicU64::new(0)))
+    }
+
+    fn set(&self) {
+        self.0.store(1, Ordering::Release);
+    }
+
+    fn is_set(&self) -> bool {
+        self.0.load(Ordering::Acquire) == 1
+    }
+}
+
+/// What the daemon knows of a run that a worker copies.
+#[derive(Default)]
+struct Moving {
+    copied: bool,
+    moved: bool,
+    released: bool,
+}
+
+impl Moving {
+    /// The daemon takes what it was told, in any order, and reuses each slab as soon as it may: the one that the run was
+    /// copied from when the copy ended and the run moved away or was released, the one that it was copied to when the
+    /// copy is thrown away or the moved run was released.
+    fn take(&mut self, shared: &Shared, copied: bool, released: bool) {
+        if released && !self.released {
+            self.released = true;
+            shared.slot().retire(7);
+            if self.copied {
+                shared.write(if self.moved { ESCAPE } else { POOL }, GARBAGE);
+            }
+        }
+        if copied && !self.copied {
+            self.copied = true;
+            if self.released {
+                shared.write(POOL, GARBAGE);
+                shared.write(ESCAPE, GARBAGE);
+                return;
+            }
+            match shared.slot().relocate(7, POOL, ESCAPE) {
+                Ok(()) => {
+                    self.moved = true;
+                    shared.write(POOL, GARBAGE);
+                }
+                Err(RelocateError::Pinned) => shared.write(ESCAPE, GARBAGE),
+                Err(RelocateError::Stale) => panic!("only the daemon retires it"),
+            }
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.copied && self.released
+    }
+}
+
+/// A worker copies, the application does `app` with the run and releases it, the daemon hears of both when it does.
+///
+/// Threads are interrupted four times at most: that keeps it at seconds. Without the bound all of these hold as well.
+fn pin_against_move_against_release(app: fn(&Shared)) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(4);
+    model.check(move || {
+        let shared = Shared::new();
+        shared.write(POOL, BYTES);
+        shared.slot().publish(7, POOL);
+        let (copied, released) = (Signal::new(), Signal::new());
+        let worker = {
+            let (shared, copied) = (shared.clone(), copied.clone());
+            thread::spawn(move || {
+                shared.write(ESCAPE, shared.read(POOL));
+                copied.set();
+            })
+        };
+        let app = {
+            let (shared, released) = (shared.clone(), released.clone());
+            thread::spawn(move || {
+                app(&shared);
+                released.set();
+            })
+        };
+        let mut moving = Moving::default();
+        while !moving.is_over() {
+            moving.take(&shared, copied.is_set(), released.is_set());
+            thread::yield_now();
+        }
+        // The slot's next run is found where it is, and nobody has a place of the one before.
+        shared.write(ESCAPE, BYTES + 1);
+        shared.slot().publish(8, ESCAPE);
+        worker.join().unwrap();
+        app.join().unwrap();
+        assert_eq!(shared.receive(7), None);
+        assert_eq!(shared.receive(8), Some(BYTES + 1));
+    });
+}
+
+#[test]
+fn loom_a_run_is_read_while_it_is_copied_moved_and_released() {
+    pin_against_move_against_release(|shared| assert_eq!(shared.receive(7), Some(BYTES)));
+}
+
+#[test]
+fn loom_a_run_is_read_twice_and_may_move_in_between() {
+    pin_against_move_against_release(|shared| {
+        assert_eq!(shared.receive(7), Some(BYTES));
+        assert_eq!(shared.receive(7), Some(BYTES));
+    });
+}
+
+#[test]
+fn loom_a_run_is_released_unread_while_it_is_copied() {
+    pin_against_move_against_release(|_| {});
+}
+
+/// The daemon looks before it begins a copy. Whatever it saw, the copy's end is judged by the move alone.
+#[test]
+fn loom_a_look_at_the_pin_decides_nothing_but_whether_to_try() {
+    loom::model(|| {
+        let shared = Shared::new();
+        shared.write(POOL, BYTES);
+        shared.slot().publish(7, POOL);
+        let app = shared.clone();
+        let app = thread::spawn(move || (app.receive(7), app.receive(7)));
+        let moved = if shared.slot().is_pinned(7) { Err(RelocateError::Pinned) } else { shared.escape(7) };
+        assert_ne!(moved, Err(RelocateError::Stale));
+        assert_eq!(app.join().unwrap(), (Some(BYTES), Some(BYTES)));
+        assert!(!shared.slot().is_pinned(7));
+        let place = if moved.is_ok() { ESCAPE } else { POOL };
+        assert_eq!(shared.slot().pin(7), Ok(place));
+        assert!(shared.slot().is_pinned(7));
     });
 }

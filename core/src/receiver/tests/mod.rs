@@ -1,18 +1,22 @@
 //! The receiver against a driver that remembers everything: scenarios one by one, and a model under random ones.
 
+mod escape;
+mod memory;
 mod model;
 mod scenarios;
 
 use super::*;
-use crate::effects::{ReadId, Remote, SessionEnd};
+use crate::effects::{Copy, CopyRefused, ReadId, Remote, SessionEnd};
 use crate::pool::Run;
 use alloc::collections::{BTreeMap, VecDeque};
+use jet_escape::{EscapeConfig, Thresholds};
 use jet_wire::message::hello::Hello;
 use jet_wire::message::{
     AckStatus, FromReceiver, HeaderBytes, RequestFields, RequestHeader, SmallFields, SmallHeader,
     parse_from_receiver,
 };
 use jet_wire::segment::{Delivery, Release, delivery_flags, delivery_kind, release_kind};
+use memory::Memory;
 
 /// A driver that carries out nothing and remembers all.
 #[derive(Default)]
@@ -28,13 +32,18 @@ struct World {
     closed: Vec<(u32, SessionEnd)>,
     sent: Vec<u32>,
     crc: u32,
+    memory: Memory,
+    marks: Vec<bool>,
+    signals: Vec<(u32, u32)>,
 }
 
 impl Effects for World {
     fn post_srq(&mut self, entry: u32, slab: u32) {
+        self.memory.overwrite(Run { first: slab, count: 1 });
         self.posted.push_back((entry, slab));
     }
     fn post_read(&mut self, peer: PeerId, read: ReadId, remote: Remote, bytes: u32, runs: &[Run]) {
+        runs.iter().for_each(|&run| self.memory.overwrite(run));
         self.reads.push_back((peer, read, remote, bytes, runs.to_vec()));
     }
     fn send(&mut self, peer: PeerId, header: &HeaderBytes) {
@@ -54,7 +63,7 @@ impl Effects for World {
             FromReceiver::Credit(credit) => {
                 self.limits.insert(peer.0, credit.credit_limit.get());
             }
-            FromReceiver::Congestion(_) => {}
+            FromReceiver::Congestion(signal) => self.signals.push((peer.0, signal.window_permille.get())),
             FromReceiver::Bye(_) => self.byes.push(peer.0),
         }
     }
@@ -62,10 +71,28 @@ impl Effects for World {
         self.disconnects.push(peer.0);
     }
     fn deliver(&mut self, session: SessionId, delivery: &Delivery, user_header: &[u8]) {
+        if delivery.kind == delivery_kind::SLICES {
+            let count = delivery.bytes.div_ceil(4096).max(1);
+            self.memory.deliver(session.0, delivery.slot, Run { first: delivery.slab, count });
+        }
         self.deliveries.entry(session.0).or_default().push_back((*delivery, user_header.to_vec()));
     }
     fn close_session(&mut self, session: SessionId, end: SessionEnd) {
+        self.memory.close(session.0);
         self.closed.push((session.0, end));
+    }
+    fn begin_copy(&mut self, copy: &Copy) -> Result<(), CopyRefused> {
+        self.memory.begin_copy(copy)
+    }
+    fn relocate(&mut self, copy: &Copy) -> bool {
+        self.memory.relocate(copy)
+    }
+    fn copy_slab(&mut self, from: u32, to: u32, _bytes: u32) {
+        self.memory.overwrite(Run { first: to, count: 1 });
+        self.memory.copy(Run { first: from, count: 1 }, Run { first: to, count: 1 });
+    }
+    fn mark(&mut self, on: bool) {
+        self.marks.push(on);
     }
     fn crc32c(&mut self, _crc: u32, _slab: u32, _bytes: u32) -> u32 {
         self.crc
@@ -88,6 +115,14 @@ fn config() -> Config {
         credit_max: 32,
         session_slots: 128,
         session_messages: 32,
+        escape: EscapeConfig {
+            thresholds: Thresholds { safe_permille: 300, danger_permille: 100, hysteresis_permille: 20 },
+            replace_slabs_max: 32,
+            ..EscapeConfig::default()
+        },
+        memory_slabs: 128,
+        session_memory_slabs: 64,
+        copies_max: 8,
         ..Config::default()
     }
 }
@@ -111,11 +146,11 @@ impl Bench {
     }
 
     fn open(&mut self, app: &str) -> SessionId {
-        self.receiver.handle_session_opened(name(app), 0).unwrap()
+        self.receiver.handle_session_opened(name(app), 0, false).unwrap()
     }
 
     fn join(&mut self, app: &str) -> PeerId {
-        let hello = Hello { features: 0, sender_id: 42, receive_entries: 16, app: name(app) };
+        let hello = Hello { features: 2, sender_id: 42, receive_entries: 16, app: name(app) };
         let joined = self.receiver.handle_hello(&hello).unwrap();
         self.world.limits.insert(joined.peer.0, joined.welcome.credit_limit);
         self.flush();
@@ -183,11 +218,29 @@ impl Bench {
             reserved: 0,
             code,
         };
+        self.world.memory.release(session.0, delivery.slot);
         self.receiver.handle_release(self.now_ns, session, release, &mut self.world).unwrap();
+    }
+
+    /// The oldest copy under way is over.
+    fn copied(&mut self, ok: bool) {
+        let copy = self.world.memory.finish_copy(ok);
+        self.receiver.handle_copied(self.now_ns, copy, ok, &mut self.world);
+    }
+
+    /// Time passes and nothing else happens.
+    fn wait(&mut self, span_ns: u64) {
+        self.now_ns += span_ns;
+        self.receiver.handle_tick(self.now_ns, &mut self.world);
+        self.flush();
     }
 
     fn whole(&self) -> bool {
         let stats = self.receiver.stats();
-        stats.free_slabs + stats.posted_slabs == stats.pool_slabs && stats.messages == 0
+        let whole =
+            stats.free_slabs + stats.posted_slabs == self.receiver.pool.budget() && stats.messages == 0;
+        // What is posted stays so until somebody sends, also where it stands in for a straggler that came home.
+        let posted_escaped = self.world.posted.iter().filter(|(_, slab)| *slab >= stats.pool_slabs).count();
+        whole && stats.escape.memory_used as usize == posted_escaped
     }
 }

@@ -15,6 +15,10 @@ enum Op {
     Tick,
     Lose(u8),
     Close(u8),
+    Pin(u8, u8),
+    Copied(bool),
+    NoRoom(bool),
+    Wait,
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -27,6 +31,10 @@ fn op() -> impl Strategy<Value = Op> {
         2 => Just(Op::Tick),
         1 => (0..4u8).prop_map(Op::Lose),
         1 => (0..2u8).prop_map(Op::Close),
+        4 => (0..2u8, 0..20u8).prop_map(|(session, which)| Op::Pin(session, which)),
+        6 => prop::bool::weighted(0.9).prop_map(Op::Copied),
+        1 => prop::bool::weighted(0.2).prop_map(Op::NoRoom),
+        4 => Just(Op::Wait),
     ]
 }
 
@@ -40,14 +48,19 @@ struct Sender {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
     /// Whatever happens in whatever order: every message of a living sender gets exactly one end, no slab is lost,
     /// and posted entries cover the credit that active senders have.
     #[test]
-    fn no_slab_and_no_message_is_lost(ops in prop::collection::vec(op(), 1..400)) {
+    fn no_slab_and_no_message_is_lost(
+        ops in prop::collection::vec(op(), 1..400),
+        ready in prop_oneof![Just(0u32), 1..200u32, Just(1000)],
+        takes_memory: bool,
+    ) {
         let mut bench = Bench::new(config());
+        bench.receiver.handle_escape_memory(ready);
         let apps = ["a", "b"];
-        let mut sessions: Vec<Option<SessionId>> = apps.iter().map(|app| Some(bench.open(app))).collect();
+        let mut sessions: Vec<Option<SessionId>> = apps.iter().map(|app| bench.receiver.handle_session_opened(name(app), 0, takes_memory).ok()).collect();
         let mut senders: Vec<Sender> = (0..4).map(|_| Sender::default()).collect();
         let mut expected: BTreeMap<(u32, u64), u32> = BTreeMap::new();
         let mut held: BTreeMap<u32, Vec<Delivery>> = BTreeMap::new();
@@ -114,15 +127,34 @@ proptest! {
                     bench.world.deliveries.remove(&session.0);
                     held.remove(&session.0);
                     left.retain(|key, _| key.0 != session.0);
-                    sessions[usize::from(n)] = bench.receiver.handle_session_opened(name(apps[usize::from(n)]), 0).ok();
-                }
+                    sessions[usize::from(n)] = bench.receiver.handle_session_opened(name(apps[usize::from(n)]), 0, takes_memory).ok();
+                },
+                Op::Pin(..) | Op::Copied(_) | Op::NoRoom(_) | Op::Wait => {}
+            }
+            match op {
+                Op::Pin(n, which) => if let Some(session) = sessions[usize::from(n)] {
+                    take_deliveries(&mut bench, session, &mut held, &mut left);
+                    let list = held.get(&session.0).filter(|list| !list.is_empty());
+                    if let Some(list) = list {
+                        let slot = list[usize::from(which) % list.len()].slot;
+                        bench.world.memory.pinned.insert((session.0, slot));
+                    }
+                },
+                Op::Copied(ok) if bench.world.memory.copying() > 0 => bench.copied(ok),
+                Op::NoRoom(on) => bench.world.memory.no_room = on,
+                Op::Wait => bench.now_ns += 1_500_000,
+                _ => {}
             }
             for peer in core::mem::take(&mut bench.world.sent) {
                 bench.receiver.handle_sent(PeerId(peer));
             }
             let stats = bench.receiver.stats();
             let used = stats.posted_slabs + stats.small_held_slabs + stats.read_slabs + stats.quarantined_slabs;
-            prop_assert_eq!(stats.free_slabs + used, stats.pool_slabs);
+            let budget = bench.receiver.pool.budget();
+            prop_assert_eq!(stats.free_slabs + used, budget);
+            prop_assert!(budget >= stats.pool_slabs, "the total of usable slabs stays");
+            prop_assert!(stats.escape.replaced_now <= config().escape.replace_slabs_max);
+            prop_assert!(stats.escape.memory_used <= stats.escape.memory_ready);
             prop_assert!(stats.in_flight_bytes <= config().in_flight_bytes);
             prop_assert!(bench.receiver.credits + u64::from(stats.small_held_slabs) <= 64, "credit within the SRQ");
             prop_assert!(bench.world.byes.is_empty(), "nobody misbehaved");
@@ -130,6 +162,10 @@ proptest! {
         // Liveness: everybody behaves well from here on, and everything comes to its end.
         for _ in 0..2000 {
             bench.flush();
+            bench.world.memory.no_room = false;
+            while bench.world.memory.copying() > 0 {
+                bench.copied(true);
+            }
             while !bench.world.reads.is_empty() {
                 bench.read_done();
             }

@@ -144,7 +144,7 @@ fn nobody_registered_and_too_large_and_draining_are_answered() {
     let statuses: Vec<AckStatus> = bench.world.ends.iter().map(|end| end.2).collect();
     assert_eq!(statuses, [AckStatus::NoApp, AckStatus::NoApp, AckStatus::TooLarge, AckStatus::Draining]);
     assert!(bench.whole() && bench.receiver.is_drained());
-    assert!(bench.receiver.handle_session_opened(name("late"), 0).is_err());
+    assert!(bench.receiver.handle_session_opened(name("late"), 0, false).is_err());
 }
 
 #[test]
@@ -413,7 +413,7 @@ fn senders_that_do_not_answer_a_recall_do_not_starve_the_others() {
 }
 
 #[test]
-fn a_part_that_waits_for_a_slot_is_dropped_with_its_sender() {
+fn a_large_message_is_not_read_before_its_session_has_room_for_it() {
     let mut bench = Bench::new(Config { session_messages: 1, ..config() });
     let session = bench.open("disk");
     let (first, second) = (bench.join("disk"), bench.join("disk"));
@@ -421,13 +421,14 @@ fn a_part_that_waits_for_a_slot_is_dropped_with_its_sender() {
     bench.request(second, 1, 200_000, None);
     bench.flush();
     let (held, _) = bench.delivery(session).unwrap();
-    bench.read_done();
-    assert!(bench.delivery(session).is_none(), "it waits");
+    assert!(bench.world.reads.is_empty(), "it waits, and takes no READ from others");
+    bench.release(session, &held, true, 0);
+    bench.flush();
+    assert!(!bench.world.reads.is_empty(), "its turn has come");
     while let Some((_, read, ..)) = bench.world.reads.pop_front() {
         bench.receiver.handle_read_done(bench.now_ns, read, false, false, &mut bench.world);
     }
     bench.receiver.handle_peer_lost(second, &mut bench.world);
-    bench.release(session, &held, true, 0);
     assert!(bench.delivery(session).is_none(), "nothing of a message that will never be whole");
     bench.flush();
     assert!(bench.whole(), "{:?}", bench.receiver.stats());

@@ -19,6 +19,8 @@ pub struct NewSession {
     pub app: AppName,
     /// Its class.
     pub class: u8,
+    /// Its messages may take memory instead of waiting.
+    pub takes_memory: bool,
     /// The daemon's end of the segment.
     pub segment: DaemonEnd,
     /// The segment's mapping, which the end points into.
@@ -56,6 +58,13 @@ pub enum Command {
     Status {
         /// The answer.
         reply: oneshot::Sender<Box<Status>>,
+    },
+    /// The first so many slabs of escape memory can be used.
+    EscapeMemory {
+        /// Slabs.
+        ready_slabs: u32,
+        /// Why there will be no more, where that is so.
+        error: Option<String>,
     },
     /// Take nothing new, finish what there is, stop.
     Drain {
@@ -98,6 +107,29 @@ impl Commands {
         }
         let pushed = self.queue.push(command);
         assert!(pushed.is_ok(), "a permit stands for a free place");
+        self.bell.ring();
+    }
+}
+
+impl Commands {
+    /// Gives the reactor a command from a thread that may wait. `false`: the reactor is gone.
+    pub fn send_blocking(&self, mut command: Command) {
+        // The control plane's runtime is another thread's: wait by looking, which only happens behind a full queue.
+        loop {
+            if let Ok(permit) = self.room.try_acquire() {
+                permit.forget();
+                break;
+            }
+            std::thread::yield_now();
+        }
+        while let Err(back) = self.queue.push(command) {
+            command = back;
+        }
+        self.bell.ring();
+    }
+
+    /// Wakes the reactor: there is something else to take than commands.
+    pub fn ring(&self) {
         self.bell.ring();
     }
 }

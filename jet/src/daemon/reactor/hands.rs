@@ -2,8 +2,9 @@
 
 use super::command::NewSession;
 use super::epoll::Epoll;
+use crate::daemon::escape::{CopyJob, Workers};
 use jet_core::pool::Run;
-use jet_core::{Effects, PeerId, ReadId, Remote, SessionEnd, SessionId};
+use jet_core::{Copy, CopyId, CopyRefused, Effects, PeerId, ReadId, Remote, SessionEnd, SessionId};
 use jet_fabric::memory::SharedMemory;
 use jet_fabric::nic::{MemoryKey, Nic, Payload, PostError, Qp, ReadRequest, SendRequest, Sge, SrqEntry};
 use jet_fabric::unix::{Doorbell, Rung};
@@ -44,11 +45,23 @@ pub struct PoolMemory {
     pub headers_key: MemoryKey,
 }
 
+/// What escape needs: memory outside the cache, somebody who copies, and the NIC's own knobs.
+pub struct EscapeHands {
+    /// Escape memory and its key; none where it could not be had or is off.
+    pub memory: Option<(Arc<SharedMemory>, MemoryKey)>,
+    /// Who copies.
+    pub workers: Workers,
+    /// Told whether congestion is to be marked by the NIC; must not wait.
+    pub congestion: Box<dyn FnMut(bool) + Send>,
+}
+
 /// The receiver's hands.
 pub struct Hands<N: Nic> {
     /// The NIC.
     pub nic: N,
     memory: PoolMemory,
+    pool_slabs: u32,
+    escape: EscapeHands,
     qps: Box<[Option<Qp>]>,
     /// Peer by the QP's index, with the QP's generation.
     peers: Box<[Option<(u32, PeerId)>]>,
@@ -68,11 +81,19 @@ pub struct Hands<N: Nic> {
 
 impl<N: Nic> Hands<N> {
     /// For a receiver of this configuration.
-    pub fn new(nic: N, memory: PoolMemory, config: &jet_core::Config, epoll: Epoll) -> Self {
+    pub fn new(
+        nic: N,
+        memory: PoolMemory,
+        escape: EscapeHands,
+        config: &jet_core::Config,
+        epoll: Epoll,
+    ) -> Self {
         let qps = nic.limits().qps_max;
         Self {
             nic,
             memory,
+            pool_slabs: config.pool_slabs,
+            escape,
             qps: vec![None; config.peers_max as usize].into(),
             peers: vec![None; qps as usize].into(),
             sessions: (0..config.sessions_max).map(|_| None).collect(),
@@ -115,15 +136,15 @@ impl<N: Nic> Hands<N> {
 
     /// The header and the payload of an arrival.
     pub fn arrived(&self, entry: u32, payload_bytes: u32) -> (&HeaderBytes, &[u8]) {
-        let slab = self.entry_slabs[entry as usize] as usize;
+        let slab = self.slab(self.entry_slabs[entry as usize]);
         let bytes = payload_bytes.min(SLAB_BYTES_U32) as usize;
-        // SAFETY: the entry was posted with these places, which lie within the two mappings that `self` keeps; it is
+        // SAFETY: the entry was posted with these places, which lie within mappings that `self` keeps; it is
         // completed, so the NIC no longer writes there until it is posted again, which needs `&mut self`. Applications
         // map the pool read-only and the header area not at all. Header areas are 128 bytes each in page-aligned memory.
         unsafe {
             let header =
                 &*self.memory.headers.base().add(entry as usize * HEADER_BYTES).cast::<HeaderBytes>();
-            let payload = std::slice::from_raw_parts(self.memory.pool.base().add(slab * SLAB_BYTES), bytes);
+            let payload = std::slice::from_raw_parts(slab, bytes);
             (header, payload)
         }
     }
@@ -239,7 +260,46 @@ impl<N: Nic> Hands<N> {
     }
 
     fn sge(&self, run: Run, bytes: u32) -> Sge {
-        Sge { key: self.memory.pool_key, offset: u64::from(run.first) * SLAB_BYTES as u64, bytes }
+        let (key, slab) = match run.first.checked_sub(self.pool_slabs) {
+            None => (self.memory.pool_key, run.first),
+            Some(slab) => (self.escape_memory().1, slab),
+        };
+        Sge { key, offset: u64::from(slab) * SLAB_BYTES as u64, bytes }
+    }
+
+    /// Escape memory, which the receiver names only after it was told that there is some.
+    fn escape_memory(&self) -> &(Arc<SharedMemory>, MemoryKey) {
+        self.escape.memory.as_ref().expect("slabs of escape memory are used only where there is some")
+    }
+
+    /// Where a slab lies: the pool's are numbered first, those of escape memory behind them.
+    fn slab(&self, slab: u32) -> *mut u8 {
+        let (memory, index) = match slab.checked_sub(self.pool_slabs) {
+            None => (&self.memory.pool, slab),
+            Some(index) => (&self.escape_memory().0, index),
+        };
+        let at = index as usize * SLAB_BYTES;
+        assert!(at + SLAB_BYTES <= memory.bytes(), "slab {slab} is neither in the pool nor in escape memory");
+        // SAFETY: within the mapping, as just checked.
+        unsafe { memory.base().add(at) }
+    }
+
+    fn place(&self, slab: u32) -> Place {
+        match slab.checked_sub(self.pool_slabs) {
+            None => Place { slab, escaped: false },
+            Some(index) => Place { slab: index, escaped: true },
+        }
+    }
+
+    /// The next copy that is over.
+    #[inline]
+    pub fn take_copied(&mut self) -> Option<CopyId> {
+        self.escape.workers.take_done().map(CopyId)
+    }
+
+    /// Whether a copy is over and not taken.
+    pub fn any_copied(&self) -> bool {
+        !self.escape.workers.is_done_empty()
     }
 }
 
@@ -295,13 +355,14 @@ impl<N: Nic> Effects for Hands<N> {
     }
 
     fn deliver(&mut self, session: SessionId, delivery: &Delivery, user_header: &[u8]) {
+        let place = self.place(delivery.slab);
         let Some(app) = self.sessions[session.0 as usize].as_mut() else { return };
         if user_header.len() > DELIVERY_USER_HEADER_MAX {
             app.segment.write_user_header(delivery.message, user_header);
         }
         if delivery.bytes > 0 || delivery.kind == jet_wire::segment::delivery_kind::SLICES {
             let slot = app.segment.slot(delivery.slot).expect("the receiver's slots are the segment's");
-            slot.publish(delivery.slot_generation(), Place { slab: delivery.slab, escaped: false });
+            slot.publish(delivery.slot_generation(), place);
         }
         // Slots bound what an honest application can have unread, so a full ring is as broken as a wild index.
         if app.segment.deliveries.push(*delivery).is_err() && !self.faulted.contains(&session) {
@@ -324,13 +385,44 @@ impl<N: Nic> Effects for Hands<N> {
         }
     }
 
-    fn crc32c(&mut self, crc: u32, slab: u32, bytes: u32) -> u32 {
-        // SAFETY: the receiver asks about slabs that a completed request filled and that are not posted; runs lie
-        // within the pool, which `self` keeps mapped and nobody else can write.
-        let data = unsafe {
-            let start = self.memory.pool.base().add(slab as usize * SLAB_BYTES);
-            std::slice::from_raw_parts(start, bytes as usize)
+    fn begin_copy(&mut self, copy: &Copy) -> Result<(), CopyRefused> {
+        let app = self.sessions[copy.session.0 as usize].as_ref();
+        let slot = app.and_then(|app| app.segment.slot(copy.slot));
+        if slot.is_none_or(|slot| slot.is_pinned(copy.generation)) {
+            return Err(CopyRefused::Pinned);
+        }
+        let job = CopyJob {
+            id: copy.id.0,
+            from: self.slab(copy.from.first),
+            to: self.slab(copy.to.first),
+            bytes: copy.from.count as usize * SLAB_BYTES,
         };
+        self.escape.workers.submit(job).map_err(|_| CopyRefused::NoRoom)
+    }
+
+    fn relocate(&mut self, copy: &Copy) -> bool {
+        let (from, to) = (self.place(copy.from.first), self.place(copy.to.first));
+        let app = self.sessions[copy.session.0 as usize].as_ref();
+        let slot = app.and_then(|app| app.segment.slot(copy.slot));
+        slot.is_some_and(|slot| slot.relocate(copy.generation, from, to).is_ok())
+    }
+
+    fn copy_slab(&mut self, from: u32, to: u32, bytes: u32) {
+        let (from, to) = (self.slab(from), self.slab(to));
+        // SAFETY: two different slabs, each within its mapping and at least `bytes` long; nobody else uses either: the
+        // one was just filled and is not delivered, the other comes out of the reserve.
+        unsafe { std::ptr::copy_nonoverlapping(from, to, (bytes as usize).min(SLAB_BYTES)) };
+    }
+
+    fn mark(&mut self, on: bool) {
+        (self.escape.congestion)(on);
+    }
+
+    fn crc32c(&mut self, crc: u32, slab: u32, bytes: u32) -> u32 {
+        let start = self.slab(slab);
+        // SAFETY: the receiver asks about slabs that a completed request filled and that are not posted; runs lie
+        // within one of the two mappings, which `self` keeps and nobody else can write.
+        let data = unsafe { std::slice::from_raw_parts(start, bytes as usize) };
         crc32c::crc32c_append(crc, data)
     }
 }

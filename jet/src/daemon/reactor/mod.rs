@@ -9,11 +9,11 @@ mod turn;
 
 pub use command::{Command, CommandInbox, Commands, NewSession};
 pub use epoll::Epoll;
-pub use hands::{Hands, PoolMemory};
+pub use hands::{EscapeHands, Hands, PoolMemory};
 
 use super::status::{
-    FaultStatus, MessageStatus, PEERS_SHOWN, PeerStatus, PoolStatus, ReadStatus, SessionStatus, Status,
-    pressure_word,
+    EscapeStatus, FaultStatus, MessageStatus, PEERS_SHOWN, PeerStatus, PoolStatus, ReadStatus, SessionStatus,
+    Status, pressure_word,
 };
 use jet_core::{PeerId, Receiver, SessionId};
 use jet_fabric::nic::Nic;
@@ -63,13 +63,24 @@ pub struct Reactor<N: Nic> {
     started: Instant,
     drain: Drain,
     spin_ns: u64,
+    /// Why there is no escape memory, or less than was asked for.
+    escape_error: Option<String>,
 }
 
 impl<N: Nic> Reactor<N> {
     /// A reactor that has not started.
     pub fn new(receiver: Receiver, hands: Hands<N>, commands: CommandInbox, options: ReactorOptions) -> Self {
         let spin_ns = options.spin_ns_max;
-        Self { receiver, hands, commands, options, started: Instant::now(), drain: Drain::Not, spin_ns }
+        Self {
+            receiver,
+            hands,
+            commands,
+            options,
+            started: Instant::now(),
+            drain: Drain::Not,
+            spin_ns,
+            escape_error: None,
+        }
     }
 
     /// Runs until a drain is over.
@@ -134,7 +145,7 @@ impl<N: Nic> Reactor<N> {
             return Ok(());
         }
         let sessions = self.hands.open_count();
-        if !self.commands.is_empty() || !self.hands.nic.arm() {
+        if !self.commands.is_empty() || self.hands.any_copied() || !self.hands.nic.arm() {
             self.hands.wake_up(sessions);
             return Ok(());
         }
@@ -214,6 +225,7 @@ impl<N: Nic> Reactor<N> {
             reads: ReadStatus::new(&stats),
             messages: MessageStatus::new(&stats),
             ends: stats.ends.into(),
+            escape: EscapeStatus::new(&stats.escape, self.escape_error.as_deref()),
             faults: FaultStatus { peers: stats.peer_faults, sessions: stats.session_faults },
             nic: self.hands.nic.counters().into(),
             sessions,

@@ -21,6 +21,10 @@ impl<N: Nic> Reactor<N> {
         let mut worked = self.hands.send_rest();
         worked |= self.poll_nic(now_ns);
         worked |= self.poll_releases(now_ns);
+        while let Some(copy) = self.hands.take_copied() {
+            self.receiver.handle_copied(now_ns, copy, true, &mut self.hands);
+            worked = true;
+        }
         while let Some(command) = self.commands.take() {
             self.obey(now_ns, command);
             worked = true;
@@ -188,6 +192,10 @@ impl<N: Nic> Reactor<N> {
                 // Whoever asked may be gone.
                 let _ = reply.send(self.status());
             }
+            Command::EscapeMemory { ready_slabs, error } => {
+                self.receiver.handle_escape_memory(ready_slabs);
+                self.escape_error = error;
+            }
             Command::Drain { deadline_ms } => {
                 if self.drain == Drain::Not {
                     self.receiver.drain();
@@ -200,7 +208,7 @@ impl<N: Nic> Reactor<N> {
     }
 
     fn open(&mut self, now_ns: u64, new: NewSession) -> Result<SessionTicket, OpenError> {
-        let session = self.receiver.handle_session_opened(new.app, new.class)?;
+        let session = self.receiver.handle_session_opened(new.app, new.class, new.takes_memory)?;
         match self.hands.attach(session, new) {
             Ok(ticket) => Ok(SessionTicket { session, ticket }),
             Err(_) => {

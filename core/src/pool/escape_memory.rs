@@ -1,0 +1,128 @@
+//! Escape memory as the pool knows it: which of its slabs are free, and which of those joined the pool (Jet §4.3).
+
+use super::runs::{FreeRuns, Run};
+
+/// Slabs of escape memory, numbered on from the pool's. Each is unready, in reserve, free in the pool, or in use.
+#[derive(Debug)]
+pub(super) struct EscapeMemory {
+    /// The number of its first slab: as many as the pool has.
+    first: u32,
+    slabs: u32,
+    /// The first so many are allocated and touched.
+    ready: u32,
+    /// Free, in no use.
+    reserve: FreeRuns,
+    /// Free, and part of the pool for now.
+    joined: FreeRuns,
+    used_max: u32,
+}
+
+impl EscapeMemory {
+    pub fn new(first: u32, slabs: u32) -> Self {
+        Self {
+            first,
+            slabs,
+            ready: 0,
+            reserve: FreeRuns::none(slabs),
+            joined: FreeRuns::none(slabs),
+            used_max: 0,
+        }
+    }
+
+    /// The first `ready` slabs may be used from now on.
+    pub fn make_ready(&mut self, ready: u32) {
+        let ready = ready.min(self.slabs);
+        if ready > self.ready {
+            self.reserve.give(Run { first: self.ready, count: ready - self.ready });
+            self.ready = ready;
+        }
+    }
+
+    pub fn slabs(&self) -> u32 {
+        self.slabs
+    }
+
+    pub fn ready(&self) -> u32 {
+        self.ready
+    }
+
+    /// Slabs that could be taken from the reserve now.
+    pub fn reserve(&self) -> u32 {
+        self.reserve.free()
+    }
+
+    /// Slabs that joined the pool and that nobody uses.
+    #[inline]
+    pub fn joined(&self) -> u32 {
+        self.joined.free()
+    }
+
+    /// Slabs in use or joined.
+    #[inline]
+    pub fn used(&self) -> u32 {
+        self.ready - self.reserve.free()
+    }
+
+    pub fn used_max(&self) -> u32 {
+        self.used_max
+    }
+
+    fn out(&mut self, run: Run) -> Run {
+        self.used_max = self.used_max.max(self.used());
+        Run { first: run.first + self.first, count: run.count }
+    }
+
+    fn local(&self, run: Run) -> Run {
+        Run { first: run.first - self.first, count: run.count }
+    }
+
+    /// Takes up to `wanted` slabs out of the reserve, as one run.
+    pub fn take(&mut self, wanted: u32) -> Option<Run> {
+        let run = self.reserve.take(wanted)?;
+        Some(self.out(run))
+    }
+
+    /// Gives slabs back to the reserve.
+    pub fn give(&mut self, run: Run) {
+        let local = self.local(run);
+        self.reserve.give(local);
+    }
+
+    /// Up to `wanted` slabs of the reserve join the pool; how many did.
+    pub fn join(&mut self, wanted: u32) -> u32 {
+        let mut joined = 0;
+        while let Some(run) = self.reserve.take(wanted - joined) {
+            self.joined.give(run);
+            joined += run.count;
+            self.used_max = self.used_max.max(self.used());
+        }
+        joined
+    }
+
+    /// Up to `wanted` free slabs leave the pool again; how many did.
+    pub fn leave(&mut self, wanted: u32) -> u32 {
+        let mut left = 0;
+        while let Some(run) = self.joined.take(wanted - left) {
+            self.reserve.give(run);
+            left += run.count;
+        }
+        left
+    }
+
+    /// Takes up to `wanted` joined slabs for use by the pool's shares.
+    pub fn take_joined(&mut self, wanted: u32) -> Option<Run> {
+        let run = self.joined.take(wanted)?;
+        Some(self.out(run))
+    }
+
+    /// Gives joined slabs back to the pool.
+    pub fn give_joined(&mut self, run: Run) {
+        let local = self.local(run);
+        self.joined.give(local);
+    }
+
+    /// Starts the most in use at once anew.
+    pub fn reset_used_max(&mut self) {
+        self.used_max = self.used();
+    }
+}

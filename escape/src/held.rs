@@ -1,0 +1,472 @@
+//! What sessions hold of the cache budget: a queue each, in order of time.
+//!
+//! Jet §4.3: "the cache buffer allocated for each application is organized by linked lists. [...] a node would be
+//! linked to the tail", so that whether there are stragglers is seen from the head alone. Here each list is a ring of slot
+//! numbers: delivering writes one entry at its end, releasing writes none. What was released stays in the ring until
+//! somebody comes by who looks for stragglers, or until the ring is full of it: then it is swept, at two or three
+//! nanoseconds an entry. Unlinking each run from a chain cost every message more.
+//!
+//! Everything is allocated once. A node is 16 bytes, a session's record 24.
+
+use crate::session_set::SessionSet;
+use alloc::boxed::Box;
+use alloc::vec;
+
+/// Slots are numbered below it.
+const SLOTS_MAX: u32 = u16::MAX as u32;
+/// No run that could become a straggler.
+const NEVER: u64 = u64::MAX;
+
+/// Between the nodes of two sessions, so that the same slot of many sessions (the low ones are used most) does not fall
+/// into the same set of the CPU's cache: slots are a power of two. One line of the cache.
+const GAP_NODES: usize = 4;
+
+/// It counts among its session's stragglers.
+const STRAGGLER: u8 = 1;
+/// It is being copied to memory.
+const COPYING: u8 = 2;
+
+/// A run that is or was held: one a slot.
+#[derive(Clone, Copy, Debug)]
+struct Node {
+    since_ns: u64,
+    /// Where its entry is in the ring; entries elsewhere are of former runs.
+    position: u32,
+    /// Slabs that are not released; 0: the run is not held.
+    slabs: u16,
+    state: u8,
+}
+
+const _: () = assert!(size_of::<Node>() == 16 && size_of::<Session>() == 24);
+
+/// Positions count on for ever, and wrap; in the ring they lie modulo its length.
+#[derive(Clone, Copy, Debug)]
+struct Session {
+    held_slabs: u32,
+    straggler_slabs: u32,
+    /// Nothing before it is held.
+    head: u32,
+    tail: u32,
+    /// Every run before it is counted as a straggler, none behind it is.
+    due: u32,
+    /// Where offering runs for copying goes on.
+    cursor: u32,
+}
+
+const EMPTY: Session = Session { held_slabs: 0, straggler_slabs: 0, head: 0, tail: 0, due: 0, cursor: 0 };
+
+/// The queues of all sessions.
+#[derive(Debug)]
+pub(crate) struct Held {
+    nodes: Box<[Node]>,
+    rings: Box<[u16]>,
+    sessions: Box<[Session]>,
+    /// A session has no further straggler before. Beside the records, to be looked through quickly.
+    due_ns: Box<[u64]>,
+    /// Nothing becomes a straggler before: a lower bound, so that mostly nothing is looked through at all.
+    quiet_until_ns: u64,
+    /// Where counting goes on that ran out of its bound.
+    count_from: u32,
+    /// Sessions that have stragglers.
+    straggling: SessionSet,
+    /// Sessions whose share of stragglers is above CREDIT.
+    slow: SessionSet,
+    stride: usize,
+    /// Entries of a ring, a power of two: twice the slots at least, so that a sweep frees half of them.
+    ring: usize,
+    slots: u32,
+    straggler_ns: u64,
+    credit_permille: u32,
+}
+
+/// What looking for a run gave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    Found {
+        slot: u16,
+        slabs: u32,
+    },
+    /// There is none (left).
+    None,
+    /// As many entries as are allowed were looked at.
+    Spent,
+}
+
+/// Whether a position comes before another.
+#[inline]
+fn is_before(position: u32, other: u32) -> bool {
+    other.wrapping_sub(position).wrapping_sub(1) < u32::MAX / 2
+}
+
+impl Held {
+    pub fn new(sessions: u32, slots: u32, straggler_ns: u64, credit_permille: u32) -> Self {
+        assert!(slots <= SLOTS_MAX, "{slots} slots a session, but at most {SLOTS_MAX} can be told apart");
+        let stride = slots as usize + GAP_NODES;
+        let ring = (2 * slots.max(1) as usize).next_power_of_two();
+        Self {
+            nodes: vec![Node { since_ns: 0, position: 0, slabs: 0, state: 0 }; stride * sessions as usize]
+                .into_boxed_slice(),
+            rings: vec![0; ring * sessions as usize].into_boxed_slice(),
+            sessions: vec![EMPTY; sessions as usize].into_boxed_slice(),
+            due_ns: vec![NEVER; sessions as usize].into_boxed_slice(),
+            quiet_until_ns: 0,
+            count_from: 0,
+            straggling: SessionSet::new(sessions),
+            slow: SessionSet::new(sessions),
+            stride,
+            ring,
+            slots,
+            straggler_ns,
+            credit_permille,
+        }
+    }
+
+    #[inline]
+    fn index(&self, session: u32, slot: u16) -> usize {
+        debug_assert!(u32::from(slot) < self.slots, "slot {slot} of {}", self.slots);
+        session as usize * self.stride + usize::from(slot)
+    }
+
+    #[inline]
+    fn entry(&self, session: u32, position: u32) -> usize {
+        session as usize * self.ring + (position as usize & (self.ring - 1))
+    }
+
+    /// A run of `slabs` was delivered: the newest of its session.
+    #[inline]
+    pub fn hold(&mut self, session: u32, slot: u16, slabs: u32, now_ns: u64) {
+        debug_assert!(slabs > 0, "a run has a slab at least");
+        let record = &mut self.sessions[session as usize];
+        if (record.tail.wrapping_sub(record.head)) as usize == self.ring {
+            self.sweep(session);
+        }
+        let record = &mut self.sessions[session as usize];
+        let position = record.tail;
+        record.tail = position.wrapping_add(1);
+        record.held_slabs += slabs;
+        let is_next = record.due == position;
+        let straggling = record.straggler_slabs != 0;
+        let (at, entry) = (self.index(session, slot), self.entry(session, position));
+        self.rings[entry] = slot;
+        let node = &mut self.nodes[at];
+        debug_assert!(node.slabs == 0, "slot {slot} of session {session} is held already");
+        #[allow(clippy::cast_possible_truncation)] // a run is 64 slabs at most
+        let slabs = slabs as u16;
+        *node = Node { since_ns: now_ns, position, slabs, state: 0 };
+        if is_next || straggling {
+            self.note_hold(session, is_next, now_ns);
+        }
+    }
+
+    #[cold]
+    fn note_hold(&mut self, session: u32, is_next: bool, now_ns: u64) {
+        if is_next {
+            self.due_ns[session as usize] = now_ns.saturating_add(self.straggler_ns);
+        }
+        self.note_share(session);
+    }
+
+    /// `slabs` of a run are not held any more. Nothing happens to a run that left its queue.
+    #[inline]
+    pub fn release(&mut self, session: u32, slot: u16, slabs: u32) {
+        let at = self.index(session, slot);
+        let node = &mut self.nodes[at];
+        if node.slabs == 0 {
+            return;
+        }
+        debug_assert!(u32::from(node.slabs) >= slabs, "no more slabs are released than are held");
+        #[allow(clippy::cast_possible_truncation)] // a run is 64 slabs at most
+        let left = node.slabs.wrapping_sub(slabs as u16);
+        node.slabs = left;
+        let record = &mut self.sessions[session as usize];
+        record.held_slabs = record.held_slabs.wrapping_sub(slabs);
+        if record.straggler_slabs != 0 {
+            self.note_release(session, at, slabs);
+        }
+    }
+
+    #[cold]
+    fn note_release(&mut self, session: u32, at: usize, slabs: u32) {
+        if self.nodes[at].state & STRAGGLER != 0 {
+            self.sessions[session as usize].straggler_slabs -= slabs;
+        }
+        self.note_share(session);
+    }
+
+    /// The run of a ring's entry, if it is still held.
+    #[inline]
+    fn run_at(&self, session: u32, position: u32) -> Option<(u16, Node)> {
+        let slot = self.rings[self.entry(session, position)];
+        let node = self.nodes[self.index(session, slot)];
+        (node.slabs != 0 && node.position == position).then_some((slot, node))
+    }
+
+    /// Moves the head up to the first run that is held.
+    fn pop_released(&mut self, session: u32) {
+        let Session { mut head, tail, .. } = self.sessions[session as usize];
+        let ring = &self.rings[session as usize * self.ring..][..self.ring];
+        let nodes = &self.nodes[session as usize * self.stride..][..self.slots as usize];
+        while head != tail {
+            let node = &nodes[usize::from(ring[head as usize & (ring.len() - 1)])];
+            if node.slabs != 0 && node.position == head {
+                break;
+            }
+            head = head.wrapping_add(1);
+        }
+        let record = &mut self.sessions[session as usize];
+        record.head = head;
+        if is_before(record.due, head) {
+            record.due = head;
+        }
+        if is_before(record.cursor, head) {
+            record.cursor = head;
+        }
+    }
+
+    /// Frees half of a full ring at least.
+    #[cold]
+    fn sweep(&mut self, session: u32) {
+        self.pop_released(session);
+        let Session { head, tail, due, cursor, .. } = self.sessions[session as usize];
+        if (tail.wrapping_sub(head) as usize) <= self.ring / 2 {
+            return;
+        }
+        // An old run at the head keeps what was released behind it: close up.
+        let (mut to, mut new_due, mut new_cursor) = (head, None, None);
+        let mut from = head;
+        while from != tail {
+            if from == due {
+                new_due = Some(to);
+            }
+            if from == cursor {
+                new_cursor = Some(to);
+            }
+            if let Some((slot, _)) = self.run_at(session, from) {
+                let (entry, at) = (self.entry(session, to), self.index(session, slot));
+                self.rings[entry] = slot;
+                self.nodes[at].position = to;
+                to = to.wrapping_add(1);
+            }
+            from = from.wrapping_add(1);
+        }
+        let record = &mut self.sessions[session as usize];
+        record.tail = to;
+        record.due = new_due.unwrap_or(to);
+        record.cursor = new_cursor.unwrap_or(to);
+    }
+
+    /// The run leaves its queue with all that is held of it.
+    pub fn remove(&mut self, session: u32, slot: u16) {
+        let slabs = self.nodes[self.index(session, slot)].slabs;
+        self.release(session, slot, u32::from(slabs));
+    }
+
+    /// All runs of a session leave.
+    pub fn close(&mut self, session: u32) {
+        let at = session as usize * self.stride;
+        for node in &mut self.nodes[at..at + self.slots as usize] {
+            node.slabs = 0;
+        }
+        self.sessions[session as usize] = EMPTY;
+        self.due_ns[session as usize] = NEVER;
+        self.straggling.set(session, false);
+        self.slow.set(session, false);
+    }
+
+    /// After a change of what a session holds while it has, or had, stragglers.
+    fn note_share(&mut self, session: u32) {
+        let Session { held_slabs, straggler_slabs, .. } = self.sessions[session as usize];
+        // Jet §4.3: stragglers / held > CREDIT.
+        let slow =
+            u64::from(straggler_slabs) * 1000 > u64::from(held_slabs) * u64::from(self.credit_permille);
+        self.straggling.set(session, straggler_slabs != 0);
+        self.slow.set(session, slow);
+    }
+
+    /// Counts the runs that became stragglers, looking at `nodes_max` entries at most; the others next time. How many
+    /// were looked at.
+    #[inline]
+    pub fn count(&mut self, now_ns: u64, nodes_max: u32) -> u32 {
+        if now_ns < self.quiet_until_ns { 0 } else { self.count_due(now_ns, nodes_max) }
+    }
+
+    fn count_due(&mut self, now_ns: u64, nodes_max: u32) -> u32 {
+        let mut left = nodes_max;
+        // What is delivered from now on becomes no straggler before that.
+        let mut quiet_until_ns = now_ns.saturating_add(self.straggler_ns);
+        let sessions = self.due_ns.len();
+        let from = (self.count_from as usize).min(sessions);
+        for session in (from..sessions).chain(0..from) {
+            if self.due_ns[session] <= now_ns {
+                #[allow(clippy::cast_possible_truncation)] // there are u32 sessions
+                let session = session as u32;
+                if left == 0 {
+                    self.count_from = session;
+                    return nodes_max;
+                }
+                left -= self.count_session(session, now_ns, left);
+            }
+            quiet_until_ns = quiet_until_ns.min(self.due_ns[session]);
+        }
+        self.quiet_until_ns = quiet_until_ns;
+        nodes_max - left
+    }
+
+    fn count_session(&mut self, session: u32, now_ns: u64, nodes_max: u32) -> u32 {
+        let mut looked = 0;
+        let Session { mut due, tail, mut straggler_slabs, .. } = self.sessions[session as usize];
+        let mut due_ns = NEVER;
+        while due != tail {
+            let run = self.run_at(session, due);
+            if let Some((_, node)) = run {
+                due_ns = node.since_ns.saturating_add(self.straggler_ns);
+                if due_ns > now_ns {
+                    break;
+                }
+            }
+            if looked == nodes_max {
+                // Goes on next time, at once.
+                due_ns = now_ns;
+                break;
+            }
+            looked += 1;
+            if let Some((slot, node)) = run {
+                let at = self.index(session, slot);
+                self.nodes[at].state |= STRAGGLER;
+                straggler_slabs += u32::from(node.slabs);
+            }
+            due = due.wrapping_add(1);
+            due_ns = NEVER;
+        }
+        self.due_ns[session as usize] = due_ns;
+        let record = &mut self.sessions[session as usize];
+        (record.due, record.straggler_slabs) = (due, straggler_slabs);
+        self.note_share(session);
+        looked
+    }
+
+    /// The next session that has stragglers, from `from` on and round, that is not in `without`.
+    #[inline]
+    pub fn next_straggling(&self, from: u32, without: &SessionSet) -> Option<u32> {
+        self.straggling.next(from, without)
+    }
+
+    /// The next session that is slow, likewise.
+    #[inline]
+    pub fn next_slow(&self, from: u32, without: &SessionSet) -> Option<u32> {
+        self.slow.next(from, without)
+    }
+
+    /// A session's oldest straggler that is not being copied. What is looked at is taken from `nodes_left`.
+    #[inline]
+    pub fn oldest_straggler(&mut self, session: u32, nodes_left: &mut u32) -> Look {
+        let Session { mut head, due, .. } = self.sessions[session as usize];
+        let mut position = head;
+        let look = loop {
+            if position == due {
+                break Look::None;
+            }
+            if *nodes_left == 0 {
+                break Look::Spent;
+            }
+            *nodes_left -= 1;
+            match self.run_at(session, position) {
+                Some((slot, node)) if node.state & COPYING == 0 => {
+                    break Look::Found { slot, slabs: u32::from(node.slabs) };
+                }
+                Some(_) => {}
+                // What was released at the head is never looked at again.
+                None if position == head => head = head.wrapping_add(1),
+                None => {}
+            }
+            position = position.wrapping_add(1);
+        };
+        let record = &mut self.sessions[session as usize];
+        record.head = head;
+        if is_before(record.cursor, head) {
+            record.cursor = head;
+        }
+        look
+    }
+
+    /// The run at which a session's cursor stands, or the next that is not being copied; the cursor moves past it. With
+    /// it: whether the cursor came round, so that every run of the session had its turn.
+    #[inline]
+    pub fn next_to_copy(&mut self, session: u32, nodes_left: &mut u32) -> (Look, bool) {
+        let Session { head, tail, cursor, .. } = self.sessions[session as usize];
+        let mut position = cursor;
+        let mut look = Look::None;
+        while position != tail {
+            if *nodes_left == 0 {
+                look = Look::Spent;
+                break;
+            }
+            *nodes_left -= 1;
+            let here = position;
+            position = position.wrapping_add(1);
+            if let Some((slot, node)) = self.run_at(session, here)
+                && node.state & COPYING == 0
+            {
+                look = Look::Found { slot, slabs: u32::from(node.slabs) };
+                break;
+            }
+        }
+        let came_round = position == tail;
+        self.sessions[session as usize].cursor = if came_round { head } else { position };
+        (look, came_round)
+    }
+
+    /// A run is being copied.
+    pub fn begin_copy(&mut self, session: u32, slot: u16) {
+        let at = self.index(session, slot);
+        assert!(self.nodes[at].slabs > 0, "only a run that is held can be copied");
+        self.nodes[at].state |= COPYING;
+    }
+
+    /// A run is not being copied any more.
+    pub fn end_copy(&mut self, session: u32, slot: u16) {
+        let at = self.index(session, slot);
+        self.nodes[at].state &= !COPYING;
+    }
+
+    #[inline]
+    pub fn is_held(&self, session: u32, slot: u16) -> bool {
+        self.nodes[self.index(session, slot)].slabs != 0
+    }
+
+    #[inline]
+    pub fn since_ns(&self, session: u32, slot: u16) -> u64 {
+        self.nodes[self.index(session, slot)].since_ns
+    }
+
+    #[inline]
+    pub fn is_slow(&self, session: u32) -> bool {
+        self.slow.contains(session)
+    }
+
+    #[inline]
+    pub fn held_slabs(&self, session: u32) -> u32 {
+        self.sessions[session as usize].held_slabs
+    }
+
+    #[inline]
+    pub fn straggler_slabs(&self, session: u32) -> u32 {
+        self.sessions[session as usize].straggler_slabs
+    }
+
+    /// When the next run becomes a straggler. Passes over what was released since somebody last looked.
+    pub fn next_due_ns(&self) -> Option<u64> {
+        let sessions = 0..u32::try_from(self.sessions.len()).unwrap_or(u32::MAX);
+        let next = sessions.filter_map(|session| {
+            let Session { mut due, tail, .. } = self.sessions[session as usize];
+            while due != tail {
+                if let Some((_, node)) = self.run_at(session, due) {
+                    return Some(node.since_ns.saturating_add(self.straggler_ns));
+                }
+                due = due.wrapping_add(1);
+            }
+            None
+        });
+        next.min()
+    }
+}

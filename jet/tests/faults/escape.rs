@@ -1,0 +1,208 @@
+//! Escape from applications that sit on the pool (Jet §4.3): stopped ones, dead ones, ones that pin everything. Whoever is
+//! slow waits alone, and loses nothing.
+
+use crate::children::Role;
+use crate::rig::{NIC_THREAD, NO_NIC_THREAD, Random, Rig, number, until};
+use crate::traffic::Traffic;
+use jet_client::receive::{RegisterOptions, Session};
+use jet_client::send::{AckStatus, Sender, SenderOptions};
+use rustix::process::Signal;
+
+const FRAGMENT: usize = 256 << 10;
+
+/// A sender that may have as much on the way as it likes.
+fn crowd(rig: &Rig, which: usize, app: &str, random: Random) -> Traffic {
+    let options = SenderOptions {
+        in_flight_max: 4096,
+        region_bytes: 64 << 20,
+        ..Rig::sender_options(&rig.addresses()[which], app)
+    };
+    Traffic::over(Sender::connect(options).expect("let in"), random)
+}
+
+/// Sends so many messages of a fragment each, and of a slab each.
+fn pile_up(traffic: &mut Traffic, large: usize, small: usize) {
+    for _ in 0..small {
+        traffic.send(4096).expect("taken");
+    }
+    for _ in 0..large {
+        traffic.send(FRAGMENT).expect("taken");
+    }
+}
+
+/// Waits until the escape controller did what is wished, while the sender gets its turns.
+#[track_caller]
+fn until_escaped(rig: &Rig, traffic: &mut Traffic, what: &str, path: &str, least: u64) {
+    until(what, || {
+        traffic.sender.flush();
+        assert!(traffic.sender.poll().is_none(), "nobody reads it");
+        (number(&rig.status(), path) >= least).then_some(())
+    });
+}
+
+/// Rounds of a good sender, each of which must end.
+#[track_caller]
+fn rounds(traffic: &mut Traffic, count: usize) {
+    for _ in 0..count {
+        traffic.round();
+    }
+}
+
+/// The pool is whole, and escape memory is in no use. What is posted to the SRQ leaves it by being used: so some messages
+/// pass before.
+#[track_caller]
+fn wait_home(rig: &Rig, traffic: &mut Traffic) {
+    rig.wait_whole();
+    until("escape memory to be in no use", || {
+        rounds(traffic, 4);
+        (number(&rig.wait_whole(), "escape.memory.used") == 0).then_some(())
+    });
+}
+
+#[test]
+fn a_stopped_applications_backlog_moves_to_memory_and_comes_to_it_whole() {
+    let mut random = Random::for_test("stopped backlog", 60);
+    for thread in [NIC_THREAD, NO_NIC_THREAD] {
+        let rig = Rig::start(&[thread]);
+        let good = rig.application(Role::Consumer, "store");
+        let stopped = rig.application(Role::Consumer, "stopped");
+        stopped.process.stop();
+        for which in 0..2 {
+            let mut waiting = crowd(&rig, which, "stopped", random.fork());
+            let copied = number(&rig.status(), "escape.copied.total");
+            pile_up(&mut waiting, 60, 200);
+            until_escaped(
+                &rig,
+                &mut waiting,
+                "its backlog to be copied",
+                "escape.copied.total",
+                copied + 1000,
+            );
+            let mut traffic = Traffic::new(&rig.addresses()[which], "store", random.fork());
+            rounds(&mut traffic, 20);
+            let status = rig.status();
+            let session = &status["sessions"][1];
+            assert!(number(session, "held_slabs") >= number(session, "memory_slabs"), "{status:#}");
+            assert!(number(session, "copied_slabs") > 0, "{status:#}");
+            stopped.process.signal(Signal::CONT);
+            assert_eq!(waiting.ends(260), [AckStatus::Consumed; 260]);
+            wait_home(&rig, &mut traffic);
+            if which == 0 {
+                stopped.process.stop();
+            }
+        }
+        assert_eq!((good.reported("wrong"), stopped.reported("wrong")), (0, 0));
+    }
+}
+
+#[test]
+fn one_that_pins_everything_and_sleeps_is_replaced_and_the_others_go_on() {
+    let mut random = Random::for_test("pinned", 61);
+    let rig = Rig::start(&[]);
+    let good = rig.application(Role::Consumer, "store");
+    let mut keeper = rig.application(Role::Keeper, "keeper");
+    let mut waiting = crowd(&rig, 0, "keeper", random.fork());
+    let mut traffic = Traffic::new(&rig.addresses()[0], "store", random.fork());
+    pile_up(&mut waiting, 62, 0);
+    until_escaped(&rig, &mut waiting, "its slabs to be replaced", "escape.replaced.now", 193);
+    rounds(&mut traffic, 20);
+    let status = rig.status();
+    assert!(number(&status, "escape.replaced.now") <= 256, "MEM_ESC: {status:#}");
+    assert_eq!(status["sessions"][1]["slow"], true, "{status:#}");
+    keeper.process.kill();
+    wait_home(&rig, &mut traffic);
+    let ends = waiting.ends(62);
+    assert!(ends.iter().all(|end| matches!(end, AckStatus::AppGone | AckStatus::NoApp)), "{ends:?}");
+    assert_eq!(good.reported("wrong"), 0);
+}
+
+#[test]
+fn one_that_dies_in_the_middle_of_its_copies_takes_nothing_along() {
+    let mut random = Random::for_test("dies copied", 62);
+    let rig = Rig::start(&["session.quarantine_ms=50"]);
+    let good = rig.application(Role::Consumer, "store");
+    let mut traffic = Traffic::new(&rig.addresses()[0], "store", random.fork());
+    for round in 0..12u64 {
+        let mut dying = rig.application(Role::Consumer, "dying");
+        dying.process.stop();
+        let mut waiting = crowd(&rig, 0, "dying", random.fork());
+        let copied = number(&rig.status(), "escape.copied.total");
+        pile_up(&mut waiting, 60, 0);
+        until_escaped(&rig, &mut waiting, "copies to begin", "escape.copied.total", copied + 1 + round * 64);
+        dying.process.kill();
+        // What arrived only afterwards found nobody.
+        let ends = waiting.ends(60);
+        assert!(ends.iter().all(|end| matches!(end, AckStatus::AppGone | AckStatus::NoApp)), "{ends:?}");
+        rounds(&mut traffic, 2);
+        rig.wait_status("its name to be free", |status| status["sessions"][1].is_null());
+    }
+    wait_home(&rig, &mut traffic);
+    assert_eq!(good.reported("wrong"), 0);
+}
+
+#[test]
+fn without_escape_memory_its_senders_are_slowed_down_and_nobody_else() {
+    let mut random = Random::for_test("no memory", 63);
+    // More than the process may map.
+    let rig = Rig::start_within(4 << 30, &["escape.memory_bytes=4294967296"]);
+    let status =
+        rig.wait_status("the daemon to know", |status| !status["escape"]["memory"]["error"].is_null());
+    let error = status["escape"]["memory"]["error"].as_str().expect("text");
+    assert!(error.contains("escape.memory_bytes"), "{error}");
+    let good = rig.application(Role::Consumer, "store");
+    let stopped = rig.application(Role::Consumer, "stopped");
+    stopped.process.stop();
+    let mut waiting = crowd(&rig, 0, "stopped", random.fork());
+    let mut traffic = Traffic::new(&rig.addresses()[0], "store", random.fork());
+    pile_up(&mut waiting, 62, 0);
+    until("it to have all that it can get", || {
+        waiting.sender.flush();
+        (rig.status()["sessions"][1]["slow"] == true).then_some(())
+    });
+    rounds(&mut traffic, 20);
+    stopped.process.signal(Signal::CONT);
+    assert_eq!(waiting.ends(62), [AckStatus::Consumed; 62]);
+    rig.wait_whole();
+    assert_eq!((good.reported("wrong"), stopped.reported("wrong")), (0, 0));
+}
+
+#[test]
+fn memory_is_given_instead_of_waiting_to_those_who_ask_for_it() {
+    let mut random = Random::for_test("instead", 64);
+    let rig = Rig::start(&[]);
+    let keeper = rig.application(Role::Keeper, "keeper");
+    let mut waiting = crowd(&rig, 0, "keeper", random.fork());
+    pile_up(&mut waiting, 62, 0);
+    until("the keeper to fill the pool", || {
+        waiting.sender.flush();
+        (rig.status()["pressure"] != "ok").then_some(())
+    });
+    let options = RegisterOptions {
+        control_socket: rig.control(),
+        class: 2,
+        memory_instead_of_waiting: true,
+        ..RegisterOptions::new("patient")
+    };
+    let session = Session::register(&options).expect("the daemon has memory");
+    let mut traffic = Traffic::new(&rig.addresses()[0], "patient", random.fork());
+    for _ in 0..8 {
+        traffic.send(FRAGMENT).expect("taken");
+    }
+    let mut taken = 0;
+    while taken < 8 {
+        traffic.sender.flush();
+        while traffic.sender.poll().is_some() {}
+        let Some(mut message) = session.receive(Some(std::time::Duration::from_millis(5))).expect("well")
+        else {
+            continue;
+        };
+        let tag = message.tag();
+        while let Some(slice) = message.next(Some(crate::rig::PATIENCE)).expect("it comes") {
+            assert!(crate::traffic::fits(tag, slice.offset(), &slice));
+        }
+        taken += 1;
+    }
+    let status = rig.status();
+    assert!(number(&status, "escape.memory_grants.total") > 0, "{status:#}");
+    drop((session, keeper));
+}
