@@ -202,8 +202,9 @@ impl Pool {
         share.in_budget() && run.first < self.total
     }
 
-    /// Gives slabs back that lie in the cache and in the budget.
-    #[inline]
+    /// Gives slabs back that lie in the cache and in the budget: what every message passes, whatever the compiler thinks
+    /// of its size.
+    #[inline(always)]
     pub fn give_plain(&mut self, run: Run, share: Share) {
         debug_assert!(self.is_plain(run, share), "{run:?} of {share:?}");
         match share {

@@ -269,8 +269,8 @@ impl<P: GrantPolicy> Receiver<P> {
 
     /// When Algorithm 1 is to be evaluated though nothing happens: runs become stragglers by waiting.
     pub(super) fn next_idle_evaluation_ns(&self) -> Option<u64> {
-        (self.escape.pressure() != Pressure::Ok || !self.barred_sessions.is_empty())
-            .then_some(self.next_evaluation_ns.max(self.last_tick_ns) + IDLE_EVALUATION_NS)
+        (self.config.escape.enabled && self.escape.pressure() != Pressure::Ok)
+            .then_some(self.flushed_ns + IDLE_EVALUATION_NS)
     }
 
     /// A small message that has to wait for a slot goes to memory where the cache is scarce: its SRQ slab is free again.

@@ -79,6 +79,8 @@ pub struct Receiver<P: GrantPolicy = StrictWithAging> {
     stats: Stats,
     escape: Escape,
     next_evaluation_ns: u64,
+    /// When [`Self::flush`] was called last.
+    flushed_ns: u64,
     copies: Box<[Option<Copy>]>,
     free_copies: Vec<u32>,
     meter: MemoryMeter,
@@ -143,6 +145,7 @@ impl<P: GrantPolicy> Receiver<P> {
             stats: Stats::default(),
             escape: Escape::new(config.escape, config.sessions_max, config.session_slots),
             next_evaluation_ns: 0,
+            flushed_ns: 0,
             copies: vec![None; config.copies_max as usize].into_boxed_slice(),
             free_copies: (0..config.copies_max).rev().collect(),
             meter: MemoryMeter::default(),
@@ -166,6 +169,7 @@ impl<P: GrantPolicy> Receiver<P> {
 
     /// After a batch of inputs: grants READs, gives credit, sends what is due, tops up the SRQ.
     pub fn flush(&mut self, now_ns: u64, effects: &mut impl Effects) {
+        self.flushed_ns = now_ns;
         self.relieve(now_ns, effects);
         if !self.barred_sessions.is_empty() {
             self.review_barred(now_ns);

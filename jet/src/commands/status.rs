@@ -161,6 +161,9 @@ fn human(status: &Value) -> String {
                 n("/messages/known")
             ),
         ),
+        ("escape", escape(status)),
+        ("  memory", escape_memory(status, slab_bytes)),
+        ("congestion", congestion(status)),
         ("ends", members(status, "/ends")),
         ("faults", members(status, "/faults")),
         ("nic", members(status, "/nic")),
@@ -177,6 +180,10 @@ fn human(status: &Value) -> String {
                 "bytes",
                 "rate",
                 "held",
+                "stragglers",
+                "replaced",
+                "copied",
+                "memory",
                 "backlog",
                 "post-NIC p50",
                 "p99",
@@ -197,6 +204,72 @@ fn human(status: &Value) -> String {
     out
 }
 
+/// What was done about pressure so far.
+fn escape(status: &Value) -> String {
+    let n = |pointer: &str| number(status, pointer);
+    if status.pointer("/escape/enabled").and_then(Value::as_bool) != Some(true) {
+        return "off (escape.enabled = false)".to_owned();
+    }
+    let mut out = format!(
+        "{} slabs replaced, {} copied, {} granted from memory, {} signals to senders; {} times in danger",
+        n("/escape/replaced/total"),
+        n("/escape/copied/total"),
+        n("/escape/memory_grants/total"),
+        n("/escape/signals"),
+        n("/escape/danger"),
+    );
+    if n("/escape/suspended") > 0 {
+        out.push_str(&format!("; {} applications suspended now", n("/escape/suspended")));
+    }
+    out
+}
+
+fn escape_memory(status: &Value, slab_bytes: u64) -> String {
+    let n = |pointer: &str| number(status, pointer);
+    let bytes = |pointer: &str| text::bytes(n(pointer) * slab_bytes);
+    let mut out = format!(
+        "{} in use, {} at most so far, of {}",
+        bytes("/escape/memory/used"),
+        bytes("/escape/memory/used_max"),
+        bytes("/escape/memory/slabs")
+    );
+    if n("/escape/memory/ready") < n("/escape/memory/slabs") {
+        out.push_str(&format!(" ({} ready)", bytes("/escape/memory/ready")));
+    }
+    if let Some(error) = status.pointer("/escape/memory/error").and_then(Value::as_str) {
+        out.push_str("; ");
+        out.push_str(error);
+    }
+    out
+}
+
+/// The actuators, and what became of each.
+fn congestion(status: &Value) -> String {
+    let actuators = status.pointer("/congestion").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let lines = actuators.iter().map(|actuator| {
+        let (name, state, detail) =
+            (word(actuator, "/name"), word(actuator, "/state"), word(actuator, "/detail"));
+        if detail.is_empty() || detail == "?" || state == "ready" {
+            format!("{name} {state}")
+        } else {
+            format!("{name} {state} ({detail})")
+        }
+    });
+    let lines: Vec<String> = lines.collect();
+    if lines.is_empty() { "no actuators".to_owned() } else { lines.join(", ") }
+}
+
+/// What is unusual about a session, behind its name.
+fn escape_words(session: &Value) -> String {
+    let is = |pointer: &str| session.pointer(pointer).and_then(Value::as_bool) == Some(true);
+    let words: Vec<_> = [("/slow", "slow"), ("/suspended", "suspended")]
+        .into_iter()
+        .filter(|(pointer, _)| is(pointer))
+        .map(|(_, word)| word)
+        .collect();
+    if words.is_empty() { String::new() } else { format!(" ({})", words.join(", ")) }
+}
+
 /// The members of an object that are not zero.
 fn members(status: &Value, pointer: &str) -> String {
     let members: Vec<_> = status
@@ -214,13 +287,17 @@ fn members(status: &Value, pointer: &str) -> String {
 fn session_line(session: &Value) -> Vec<String> {
     let n = |pointer: &str| number(session, pointer);
     vec![
-        word(session, "/app").to_owned(),
+        format!("{}{}", word(session, "/app"), escape_words(session)),
         n("/session").to_string(),
         n("/class").to_string(),
         n("/delivered_messages").to_string(),
         text::bytes(n("/delivered_bytes")),
         text::rate(n("/bytes_per_s") as f64),
         n("/held_slabs").to_string(),
+        n("/straggler_slabs").to_string(),
+        format!("{} of {}", n("/replaced_slabs"), n("/replaced_total")),
+        format!("{} of {}", n("/copied_slabs"), n("/copied_total")),
+        n("/memory_slabs").to_string(),
         n("/backlog").to_string(),
         text::span_ns(n("/post_nic_ns/p50")),
         text::span_ns(n("/post_nic_ns/p99")),
@@ -250,13 +327,32 @@ mod tests {
             "version": "1", "pid": 7, "uptime_ms": 1500, "draining": false, "listen": ["tcp:h:1"], "pressure": "ok",
             "pool": {"slabs": 3072, "slab_bytes": 4096, "free": 3072, "whole": true, "pages": "small", "high_water": 256},
             "ends": {"consumed": 5, "rejected": 0},
-            "sessions": [{"session": 1, "app": "store", "post_nic_ns": {"p50": 186_000}}],
+            "escape": {"enabled": true, "replaced": {"now": 1, "total": 77}, "copied": {"total": 99}, "signals": 3,
+                "memory": {"slabs": 8448, "ready": 256, "used": 256, "used_max": 512, "error": "no more"}},
+            "congestion": [{"name": "soft", "state": "ready"},
+                {"name": "roce_np", "state": "unsupported", "detail": "no such interface"}],
+            "sessions": [{"session": 1, "app": "store", "post_nic_ns": {"p50": 186_000}, "slow": true,
+                "replaced_slabs": 4, "replaced_total": 5}],
             "peers": [{"peer": 1, "sender": "00ff", "app": "store"}],
         });
         let text = human(&status);
-        for part in
-            ["up 1.5 s", "whole", "256 (1.00 MiB)", "consumed 5", "store", "186 us", "00ff", "tcp:h:1"]
-        {
+        for part in [
+            "up 1.5 s",
+            "whole",
+            "256 (1.00 MiB)",
+            "consumed 5",
+            "store (slow)",
+            "186 us",
+            "00ff",
+            "tcp:h:1",
+            "77 slabs replaced, 99 copied",
+            "3 signals",
+            "1.00 MiB in use, 2.00 MiB at most so far, of 33.0 MiB",
+            "1.00 MiB ready",
+            "no more",
+            "soft ready, roce_np unsupported (no such interface)",
+            "4 of 5",
+        ] {
             assert!(text.contains(part), "{part}: {text}");
         }
         assert!(!text.contains("rejected"), "{text}");
