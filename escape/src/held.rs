@@ -6,7 +6,7 @@
 //! somebody comes by who looks for stragglers, or until the ring is full of it: then it is swept, at two or three
 //! nanoseconds an entry. Unlinking each run from a chain cost every message more.
 //!
-//! Everything is allocated once. A node is 16 bytes, a session's record 24.
+//! Everything is allocated once. A node is 16 bytes, a session's record one line of the cache.
 
 use crate::session_set::SessionSet;
 use alloc::boxed::Box;
@@ -16,10 +16,6 @@ use alloc::vec;
 const SLOTS_MAX: u32 = u16::MAX as u32;
 /// No run that could become a straggler.
 const NEVER: u64 = u64::MAX;
-
-/// Between the nodes of two sessions, so that the same slot of many sessions (the low ones are used most) does not fall
-/// into the same set of the CPU's cache: slots are a power of two. One line of the cache.
-const GAP_NODES: usize = 4;
 
 /// It counts among its session's stragglers.
 const STRAGGLER: u8 = 1;
@@ -37,11 +33,14 @@ struct Node {
     state: u8,
 }
 
-const _: () = assert!(size_of::<Node>() == 16 && size_of::<Session>() == 24);
+const _: () = assert!(size_of::<Node>() == 16 && size_of::<Session>() <= 64);
 
 /// Positions count on for ever, and wrap; in the ring they lie modulo its length.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Session {
+    nodes: Box<[Node]>,
+    /// A power of two long: twice the slots at least, so that a sweep frees half of it.
+    ring: Box<[u16]>,
     held_slabs: u32,
     straggler_slabs: u32,
     /// Nothing before it is held.
@@ -53,13 +52,74 @@ struct Session {
     cursor: u32,
 }
 
-const EMPTY: Session = Session { held_slabs: 0, straggler_slabs: 0, head: 0, tail: 0, due: 0, cursor: 0 };
+impl Session {
+    #[inline]
+    fn entry(&self, position: u32) -> usize {
+        position as usize & (self.ring.len() - 1)
+    }
+
+    /// The run of a ring's entry, if it is still held.
+    #[inline]
+    fn run_at(&self, position: u32) -> Option<(u16, Node)> {
+        let slot = self.ring[self.entry(position)];
+        let node = self.nodes[usize::from(slot)];
+        (node.slabs != 0 && node.position == position).then_some((slot, node))
+    }
+
+    /// Moves the head up to the first run that is held.
+    fn pop_released(&mut self) {
+        let mut head = self.head;
+        while head != self.tail && self.run_at(head).is_none() {
+            head = head.wrapping_add(1);
+        }
+        self.move_head(head);
+    }
+
+    fn move_head(&mut self, head: u32) {
+        self.head = head;
+        if is_before(self.due, head) {
+            self.due = head;
+        }
+        if is_before(self.cursor, head) {
+            self.cursor = head;
+        }
+    }
+
+    /// Frees half of a full ring at least.
+    #[cold]
+    fn sweep(&mut self) {
+        self.pop_released();
+        let Self { head, tail, due, cursor, .. } = *self;
+        if (tail.wrapping_sub(head) as usize) <= self.ring.len() / 2 {
+            return;
+        }
+        // An old run at the head keeps what was released behind it: close up.
+        let (mut to, mut new_due, mut new_cursor) = (head, None, None);
+        let mut from = head;
+        while from != tail {
+            if from == due {
+                new_due = Some(to);
+            }
+            if from == cursor {
+                new_cursor = Some(to);
+            }
+            if let Some((slot, _)) = self.run_at(from) {
+                let entry = self.entry(to);
+                self.ring[entry] = slot;
+                self.nodes[usize::from(slot)].position = to;
+                to = to.wrapping_add(1);
+            }
+            from = from.wrapping_add(1);
+        }
+        self.tail = to;
+        self.due = new_due.unwrap_or(to);
+        self.cursor = new_cursor.unwrap_or(to);
+    }
+}
 
 /// The queues of all sessions.
 #[derive(Debug)]
 pub(crate) struct Held {
-    nodes: Box<[Node]>,
-    rings: Box<[u16]>,
     sessions: Box<[Session]>,
     /// A session has no further straggler before. Beside the records, to be looked through quickly.
     due_ns: Box<[u64]>,
@@ -71,10 +131,6 @@ pub(crate) struct Held {
     straggling: SessionSet,
     /// Sessions whose share of stragglers is above CREDIT.
     slow: SessionSet,
-    stride: usize,
-    /// Entries of a ring, a power of two: twice the slots at least, so that a sweep frees half of them.
-    ring: usize,
-    slots: u32,
     straggler_ns: u64,
     credit_permille: u32,
 }
@@ -101,35 +157,26 @@ fn is_before(position: u32, other: u32) -> bool {
 impl Held {
     pub fn new(sessions: u32, slots: u32, straggler_ns: u64, credit_permille: u32) -> Self {
         assert!(slots <= SLOTS_MAX, "{slots} slots a session, but at most {SLOTS_MAX} can be told apart");
-        let stride = slots as usize + GAP_NODES;
-        let ring = (2 * slots.max(1) as usize).next_power_of_two();
+        let empty = Session {
+            nodes: vec![Node { since_ns: 0, position: 0, slabs: 0, state: 0 }; slots as usize].into(),
+            ring: vec![0; (2 * slots.max(1) as usize).next_power_of_two()].into(),
+            held_slabs: 0,
+            straggler_slabs: 0,
+            head: 0,
+            tail: 0,
+            due: 0,
+            cursor: 0,
+        };
         Self {
-            nodes: vec![Node { since_ns: 0, position: 0, slabs: 0, state: 0 }; stride * sessions as usize]
-                .into_boxed_slice(),
-            rings: vec![0; ring * sessions as usize].into_boxed_slice(),
-            sessions: vec![EMPTY; sessions as usize].into_boxed_slice(),
+            sessions: vec![empty; sessions as usize].into_boxed_slice(),
             due_ns: vec![NEVER; sessions as usize].into_boxed_slice(),
             quiet_until_ns: 0,
             count_from: 0,
             straggling: SessionSet::new(sessions),
             slow: SessionSet::new(sessions),
-            stride,
-            ring,
-            slots,
             straggler_ns,
             credit_permille,
         }
-    }
-
-    #[inline]
-    fn index(&self, session: u32, slot: u16) -> usize {
-        debug_assert!(u32::from(slot) < self.slots, "slot {slot} of {}", self.slots);
-        session as usize * self.stride + usize::from(slot)
-    }
-
-    #[inline]
-    fn entry(&self, session: u32, position: u32) -> usize {
-        session as usize * self.ring + (position as usize & (self.ring - 1))
     }
 
     /// A run of `slabs` was delivered: the newest of its session.
@@ -137,18 +184,20 @@ impl Held {
     pub fn hold(&mut self, session: u32, slot: u16, slabs: u32, now_ns: u64) {
         debug_assert!(slabs > 0, "a run has a slab at least");
         let record = &mut self.sessions[session as usize];
-        if (record.tail.wrapping_sub(record.head)) as usize == self.ring {
-            self.sweep(session);
+        if record.held_slabs == 0 {
+            // Whatever the ring still has was released.
+            (record.head, record.due, record.cursor) = (record.tail, record.tail, record.tail);
+        } else if (record.tail.wrapping_sub(record.head)) as usize == record.ring.len() {
+            record.sweep();
         }
-        let record = &mut self.sessions[session as usize];
         let position = record.tail;
         record.tail = position.wrapping_add(1);
         record.held_slabs += slabs;
         let is_next = record.due == position;
         let straggling = record.straggler_slabs != 0;
-        let (at, entry) = (self.index(session, slot), self.entry(session, position));
-        self.rings[entry] = slot;
-        let node = &mut self.nodes[at];
+        let entry = record.entry(position);
+        record.ring[entry] = slot;
+        let node = &mut record.nodes[usize::from(slot)];
         debug_assert!(node.slabs == 0, "slot {slot} of session {session} is held already");
         #[allow(clippy::cast_possible_truncation)] // a run is 64 slabs at most
         let slabs = slabs as u16;
@@ -169,8 +218,8 @@ impl Held {
     /// `slabs` of a run are not held any more. Nothing happens to a run that left its queue.
     #[inline]
     pub fn release(&mut self, session: u32, slot: u16, slabs: u32) {
-        let at = self.index(session, slot);
-        let node = &mut self.nodes[at];
+        let record = &mut self.sessions[session as usize];
+        let node = &mut record.nodes[usize::from(slot)];
         if node.slabs == 0 {
             return;
         }
@@ -178,96 +227,33 @@ impl Held {
         #[allow(clippy::cast_possible_truncation)] // a run is 64 slabs at most
         let left = node.slabs.wrapping_sub(slabs as u16);
         node.slabs = left;
-        let record = &mut self.sessions[session as usize];
         record.held_slabs = record.held_slabs.wrapping_sub(slabs);
         if record.straggler_slabs != 0 {
-            self.note_release(session, at, slabs);
+            self.note_release(session, slot, slabs);
         }
     }
 
     #[cold]
-    fn note_release(&mut self, session: u32, at: usize, slabs: u32) {
-        if self.nodes[at].state & STRAGGLER != 0 {
-            self.sessions[session as usize].straggler_slabs -= slabs;
+    fn note_release(&mut self, session: u32, slot: u16, slabs: u32) {
+        let record = &mut self.sessions[session as usize];
+        if record.nodes[usize::from(slot)].state & STRAGGLER != 0 {
+            record.straggler_slabs -= slabs;
         }
         self.note_share(session);
     }
 
-    /// The run of a ring's entry, if it is still held.
-    #[inline]
-    fn run_at(&self, session: u32, position: u32) -> Option<(u16, Node)> {
-        let slot = self.rings[self.entry(session, position)];
-        let node = self.nodes[self.index(session, slot)];
-        (node.slabs != 0 && node.position == position).then_some((slot, node))
-    }
-
-    /// Moves the head up to the first run that is held.
-    fn pop_released(&mut self, session: u32) {
-        let Session { mut head, tail, .. } = self.sessions[session as usize];
-        let ring = &self.rings[session as usize * self.ring..][..self.ring];
-        let nodes = &self.nodes[session as usize * self.stride..][..self.slots as usize];
-        while head != tail {
-            let node = &nodes[usize::from(ring[head as usize & (ring.len() - 1)])];
-            if node.slabs != 0 && node.position == head {
-                break;
-            }
-            head = head.wrapping_add(1);
-        }
-        let record = &mut self.sessions[session as usize];
-        record.head = head;
-        if is_before(record.due, head) {
-            record.due = head;
-        }
-        if is_before(record.cursor, head) {
-            record.cursor = head;
-        }
-    }
-
-    /// Frees half of a full ring at least.
-    #[cold]
-    fn sweep(&mut self, session: u32) {
-        self.pop_released(session);
-        let Session { head, tail, due, cursor, .. } = self.sessions[session as usize];
-        if (tail.wrapping_sub(head) as usize) <= self.ring / 2 {
-            return;
-        }
-        // An old run at the head keeps what was released behind it: close up.
-        let (mut to, mut new_due, mut new_cursor) = (head, None, None);
-        let mut from = head;
-        while from != tail {
-            if from == due {
-                new_due = Some(to);
-            }
-            if from == cursor {
-                new_cursor = Some(to);
-            }
-            if let Some((slot, _)) = self.run_at(session, from) {
-                let (entry, at) = (self.entry(session, to), self.index(session, slot));
-                self.rings[entry] = slot;
-                self.nodes[at].position = to;
-                to = to.wrapping_add(1);
-            }
-            from = from.wrapping_add(1);
-        }
-        let record = &mut self.sessions[session as usize];
-        record.tail = to;
-        record.due = new_due.unwrap_or(to);
-        record.cursor = new_cursor.unwrap_or(to);
-    }
-
     /// The run leaves its queue with all that is held of it.
     pub fn remove(&mut self, session: u32, slot: u16) {
-        let slabs = self.nodes[self.index(session, slot)].slabs;
+        let slabs = self.sessions[session as usize].nodes[usize::from(slot)].slabs;
         self.release(session, slot, u32::from(slabs));
     }
 
     /// All runs of a session leave.
     pub fn close(&mut self, session: u32) {
-        let at = session as usize * self.stride;
-        for node in &mut self.nodes[at..at + self.slots as usize] {
-            node.slabs = 0;
-        }
-        self.sessions[session as usize] = EMPTY;
+        let record = &mut self.sessions[session as usize];
+        record.nodes.iter_mut().for_each(|node| node.slabs = 0);
+        (record.held_slabs, record.straggler_slabs) = (0, 0);
+        (record.head, record.due, record.cursor) = (record.tail, record.tail, record.tail);
         self.due_ns[session as usize] = NEVER;
         self.straggling.set(session, false);
         self.slow.set(session, false);
@@ -275,7 +261,7 @@ impl Held {
 
     /// After a change of what a session holds while it has, or had, stragglers.
     fn note_share(&mut self, session: u32) {
-        let Session { held_slabs, straggler_slabs, .. } = self.sessions[session as usize];
+        let &Session { held_slabs, straggler_slabs, .. } = &self.sessions[session as usize];
         // Jet §4.3: stragglers / held > CREDIT.
         let slow =
             u64::from(straggler_slabs) * 1000 > u64::from(held_slabs) * u64::from(self.credit_permille);
@@ -313,11 +299,11 @@ impl Held {
     }
 
     fn count_session(&mut self, session: u32, now_ns: u64, nodes_max: u32) -> u32 {
+        let record = &mut self.sessions[session as usize];
         let mut looked = 0;
-        let Session { mut due, tail, mut straggler_slabs, .. } = self.sessions[session as usize];
         let mut due_ns = NEVER;
-        while due != tail {
-            let run = self.run_at(session, due);
+        while record.due != record.tail {
+            let run = record.run_at(record.due);
             if let Some((_, node)) = run {
                 due_ns = node.since_ns.saturating_add(self.straggler_ns);
                 if due_ns > now_ns {
@@ -331,16 +317,13 @@ impl Held {
             }
             looked += 1;
             if let Some((slot, node)) = run {
-                let at = self.index(session, slot);
-                self.nodes[at].state |= STRAGGLER;
-                straggler_slabs += u32::from(node.slabs);
+                record.nodes[usize::from(slot)].state |= STRAGGLER;
+                record.straggler_slabs += u32::from(node.slabs);
             }
-            due = due.wrapping_add(1);
+            record.due = record.due.wrapping_add(1);
             due_ns = NEVER;
         }
         self.due_ns[session as usize] = due_ns;
-        let record = &mut self.sessions[session as usize];
-        (record.due, record.straggler_slabs) = (due, straggler_slabs);
         self.note_share(session);
         looked
     }
@@ -360,17 +343,18 @@ impl Held {
     /// A session's oldest straggler that is not being copied. What is looked at is taken from `nodes_left`.
     #[inline]
     pub fn oldest_straggler(&mut self, session: u32, nodes_left: &mut u32) -> Look {
-        let Session { mut head, due, .. } = self.sessions[session as usize];
+        let record = &mut self.sessions[session as usize];
+        let mut head = record.head;
         let mut position = head;
         let look = loop {
-            if position == due {
+            if position == record.due {
                 break Look::None;
             }
             if *nodes_left == 0 {
                 break Look::Spent;
             }
             *nodes_left -= 1;
-            match self.run_at(session, position) {
+            match record.run_at(position) {
                 Some((slot, node)) if node.state & COPYING == 0 => {
                     break Look::Found { slot, slabs: u32::from(node.slabs) };
                 }
@@ -381,11 +365,7 @@ impl Held {
             }
             position = position.wrapping_add(1);
         };
-        let record = &mut self.sessions[session as usize];
-        record.head = head;
-        if is_before(record.cursor, head) {
-            record.cursor = head;
-        }
+        record.move_head(head);
         look
     }
 
@@ -393,10 +373,10 @@ impl Held {
     /// it: whether the cursor came round, so that every run of the session had its turn.
     #[inline]
     pub fn next_to_copy(&mut self, session: u32, nodes_left: &mut u32) -> (Look, bool) {
-        let Session { head, tail, cursor, .. } = self.sessions[session as usize];
-        let mut position = cursor;
+        let record = &mut self.sessions[session as usize];
+        let mut position = record.cursor;
         let mut look = Look::None;
-        while position != tail {
+        while position != record.tail {
             if *nodes_left == 0 {
                 look = Look::Spent;
                 break;
@@ -404,39 +384,38 @@ impl Held {
             *nodes_left -= 1;
             let here = position;
             position = position.wrapping_add(1);
-            if let Some((slot, node)) = self.run_at(session, here)
+            if let Some((slot, node)) = record.run_at(here)
                 && node.state & COPYING == 0
             {
                 look = Look::Found { slot, slabs: u32::from(node.slabs) };
                 break;
             }
         }
-        let came_round = position == tail;
-        self.sessions[session as usize].cursor = if came_round { head } else { position };
+        let came_round = position == record.tail;
+        record.cursor = if came_round { record.head } else { position };
         (look, came_round)
     }
 
     /// A run is being copied.
     pub fn begin_copy(&mut self, session: u32, slot: u16) {
-        let at = self.index(session, slot);
-        assert!(self.nodes[at].slabs > 0, "only a run that is held can be copied");
-        self.nodes[at].state |= COPYING;
+        let node = &mut self.sessions[session as usize].nodes[usize::from(slot)];
+        assert!(node.slabs > 0, "only a run that is held can be copied");
+        node.state |= COPYING;
     }
 
     /// A run is not being copied any more.
     pub fn end_copy(&mut self, session: u32, slot: u16) {
-        let at = self.index(session, slot);
-        self.nodes[at].state &= !COPYING;
+        self.sessions[session as usize].nodes[usize::from(slot)].state &= !COPYING;
     }
 
     #[inline]
     pub fn is_held(&self, session: u32, slot: u16) -> bool {
-        self.nodes[self.index(session, slot)].slabs != 0
+        self.sessions[session as usize].nodes[usize::from(slot)].slabs != 0
     }
 
     #[inline]
     pub fn since_ns(&self, session: u32, slot: u16) -> u64 {
-        self.nodes[self.index(session, slot)].since_ns
+        self.sessions[session as usize].nodes[usize::from(slot)].since_ns
     }
 
     #[inline]
@@ -456,11 +435,10 @@ impl Held {
 
     /// When the next run becomes a straggler. Passes over what was released since somebody last looked.
     pub fn next_due_ns(&self) -> Option<u64> {
-        let sessions = 0..u32::try_from(self.sessions.len()).unwrap_or(u32::MAX);
-        let next = sessions.filter_map(|session| {
-            let Session { mut due, tail, .. } = self.sessions[session as usize];
-            while due != tail {
-                if let Some((_, node)) = self.run_at(session, due) {
+        let next = self.sessions.iter().filter_map(|session| {
+            let mut due = session.due;
+            while due != session.tail {
+                if let Some((_, node)) = session.run_at(due) {
                     return Some(node.since_ns.saturating_add(self.straggler_ns));
                 }
                 due = due.wrapping_add(1);

@@ -301,6 +301,8 @@ impl<P: GrantPolicy> Receiver<P> {
             messages: u32::try_from(self.messages.in_use()).unwrap_or(NONE),
             peers: self.config.peers_max - u32::try_from(self.free_peers.len()).unwrap_or(0),
             sessions: u32::try_from(self.sessions.iter().filter(|s| s.is_open()).count()).unwrap_or(NONE),
+            delivered_bytes: self.stats.delivered_bytes
+                + self.sessions.iter().map(|session| session.delivered_bytes).sum::<u64>(),
             pressure: self.read_pressure(),
             escape: EscapeStats {
                 enabled: self.config.escape.enabled,

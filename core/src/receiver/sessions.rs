@@ -100,6 +100,7 @@ impl<P: GrantPolicy> Receiver<P> {
     ) {
         let session = &mut self.sessions[index as usize];
         session.state = SessionState::Quarantine { until_ns: now_ns + self.config.quarantine_ns };
+        self.stats.delivered_bytes += core::mem::take(&mut session.delivered_bytes);
         let app = session.app;
         self.apps[app as usize].session = NONE;
         self.drop_app(app);

@@ -174,7 +174,6 @@ impl<P: GrantPolicy> Receiver<P> {
         record.held += part.run.count;
         record.arrived += u64::from(part.bytes);
         owner.delivered_bytes += u64::from(part.bytes);
-        self.stats.delivered_bytes += u64::from(part.bytes);
         let last = record.arrived == record.length;
         let flags = (if first { delivery_flags::FIRST } else { 0 })
             | (if last { delivery_flags::LAST } else { 0 })
