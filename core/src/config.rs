@@ -63,6 +63,8 @@ pub struct Config {
     pub session_memory_slabs: u32,
     /// Copies at once.
     pub copies_max: u32,
+    /// Whether congestion is signalled to senders, beside whatever the NIC marks.
+    pub signals: bool,
 }
 
 impl Default for Config {
@@ -93,6 +95,7 @@ impl Default for Config {
             memory_slabs: 8192,
             session_memory_slabs: 2048,
             copies_max: 64,
+            signals: true,
         }
     }
 }

@@ -236,6 +236,9 @@ impl<P: GrantPolicy> Receiver<P> {
         if !core::mem::replace(&mut self.marking, true) {
             effects.mark(true);
         }
+        if !self.config.signals {
+            return;
+        }
         let is_slow = |receiver: &Self, peer: u32| {
             let app = receiver.peers[peer as usize].app;
             let session = receiver.apps[app as usize].session;

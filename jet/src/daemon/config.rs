@@ -1,5 +1,6 @@
 //! The daemon's configuration: TOML, every number of the paper a key with the paper's default.
 
+use crate::daemon::congestion::{CongestionConfig, CongestionConfigError};
 use jet_escape::{EscapeConfig, Thresholds};
 use jet_fabric::Address;
 use serde::{Deserialize, Serialize};
@@ -27,6 +28,8 @@ pub struct Config {
     pub session: Session,
     /// Escape (Jet §4.3).
     pub escape: Escape,
+    /// The NIC's own knobs that escape may lower (Jet §4.3).
+    pub congestion: CongestionConfig,
     /// The reactor thread.
     pub reactor: Reactor,
     /// The software NIC.
@@ -195,6 +198,7 @@ impl Default for Config {
             limits: Limits::default(),
             session: Session::default(),
             escape: Escape::default(),
+            congestion: CongestionConfig::default(),
             reactor: Reactor::default(),
             nic: Nic::default(),
             shutdown: Shutdown::default(),
@@ -347,6 +351,9 @@ pub enum ConfigError {
     /// The numbers do not fit each other.
     #[error("configuration: {}", with_keys(.0))]
     Core(#[from] jet_core::ConfigError),
+    /// The section `[congestion]`.
+    #[error("configuration: {0}")]
+    Congestion(#[from] CongestionConfigError),
 }
 
 fn place(file: Option<&Path>) -> String {
@@ -406,6 +413,7 @@ impl Config {
             .map_err(|source| ConfigError::Toml { file: file.map(Path::to_owned), source })?;
         config.addresses()?;
         config.core(1)?.check()?;
+        config.congestion.check()?;
         Ok(config)
     }
 
@@ -468,6 +476,7 @@ impl Config {
             },
             memory_slabs: memory("escape.memory_bytes", self.escape.memory_bytes)?,
             session_memory_slabs: memory("escape.session_memory_bytes", self.escape.session_memory_bytes)?,
+            signals: self.congestion.soft,
             ..jet_core::Config::default()
         })
     }
@@ -534,6 +543,8 @@ mod tests {
             ("pool.bytes=many", "pool.bytes"),
             ("escape.danger_permille=900", "danger"),
             ("nonsense", "SECTION.KEY=VALUE"),
+            ("congestion.hold_ms=0", "configuration: congestion.hold_ms"),
+            ("congestion.actuators=[\"ecn\"]", "roce_np"),
         ] {
             let error = load(&[given]).unwrap_err().to_string();
             assert!(error.contains(named), "{given}: {error}");

@@ -1,5 +1,6 @@
 //! The control socket: applications register here, the tool asks here. Nothing of the message path passes through.
 
+use super::congestion::CongestionView;
 use super::reactor::{Command, Commands, NewSession};
 use jet_client::registration::{
     ControlRequest, ControlResponse, ErrorCode, FrameDecoder, FrameError, PROTOCOL_VERSION, encode_frame,
@@ -33,6 +34,8 @@ pub struct ControlContext {
     pub gives_memory: bool,
     /// How large a session's segment is.
     pub shape: SegmentShape,
+    /// What marks congestion.
+    pub congestion: CongestionView,
     /// Changes with every start.
     pub incarnation: u64,
     /// Rings when the tool asks for a drain: its deadline.
@@ -130,7 +133,11 @@ async fn write_frame(
 async fn status(context: &ControlContext) -> ControlResponse {
     let (reply, hears) = oneshot::channel();
     context.commands.send(Command::Status { reply }).await;
-    match hears.await.map(serde_json::to_value) {
+    let status = hears.await.map(|mut status| {
+        status.congestion = context.congestion.rows();
+        serde_json::to_value(status)
+    });
+    match status {
         Ok(Ok(status)) => ControlResponse::Status { status },
         _ => refusal(ErrorCode::Internal, "the daemon is stopping".into()),
     }

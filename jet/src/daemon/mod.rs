@@ -1,6 +1,7 @@
 //! The daemon: one reactor thread for the data, one tokio runtime for everything else.
 
 pub mod config;
+pub mod congestion;
 mod control;
 pub mod escape;
 mod reactor;
@@ -9,6 +10,7 @@ pub mod status;
 pub use config::{Config, ConfigError};
 
 use config::{HugePages, NicThread};
+use congestion::{CongestionControl, Mark};
 use control::ControlContext;
 use jet_core::Receiver;
 use jet_fabric::Address;
@@ -76,6 +78,9 @@ pub enum DaemonError {
         /// What the system said.
         source: io::Error,
     },
+    /// The actuators of congestion cannot be looked after.
+    #[error(transparent)]
+    Congestion(#[from] congestion::StartError),
     /// The NIC does not listen.
     #[error(transparent)]
     Listen(#[from] ListenError),
@@ -188,16 +193,19 @@ async fn govern(config: &Config) -> Result<(), DaemonError> {
     check_cpu(config.reactor.cpu)?;
     let listener = bind_control(&config.control_socket)?;
     let _socket = RemoveOnDrop::new(&config.control_socket);
+    // Restores whatever it lowered when this function ends, however it ends.
+    let congestion = CongestionControl::start(&config.congestion, &config.control_socket)?;
     let (commands, inbox) = Commands::new().map_err(system("cannot make the command queue"))?;
     let (drain, mut drains) = mpsc::channel(4);
     let (ended, mut reactor_ended) = oneshot::channel();
-    let started = start_reactor(config, &commands, inbox, ended)?;
+    let started = start_reactor(config, &commands, congestion.mark(), inbox, ended)?;
     let context = Arc::new(ControlContext {
         commands: Arc::clone(&commands),
         pool: started.pool,
         pool_slabs: started.pool_slabs,
         gives_memory: started.escape.is_some() && config.escape.memory_bytes > 0,
         escape: started.escape,
+        congestion: congestion.view(),
         shape: SegmentShape::new(config.session.slots, config.session.messages),
         incarnation: started.incarnation,
         drain,
@@ -269,6 +277,7 @@ struct Started {
 fn start_reactor(
     config: &Config,
     commands: &Arc<Commands>,
+    mark: Mark,
     inbox: CommandInbox,
     ended: oneshot::Sender<io::Result<()>>,
 ) -> Result<Started, DaemonError> {
@@ -300,9 +309,9 @@ fn start_reactor(
             },
         )
         .map_err(system("cannot start the NIC's thread"))?;
-        launch(config, nic, true, commands, inbox, ended)
+        launch(config, nic, true, commands, mark, inbox, ended)
     } else {
-        launch(config, nic, false, commands, inbox, ended)
+        launch(config, nic, false, commands, mark, inbox, ended)
     }
 }
 
@@ -312,6 +321,7 @@ fn launch<N: Nic + 'static>(
     mut nic: N,
     nic_thread: bool,
     commands: &Arc<Commands>,
+    mark: Mark,
     inbox: CommandInbox,
     ended: oneshot::Sender<io::Result<()>>,
 ) -> Result<Started, DaemonError> {
@@ -370,7 +380,7 @@ fn launch<N: Nic + 'static>(
     let escape_hands = EscapeHands {
         memory: escape.clone().zip(escape_key),
         workers,
-        congestion: Box::new(|_| {}),
+        congestion: Box::new(move |on| mark.set(on)),
     };
     let hands = Hands::new(nic, memory, escape_hands, &core, epoll);
     let options = ReactorOptions {

@@ -1,5 +1,6 @@
 //! What `jet status` shows, as the daemon tells it.
 
+use super::congestion::ActuatorRow;
 use jet_core::{EndCounts, EscapeStats, SessionStats, Stats};
 use jet_escape::Pressure;
 use jet_fabric::nic::Counters;
@@ -34,6 +35,8 @@ pub struct Status {
     pub ends: EndStatus,
     /// Escape from pressure.
     pub escape: EscapeStatus,
+    /// What marks congestion; the control plane adds it.
+    pub congestion: Vec<ActuatorRow>,
     /// What others did wrong.
     pub faults: FaultStatus,
     /// The NIC's counters.

@@ -1,0 +1,258 @@
+//! `[congestion]`: what of the NIC is touched under danger, and how far. By default nothing is: only `soft` signals.
+
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// The section `[congestion]` (Jet §4.3, "Marking ECN").
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CongestionConfig {
+    /// Whether senders are told by a message of Jet's own; works on every NIC.
+    pub soft: bool,
+    /// Which of the NIC's own knobs are lowered as well; none unless named.
+    pub actuators: Vec<ActuatorKind>,
+    /// The network interface of the NIC, as in `ens1f0`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interface: Option<String>,
+    /// The NIC's PCI address, as in `0000:3b:00.0`; without it the interface's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pci: Option<String>,
+    /// The least time between two changes of the NIC. What flaps faster is passed over; the newest wish holds.
+    pub hold_ms: u64,
+    /// How long one run of an external tool may take before it is killed.
+    pub tool_timeout_ms: u64,
+    /// What `mstcongestion` sets its mode to while lowered.
+    pub mode: Mode,
+    /// The priorities whose notification point `roce_np` switches on while lowered.
+    pub priorities: Vec<u8>,
+    /// What `roce_np` and `cc_params` lower the time between two CNPs to, in microseconds.
+    pub min_time_between_cnps_us: u32,
+    /// The tool: a path, or a name that is looked for in `PATH`.
+    pub mstcongestion: PathBuf,
+    /// Where sysfs is mounted.
+    pub sysfs: PathBuf,
+    /// Where debugfs is mounted.
+    pub debugfs: PathBuf,
+}
+
+/// The actuators that can be named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ActuatorKind {
+    /// The tool of mstflint.
+    Mstcongestion,
+    /// The vendor driver's notification point in sysfs.
+    RoceNp,
+    /// The mlx5 driver's parameters in debugfs.
+    CcParams,
+    /// devlink's PCIe congestion events; can only be observed.
+    PcieCong,
+}
+
+/// How eagerly the NIC marks once told to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// At a fixed, low fill of its buffer.
+    Aggressive,
+    /// At a fill that the NIC adapts.
+    Dynamic,
+}
+
+impl Mode {
+    /// The tool's word.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Aggressive => "aggressive",
+            Self::Dynamic => "dynamic",
+        }
+    }
+}
+
+impl Default for CongestionConfig {
+    fn default() -> Self {
+        Self {
+            soft: true,
+            actuators: Vec::new(),
+            interface: None,
+            pci: None,
+            // A tool run takes some ten milliseconds, and senders need some round trips to answer a change at all.
+            hold_ms: 100,
+            // Many times what the tool takes on an idle NIC; and restoring waits for it at the end of the daemon.
+            tool_timeout_ms: 2000,
+            mode: Mode::Aggressive,
+            priorities: Vec::new(),
+            min_time_between_cnps_us: 0,
+            mstcongestion: PathBuf::from("mstcongestion"),
+            sysfs: PathBuf::from("/sys"),
+            debugfs: PathBuf::from("/sys/kernel/debug"),
+        }
+    }
+}
+
+/// Why the section is no good; each says which key and what to write.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CongestionConfigError {
+    /// A time is out of range.
+    #[error("congestion.{key} is {found}, but must be {min} to {max}")]
+    Range {
+        /// Which key.
+        key: &'static str,
+        /// What it is.
+        found: u64,
+        /// The least.
+        min: u64,
+        /// The most.
+        max: u64,
+    },
+    /// An actuator is named twice.
+    #[error("congestion.actuators names {name} twice; name each once")]
+    Twice {
+        /// Which.
+        name: &'static str,
+    },
+    /// A priority does not exist, or is named twice.
+    #[error("congestion.priorities has {found}, which is not 0 to 7 or is there twice")]
+    Priority {
+        /// Which.
+        found: u8,
+    },
+    /// The interface's name is none.
+    #[error("congestion.interface = \"{found}\" is no interface's name; `ip link` lists them")]
+    Interface {
+        /// What it is.
+        found: String,
+    },
+    /// The PCI address is none.
+    #[error("congestion.pci = \"{found}\" is no PCI address with its domain, as in \"0000:3b:00.0\"")]
+    Pci {
+        /// What it is.
+        found: String,
+    },
+}
+
+impl CongestionConfig {
+    /// Checks what types alone do not.
+    ///
+    /// # Errors
+    /// [`CongestionConfigError`].
+    pub fn check(&self) -> Result<(), CongestionConfigError> {
+        let range = |key, found, min, max| {
+            if (min..=max).contains(&found) {
+                Ok(())
+            } else {
+                Err(CongestionConfigError::Range { key, found, min, max })
+            }
+        };
+        range("hold_ms", self.hold_ms, 1, 60_000)?;
+        range("tool_timeout_ms", self.tool_timeout_ms, 10, 60_000)?;
+        for (at, kind) in self.actuators.iter().enumerate() {
+            if self.actuators[..at].contains(kind) {
+                return Err(CongestionConfigError::Twice { name: kind.name() });
+            }
+        }
+        for (at, &priority) in self.priorities.iter().enumerate() {
+            if priority > 7 || self.priorities[..at].contains(&priority) {
+                return Err(CongestionConfigError::Priority { found: priority });
+            }
+        }
+        if let Some(interface) = self.interface.as_deref().filter(|name| !is_interface(name)) {
+            return Err(CongestionConfigError::Interface { found: interface.to_owned() });
+        }
+        if let Some(pci) = self.pci.as_deref().filter(|address| !is_pci(address)) {
+            return Err(CongestionConfigError::Pci { found: pci.to_owned() });
+        }
+        Ok(())
+    }
+}
+
+impl ActuatorKind {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Mstcongestion, Self::RoceNp, Self::CcParams, Self::PcieCong];
+
+    /// As it is written in the configuration, the journal and the status.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Mstcongestion => "mstcongestion",
+            Self::RoceNp => "roce_np",
+            Self::CcParams => "cc_params",
+            Self::PcieCong => "pcie_cong",
+        }
+    }
+}
+
+/// Whether this can be an interface's name: what the kernel allows (`dev_valid_name`), so that it is one path component.
+pub(super) fn is_interface(name: &str) -> bool {
+    let letters = |byte: u8| byte.is_ascii_graphic() && byte != b'/' && byte != b':';
+    !matches!(name, "" | "." | "..") && name.len() < 16 && name.bytes().all(letters)
+}
+
+/// Whether this is `DDDD:BB:DD.F`, in hexadecimal.
+pub(super) fn is_pci(address: &str) -> bool {
+    let form = b"xxxx:xx:xx.x";
+    address.len() == form.len()
+        && address.bytes().zip(form).all(|(byte, &place)| match place {
+            b'x' => byte.is_ascii_hexdigit(),
+            other => byte == other,
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<CongestionConfig, String> {
+        let config: CongestionConfig = toml::from_str(text).map_err(|error| error.to_string())?;
+        config.check().map_err(|error| error.to_string())?;
+        Ok(config)
+    }
+
+    #[test]
+    fn nothing_of_the_nic_is_touched_by_default() {
+        let config = parse("").unwrap();
+        assert!(config.soft && config.actuators.is_empty());
+        assert_eq!(config, CongestionConfig::default());
+    }
+
+    #[test]
+    fn every_key_can_be_set_and_printed() {
+        let text = r#"
+            soft = false
+            actuators = ["mstcongestion", "roce_np", "cc_params", "pcie_cong"]
+            interface = "ens1f0"
+            pci = "0000:3b:00.1"
+            hold_ms = 50
+            tool_timeout_ms = 500
+            mode = "dynamic"
+            priorities = [3, 4]
+            min_time_between_cnps_us = 1
+            mstcongestion = "/opt/mstflint/bin/mstcongestion"
+            sysfs = "/a"
+            debugfs = "/b"
+        "#;
+        let config = parse(text).unwrap();
+        assert_eq!(config.actuators, ActuatorKind::ALL);
+        assert_eq!((config.mode.word(), config.min_time_between_cnps_us), ("dynamic", 1));
+        assert_eq!(parse(&toml::to_string(&config).unwrap()).unwrap(), config);
+    }
+
+    #[test]
+    fn what_cannot_be_says_what_to_write() {
+        for (given, named) in [
+            ("hold_ms = 0", "congestion.hold_ms is 0, but must be 1 to 60000"),
+            ("tool_timeout_ms = 99999", "congestion.tool_timeout_ms is 99999"),
+            ("actuators = [\"cc_params\", \"cc_params\"]", "cc_params twice"),
+            ("actuators = [\"mlxcongestion\"]", "mstcongestion"),
+            ("priorities = [8]", "congestion.priorities has 8"),
+            ("priorities = [3, 3]", "congestion.priorities has 3"),
+            ("interface = \"../eth0\"", "congestion.interface"),
+            ("interface = \"..\"", "congestion.interface"),
+            ("pci = \"3b:00.0\"", "0000:3b:00.0"),
+            ("mode = \"drop\"", "aggressive"),
+            ("threshold = 1", "threshold"),
+        ] {
+            let error = parse(given).unwrap_err();
+            assert!(error.contains(named), "{given}: {error}");
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! Lowers and restores all actuators, one after the other, with the journal always ahead of what is changed.
+//!
+//! One actuator's failure is its own: the others go on. What could not be restored stays in the journal, and is tried
+//! again until it is, by this daemon or the next.
+
+use super::journal::{Journal, JournalError};
+use super::leftover::ToolLock;
+use super::{ActuatorKind, Congestion, CongestionConfig, Setting, Soft, Support, actuator};
+use serde::Serialize;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// One actuator in the status.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ActuatorRow {
+    /// Its name.
+    pub name: &'static str,
+    /// `ready`, `lowered`, `unsupported` or `failed`.
+    pub state: &'static str,
+    /// What it is and its values, or why it does not work.
+    pub detail: String,
+    /// Times that it was lowered.
+    pub lowered: u64,
+    /// Times that it was restored.
+    pub restored: u64,
+    /// Times that either failed.
+    pub failed: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Ready,
+    Lowered,
+    Unsupported,
+    Failed,
+}
+
+impl State {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Ready => "ready",
+            Self::Lowered => "lowered",
+            Self::Unsupported => "unsupported",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+struct Held {
+    actuator: Box<dyn Congestion>,
+    /// `false`: only here because the journal of an earlier configuration names it.
+    configured: bool,
+    state: State,
+    detail: String,
+    lowered: u64,
+    restored: u64,
+    failed: u64,
+}
+
+/// What was found of an earlier daemon, and what became of it.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Recovery {
+    /// Settings that stood in the journal.
+    pub found: usize,
+    /// What people should know: knobs that are gone or were changed by others, failures, a journal that was refused.
+    pub notes: Vec<String>,
+    /// What is still lowered, because restoring failed. It stays in the journal.
+    pub pending: Vec<Setting>,
+}
+
+/// Undoes what a killed daemon with this control socket left lowered. Doing it twice does no harm; not to be called while
+/// that daemon runs. [`CongestionControl::start`](super::CongestionControl::start) does it by itself.
+///
+/// # Errors
+/// [`JournalError::Read`]: nobody knows what there is to undo.
+pub fn recover(config: &CongestionConfig, control_socket: &Path) -> Result<Recovery, JournalError> {
+    let config = CongestionConfig { actuators: Vec::new(), ..config.clone() };
+    Keeper::open(&config, control_socket, Vec::new()).map(|(_, recovery)| recovery)
+}
+
+/// All actuators and the journal.
+pub(super) struct Keeper {
+    held: Vec<Held>,
+    journal: Journal,
+    /// What the journal says: in the order in which it was lowered.
+    pending: Vec<Setting>,
+}
+
+/// Where the rows are for the status.
+pub(super) type Rows = Mutex<Vec<ActuatorRow>>;
+
+impl Keeper {
+    /// Undoes what an earlier daemon left, then probes the configured actuators, and `others`.
+    pub(super) fn open(
+        config: &CongestionConfig,
+        control_socket: &Path,
+        others: Vec<Box<dyn Congestion>>,
+    ) -> Result<(Self, Recovery), JournalError> {
+        let journal = Journal::of(control_socket);
+        let mut recovery = Recovery::default();
+        let pending = match journal.load() {
+            Ok(pending) => pending,
+            Err(error @ JournalError::Foreign { .. }) => {
+                recovery.notes.push(error.to_string());
+                recovery.notes.push(match journal.put_aside() {
+                    Ok(aside) => format!("it lies in {} now", aside.display()),
+                    Err(error) => format!("it cannot be put aside: {error}"),
+                });
+                Vec::new()
+            }
+            Err(error) => return Err(error),
+        };
+        recovery.found = pending.len();
+        let lock = if config.actuators.is_empty() && pending.is_empty() {
+            Err("no tool is in use".to_owned())
+        } else {
+            let path = control_socket.with_extension("congestion.lock");
+            ToolLock::take(&path, Duration::from_millis(config.tool_timeout_ms))
+                .map_err(|error| error.to_string())
+        };
+        let mut held = vec![Held::new(Box::new(Soft { enabled: config.soft }), true)];
+        held.extend(config.actuators.iter().map(|&kind| Held::new(actuator(config, kind, &lock), true)));
+        held.extend(others.into_iter().map(|actuator| Held::new(actuator, true)));
+        for setting in &pending {
+            if !held.iter().any(|held| held.actuator.name() == setting.actuator) {
+                let kind = ActuatorKind::ALL.into_iter().find(|kind| kind.name() == setting.actuator);
+                let kind = kind.expect("the journal was checked for names");
+                held.push(Held::new(actuator(config, kind, &lock), false));
+            }
+        }
+        // A tool that hangs must not hold back what takes no time.
+        held.sort_by_key(|held| held.actuator.name() == ActuatorKind::Mstcongestion.name());
+        let mut keeper = Self { held, journal, pending };
+        if recovery.found > 0 {
+            keeper.restore(&mut recovery.notes);
+        }
+        recovery.pending.clone_from(&keeper.pending);
+        keeper.probe();
+        Ok((keeper, recovery))
+    }
+
+    fn probe(&mut self) {
+        let pending = &self.pending;
+        self.held.retain(|held| held.configured || held.has_any(pending));
+        // What this daemon did is counted, not what it made good.
+        self.held.iter_mut().for_each(|held| held.restored = 0);
+        for held in self.held.iter_mut().filter(|held| held.configured && held.state != State::Failed) {
+            match held.actuator.probe() {
+                Support::Ready { found } => held.ready(&found),
+                Support::Unsupported { why } => (held.state, held.detail) = (State::Unsupported, why),
+            }
+        }
+    }
+
+    /// Whether something that may be lowered stands in the journal.
+    pub(super) fn has_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// Lowers whatever can be; failures go to the rows and the notes.
+    pub(super) fn lower(&mut self, notes: &mut Vec<String>) {
+        for held in self.held.iter_mut().filter(|held| held.configured) {
+            if matches!(held.state, State::Unsupported | State::Lowered) {
+                continue;
+            }
+            match held.lower(&self.journal, &mut self.pending) {
+                Ok(()) => held.lowered += 1,
+                Err(why) => held.fails(why, notes),
+            }
+        }
+    }
+
+    /// Restores whatever is lowered, last first; failures go to the rows and the notes, and stay pending.
+    pub(super) fn restore(&mut self, notes: &mut Vec<String>) {
+        for held in self.held.iter_mut().rev() {
+            let settings = held.own(&self.pending);
+            if held.state != State::Lowered && settings.is_empty() {
+                continue;
+            }
+            match held.actuator.restore(&settings) {
+                Ok(told) => {
+                    notes.extend(told.into_iter().map(|note| format!("{}: {note}", held.actuator.name())));
+                    self.pending.retain(|setting| setting.actuator != held.actuator.name());
+                    held.restored += 1;
+                    held.ready("");
+                    if !held.configured {
+                        held.state = State::Unsupported;
+                        held.detail =
+                            "not configured; what an earlier daemon had lowered is restored".to_owned();
+                    }
+                }
+                Err(error) => held.fails(format!("not restored, tried again: {error}"), notes),
+            }
+        }
+        if let Err(error) = self.journal.store(&self.pending) {
+            // It says too much now: what is restored already is only looked at by the next start.
+            notes.push(error.to_string());
+        }
+    }
+
+    /// The rows for the status.
+    pub(super) fn publish(&self, rows: &Rows) {
+        let fresh = self.held.iter().map(Held::row).collect();
+        *rows.lock().unwrap_or_else(PoisonError::into_inner) = fresh;
+    }
+}
+
+impl Held {
+    fn new(actuator: Box<dyn Congestion>, configured: bool) -> Self {
+        Self {
+            actuator,
+            configured,
+            state: State::Ready,
+            detail: String::new(),
+            lowered: 0,
+            restored: 0,
+            failed: 0,
+        }
+    }
+
+    fn has_any(&self, pending: &[Setting]) -> bool {
+        pending.iter().any(|setting| setting.actuator == self.actuator.name())
+    }
+
+    fn own(&self, pending: &[Setting]) -> Vec<Setting> {
+        pending.iter().filter(|setting| setting.actuator == self.actuator.name()).cloned().collect()
+    }
+
+    /// Journal first. What fails half way is undone at once.
+    fn lower(&mut self, journal: &Journal, pending: &mut Vec<Setting>) -> Result<(), String> {
+        let mut settings = self.actuator.plan().map_err(|error| error.to_string())?;
+        let mut ahead = pending.clone();
+        for setting in &mut settings {
+            // Still lowered from before: what was there before that counts.
+            if let Some(old) = ahead.iter().position(|old| old.is_same_knob(setting)) {
+                setting.before = ahead.remove(old).before;
+            }
+            ahead.push(setting.clone());
+        }
+        if !settings.is_empty() {
+            journal.store(&ahead).map_err(|error| error.to_string())?;
+            *pending = ahead;
+        }
+        let Err(error) = self.actuator.lower(&settings) else {
+            self.state = State::Lowered;
+            self.detail = self.values(&self.own(pending));
+            return Ok(());
+        };
+        let why = error.to_string();
+        match self.actuator.restore(&self.own(pending)) {
+            Ok(told) => {
+                pending.retain(|setting| setting.actuator != self.actuator.name());
+                // Where this fails the journal says too much, and the next restoring writes it again.
+                let _ = journal.store(pending);
+                Err([vec![why], told].concat().join("; "))
+            }
+            Err(error) if error.to_string() == why => Err(format!("{why}; not undone yet, tried again")),
+            Err(error) => Err(format!("{why}; not undone yet, tried again: {error}")),
+        }
+    }
+
+    fn values(&self, settings: &[Setting]) -> String {
+        let mut text = self.actuator.what().to_owned();
+        for (at, setting) in settings.iter().enumerate() {
+            let Setting { knob, before, lowered, .. } = setting;
+            text.push_str(if at == 0 { "; " } else { ", " });
+            text.push_str(&format!("{knob} {before} -> {lowered}"));
+        }
+        text
+    }
+
+    fn ready(&mut self, found: &str) {
+        self.state = State::Ready;
+        self.detail = self.actuator.what().to_owned();
+        if !found.is_empty() {
+            self.detail.push_str("; ");
+            self.detail.push_str(found);
+        }
+    }
+
+    fn fails(&mut self, why: String, notes: &mut Vec<String>) {
+        self.failed += 1;
+        // Told once, not at every try.
+        if self.state != State::Failed || self.detail != why {
+            notes.push(format!("{}: {why}", self.actuator.name()));
+        }
+        (self.state, self.detail) = (State::Failed, why);
+    }
+
+    fn row(&self) -> ActuatorRow {
+        ActuatorRow {
+            name: self.actuator.name(),
+            state: self.state.word(),
+            detail: self.detail.clone(),
+            lowered: self.lowered,
+            restored: self.restored,
+            failed: self.failed,
+        }
+    }
+}

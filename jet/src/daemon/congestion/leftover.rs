@@ -1,0 +1,165 @@
+//! Tools that outlive the daemon. One that is killed while its tool runs leaves a process that may still turn a knob,
+//! after the next daemon has looked at it. So every tool inherits a lock as its standard input, and the next daemon ends
+//! whoever has it there.
+
+use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How often a lock is tried that has no way to tell that it is free.
+const TRY_AGAIN: Duration = Duration::from_millis(5);
+
+/// Held as long as the daemon or one of its tools lives.
+#[derive(Clone, Debug)]
+pub(super) struct ToolLock {
+    file: Arc<File>,
+}
+
+/// Why it cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum LockError {
+    /// The file cannot be made.
+    #[error("cannot open {}: {source}", path.display())]
+    Open {
+        /// Where.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Somebody keeps it.
+    #[error("{} is held by another daemon, or by a tool of one that cannot be ended; stop it", path.display())]
+    Held {
+        /// Where.
+        path: PathBuf,
+    },
+}
+
+impl ToolLock {
+    /// Takes the lock; ends the tool that an earlier daemon left, and waits for its end at most so long.
+    pub(super) fn take(path: &Path, limit: Duration) -> Result<Self, LockError> {
+        let failed = |source| LockError::Open { path: path.to_owned(), source };
+        let no_follow = i32::try_from(OFlags::NOFOLLOW.bits()).expect("a flag of open() is an int");
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(no_follow)
+            .open(path)
+            .map_err(failed)?;
+        let lock = Self { file: Arc::new(file) };
+        let deadline = Instant::now() + limit;
+        while !lock.try_lock().map_err(failed)? {
+            if Instant::now() >= deadline {
+                return Err(LockError::Held { path: path.to_owned() });
+            }
+            lock.end_tools().map_err(failed)?;
+            // flock() either waits without a limit or not at all.
+            std::thread::sleep(TRY_AGAIN);
+        }
+        Ok(lock)
+    }
+
+    fn try_lock(&self) -> io::Result<bool> {
+        match flock(&*self.file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(true),
+            Err(Errno::WOULDBLOCK) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Ends every process that has the lock as its standard input, unless a daemon has it as well: one that lives may
+    /// run its tools. A tool that is only just being started looks like its daemon, and is found the next time.
+    fn end_tools(&self) -> io::Result<()> {
+        let ours = self.file.metadata()?;
+        let is_lock = |path: &Path| {
+            path.metadata().is_ok_and(|found| (found.dev(), found.ino()) == (ours.dev(), ours.ino()))
+        };
+        let mut tools = Vec::new();
+        for entry in std::fs::read_dir("/proc")? {
+            let number = entry.ok().and_then(|entry| entry.file_name().to_str()?.parse().ok());
+            let Some(pid) = number.and_then(Pid::from_raw).filter(|&pid| pid != getpid()) else { continue };
+            // Before it is looked at: what is ended is then what was looked at, not another of the same number.
+            let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
+            // Gone, or of another user, which has no file of ours.
+            let Ok(files) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { continue };
+            let mut is_tool = false;
+            for file in files.flatten().filter(|file| is_lock(&file.path())) {
+                if file.file_name() != "0" {
+                    return Ok(());
+                }
+                is_tool = true;
+            }
+            if is_tool {
+                tools.push(process);
+            }
+        }
+        for tool in tools {
+            // Gone already is as good.
+            let _ = pidfd_send_signal(tool, Signal::KILL);
+        }
+        Ok(())
+    }
+
+    /// The lock as a tool's standard input: shared, so that it is free only when the tool has ended as well.
+    pub(super) fn inherited(&self) -> io::Result<Stdio> {
+        Ok(Stdio::from(self.file.try_clone()?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::{CommandExt, ExitStatusExt};
+    use std::process::{Child, Command};
+
+    fn tool(lock: &ToolLock) -> Child {
+        Command::new("sleep").arg("1000").stdin(lock.inherited().unwrap()).spawn().unwrap()
+    }
+
+    #[test]
+    fn a_tool_of_a_dead_daemon_is_ended() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("lock");
+        let lock = ToolLock::take(&path, Duration::ZERO).unwrap();
+        let mut tool = tool(&lock);
+        // As a killed daemon does.
+        drop(lock);
+        let _lock = ToolLock::take(&path, Duration::from_secs(60)).unwrap();
+        assert_eq!(tool.wait().unwrap().signal(), Some(9));
+    }
+
+    #[test]
+    fn a_living_daemon_and_its_tool_are_left_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("lock");
+        let lock = ToolLock::take(&path, Duration::ZERO).unwrap();
+        // Another process that has it both ways, as a daemon's has.
+        let mut daemon = Command::new("sh");
+        let daemon = daemon.args(["-c", "exec 5<&0; echo; sleep 1000; :"]).stdin(lock.inherited().unwrap());
+        let mut daemon = daemon.stdout(Stdio::piped()).process_group(0).spawn().unwrap();
+        let mut line = [0];
+        std::io::Read::read_exact(daemon.stdout.as_mut().unwrap(), &mut line).unwrap();
+        let error = ToolLock::take(&path, Duration::from_millis(50)).unwrap_err();
+        assert!(matches!(error, LockError::Held { .. }), "{error}");
+        assert!(daemon.try_wait().unwrap().is_none());
+        rustix::process::kill_process_group(Pid::from_child(&daemon), Signal::KILL).unwrap();
+        daemon.wait().unwrap();
+    }
+
+    #[test]
+    fn a_link_is_not_followed() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("lock");
+        std::os::unix::fs::symlink("/dev/null", &path).unwrap();
+        assert!(matches!(ToolLock::take(&path, Duration::ZERO), Err(LockError::Open { .. })));
+    }
+}

@@ -1,0 +1,97 @@
+//! The thread: what it makes of wishes that come fast, and of the end.
+
+use super::host::{Host, THREE, row, wait_until};
+use crate::daemon::congestion::{ActuatorKind, CongestionConfig, CongestionControl};
+
+fn state(control: &CongestionControl, name: &str) -> &'static str {
+    row(&control.rows(), name).state
+}
+
+#[test]
+fn wishes_are_carried_out_and_counted() {
+    let host = Host::new();
+    let control = host.control(&CongestionConfig { hold_ms: 1, ..host.config(&THREE) });
+    let mark = control.mark();
+    for round in 1..=3 {
+        mark.set(true);
+        wait_until("lowering", || row(&control.rows(), "mstcongestion").lowered == round);
+        host.assert_lowered();
+        mark.set(false);
+        wait_until("restoring", || row(&control.rows(), "soft").restored == round);
+        host.assert_untouched();
+    }
+    control.shutdown();
+    control.shutdown();
+    host.assert_untouched();
+}
+
+#[test]
+fn flapping_within_the_hold_time_changes_nothing_and_the_end_restores() {
+    let host = Host::new();
+    let control = host.control(&host.config(&THREE));
+    let mark = control.mark();
+    mark.set(true);
+    wait_until("lowering", || state(&control, "mstcongestion") == "lowered");
+    for _ in 0..1000 {
+        mark.set(false);
+        mark.set(true);
+    }
+    mark.set(false);
+    let rows = control.rows();
+    assert!(rows.iter().all(|row| (row.lowered, row.restored, row.failed) == (1, 0, 0)), "{rows:?}");
+    host.assert_lowered();
+    // The hold time is a minute; the end does not wait for it.
+    control.shutdown();
+    host.assert_untouched();
+    let rows = control.rows();
+    assert!(rows.iter().all(|row| (row.state, row.lowered, row.restored) == ("ready", 1, 1)), "{rows:?}");
+    assert!(!host.journal().exists());
+    mark.set(true);
+    host.assert_untouched();
+}
+
+#[test]
+fn dropped_it_has_restored() {
+    let host = Host::new();
+    let control = host.control(&host.config(&THREE));
+    control.mark().set(true);
+    wait_until("lowering", || state(&control, "mstcongestion") == "lowered");
+    drop(control);
+    host.assert_untouched();
+    assert!(!host.journal().exists());
+}
+
+#[test]
+fn restoring_that_fails_is_tried_again_by_itself() {
+    let host = Host::new();
+    let config = CongestionConfig { hold_ms: 5, ..host.config(&[ActuatorKind::Mstcongestion]) };
+    let control = host.control(&config);
+    control.mark().set(true);
+    wait_until("lowering", || state(&control, "mstcongestion") == "lowered");
+    host.make_tool("fail");
+    control.mark().set(false);
+    wait_until("failing twice", || row(&control.rows(), "mstcongestion").failed >= 2);
+    assert_eq!(host.tool_state(), ("mark".into(), "aggressive".into()));
+    host.cure_tool("fail");
+    wait_until("restoring", || state(&control, "mstcongestion") == "ready");
+    host.assert_untouched();
+    assert!(!host.journal().exists());
+}
+
+#[test]
+fn what_cannot_be_restored_at_the_end_is_left_to_the_next_start() {
+    let host = Host::new();
+    let control = host.control(&host.config(&THREE));
+    control.mark().set(true);
+    wait_until("lowering", || state(&control, "mstcongestion") == "lowered");
+    host.make_tool("fail");
+    control.shutdown();
+    drop(control);
+    assert!(host.journal().exists());
+    host.cure_tool("fail");
+    // Even where the next one has no actuators at all.
+    let control = host.control(&host.config(&[]));
+    host.assert_untouched();
+    assert!(!host.journal().exists());
+    assert_eq!(control.rows().len(), 1);
+}

@@ -1,0 +1,191 @@
+//! A host with a ConnectX that is only files.
+
+use crate::daemon::congestion::keeper::{ActuatorRow, Keeper, Recovery, Rows};
+use crate::daemon::congestion::{ActuatorKind, CongestionConfig, CongestionControl, journal_path, recover};
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+pub const INTERFACE: &str = "ens1f0";
+pub const PCI: &str = "0000:3b:00.0";
+
+/// What only a broken test ever waits for.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Writes an executable script. Another process writes it: a file that this one had open for writing could not be
+/// started while a child of another test holds the descriptor.
+pub fn script(path: &Path, body: &str) {
+    let mut shell = Command::new("sh");
+    let mut shell = shell
+        .args(["-c", "cat > \"$0\" && chmod 755 \"$0\""])
+        .arg(path)
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    shell.stdin.take().unwrap().write_all(format!("#!/bin/sh\n{body}\n").as_bytes()).unwrap();
+    assert!(shell.wait().unwrap().success());
+}
+
+pub struct Host {
+    pub root: PathBuf,
+    _directory: Option<tempfile::TempDir>,
+}
+
+impl Host {
+    pub fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().to_owned();
+        let host = Self { root, _directory: Some(directory) };
+        let np = host.roce_np("");
+        fs::create_dir_all(np.join("enable")).unwrap();
+        for priority in 0..8 {
+            fs::write(np.join(format!("enable/{priority}")), "0\n").unwrap();
+        }
+        fs::write(np.join("min_time_between_cnps"), "4\n").unwrap();
+        let device = host.root.join("sys/devices").join(PCI);
+        fs::create_dir_all(&device).unwrap();
+        std::os::unix::fs::symlink(device, host.root.join("sys/class/net").join(INTERFACE).join("device"))
+            .unwrap();
+        fs::create_dir_all(host.pci_device()).unwrap();
+        fs::create_dir_all(host.cc_params().parent().unwrap()).unwrap();
+        fs::write(host.cc_params(), "8\n").unwrap();
+        fs::create_dir_all(host.root.join("run")).unwrap();
+        host.set_tool("disabled", "dynamic");
+        // As the real one: one operation a run, errors on standard output.
+        let body = r#"
+            cd "$(dirname "$0")"
+            echo "$*" >> calls
+            [ -e hang ] && exec sleep 1000
+            [ -e fail ] && { echo "-E- Failed to perform the operation: register" >&2; exit 1; }
+            [ "$1" = -d ] && [ "$2" = 0000:3b:00.0 ] || { echo "-E- Failed to open device: $2"; exit 1; }
+            shift 2
+            [ $# -le 2 ] || { echo "-E- Failed to perform the operation: Please choose one operation."; exit 1; }
+            case $1 in
+                --query) printf 'Action: %s\nMode: %s\n' "$(cat action)" "$(cat mode)";;
+                --action) [ -e deaf ] || echo "$2" > action; echo "-I- Action was set successfully.";;
+                --mode) echo "$2" > mode; echo "-I- Mode was set successfully.";;
+                *) exit 1;;
+            esac
+        "#;
+        script(&host.tool(), body);
+        host
+    }
+
+    /// The same host, seen from another process.
+    pub fn at(root: &Path) -> Self {
+        Self { root: root.to_owned(), _directory: None }
+    }
+
+    pub fn roce_np(&self, knob: &str) -> PathBuf {
+        self.root.join("sys/class/net").join(INTERFACE).join("ecn/roce_np").join(knob)
+    }
+
+    pub fn cc_params(&self) -> PathBuf {
+        self.root.join("debug/mlx5").join(PCI).join("cc_params/np_min_time_between_cnps")
+    }
+
+    pub fn pci_device(&self) -> PathBuf {
+        self.root.join("sys/bus/pci/devices").join(PCI)
+    }
+
+    pub fn tool(&self) -> PathBuf {
+        self.root.join("run/mstcongestion")
+    }
+
+    pub fn set_tool(&self, action: &str, mode: &str) {
+        fs::write(self.root.join("run/action"), format!("{action}\n")).unwrap();
+        fs::write(self.root.join("run/mode"), format!("{mode}\n")).unwrap();
+    }
+
+    /// Makes the tool `hang`, `fail`, or `deaf` to its action.
+    pub fn make_tool(&self, how: &str) {
+        fs::write(self.root.join("run").join(how), "").unwrap();
+    }
+
+    pub fn cure_tool(&self, how: &str) {
+        fs::remove_file(self.root.join("run").join(how)).unwrap();
+    }
+
+    pub fn tool_state(&self) -> (String, String) {
+        (value(&self.root.join("run/action")), value(&self.root.join("run/mode")))
+    }
+
+    pub fn control_socket(&self) -> PathBuf {
+        self.root.join("run/jetd.sock")
+    }
+
+    pub fn journal(&self) -> PathBuf {
+        journal_path(&self.control_socket())
+    }
+
+    pub fn config(&self, actuators: &[ActuatorKind]) -> CongestionConfig {
+        let config = CongestionConfig {
+            actuators: actuators.to_vec(),
+            interface: Some(INTERFACE.into()),
+            // So long that a hold is never over by chance, where a test does not ask for another.
+            hold_ms: 60_000,
+            tool_timeout_ms: 30_000,
+            priorities: vec![3],
+            mstcongestion: self.tool(),
+            sysfs: self.root.join("sys"),
+            debugfs: self.root.join("debug"),
+            ..CongestionConfig::default()
+        };
+        config.check().unwrap();
+        config
+    }
+
+    pub fn keeper(&self, config: &CongestionConfig) -> (Keeper, Recovery) {
+        Keeper::open(config, &self.control_socket(), Vec::new()).unwrap()
+    }
+
+    pub fn control(&self, config: &CongestionConfig) -> CongestionControl {
+        CongestionControl::start(config, &self.control_socket()).unwrap()
+    }
+
+    pub fn recover(&self, config: &CongestionConfig) -> Recovery {
+        recover(config, &self.control_socket()).unwrap()
+    }
+
+    pub fn assert_untouched(&self) {
+        assert_eq!(value(&self.roce_np("enable/3")), "0");
+        assert_eq!(value(&self.roce_np("min_time_between_cnps")), "4");
+        assert_eq!(value(&self.cc_params()), "8");
+        assert_eq!(self.tool_state(), ("disabled".into(), "dynamic".into()));
+    }
+
+    pub fn assert_lowered(&self) {
+        assert_eq!(value(&self.roce_np("enable/3")), "1");
+        assert_eq!(value(&self.roce_np("min_time_between_cnps")), "0");
+        assert_eq!(value(&self.cc_params()), "0");
+        assert_eq!(self.tool_state(), ("mark".into(), "aggressive".into()));
+    }
+}
+
+pub const THREE: [ActuatorKind; 3] =
+    [ActuatorKind::Mstcongestion, ActuatorKind::RoceNp, ActuatorKind::CcParams];
+
+pub fn value(path: &Path) -> String {
+    fs::read_to_string(path).unwrap().trim().to_owned()
+}
+
+pub fn rows(keeper: &Keeper) -> Vec<ActuatorRow> {
+    let rows = Rows::default();
+    keeper.publish(&rows);
+    rows.into_inner().unwrap()
+}
+
+pub fn row(rows: &[ActuatorRow], name: &str) -> ActuatorRow {
+    rows.iter().find(|row| row.name == name).unwrap_or_else(|| panic!("no row {name} in {rows:?}")).clone()
+}
+
+/// Waits for something that another thread or process does.
+pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + DEADLINE;
+    while !done() {
+        assert!(Instant::now() < deadline, "{what} did not come");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
