@@ -163,7 +163,10 @@ fn escape_memory_is_checked_as_the_pool_is() {
     };
     let four = 4 * SLAB_BYTES as u64;
     let refused = assemble(owned(&memory(4)), four + 1).map(drop);
-    assert!(matches!(refused, Err(RegisterError::Segment(_))), "a part of a slab counts for none: {refused:?}");
+    assert!(
+        matches!(refused, Err(RegisterError::Segment(_))),
+        "a part of a slab counts for none: {refused:?}"
+    );
     let refused = assemble(owned(&memory(4)), four + SLAB_BYTES as u64).unwrap_err();
     assert!(refused.to_string().contains("its escape memory is smaller than it says"), "{refused}");
     let refused = assemble(owned(&memory(4)), u64::MAX).unwrap_err();

@@ -59,7 +59,8 @@ fn socket() -> (tempfile::TempDir, UnixListener, RegisterOptions) {
 #[test]
 fn an_application_registers_over_the_control_socket() {
     let (_folder, listener, options) = socket();
-    let refusal = ControlResponse::Error { code: ErrorCode::NameTaken, message: "'store' is registered".into() };
+    let refusal =
+        ControlResponse::Error { code: ErrorCode::NameTaken, message: "'store' is registered".into() };
     let daemon = answer_each(listener, vec![(refusal, 0), (ControlResponse::Draining, 0)]);
     let refused = Session::register(&options).unwrap_err();
     assert!(refused.to_string().contains("'store' is registered"), "{refused}");
@@ -78,7 +79,8 @@ fn descriptors_come_as_announced_or_the_answer_is_refused() {
         let refused = Session::register(&options).unwrap_err();
         let RegisterError::Descriptors { found, expected } = refused else { panic!("{refused}") };
         assert_eq!((found, expected), (descriptors, if escape_bytes > 0 { 4 } else { 3 }), "{refused}");
-        let told = format!("passed {found} descriptors with its answer to the registration instead of {expected}");
+        let told =
+            format!("passed {found} descriptors with its answer to the registration instead of {expected}");
         assert!(refused.to_string().contains(&told), "{refused}");
     }
     daemon.join().unwrap();

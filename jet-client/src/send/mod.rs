@@ -17,8 +17,12 @@ pub use buffer::SendBuffer;
 pub use error::{BufferError, SendConnectError, SendError, WaitError};
 pub use jet_wire::message::AckStatus;
 pub use options::{Backoff, ProtocolOptions, RetryPolicy};
+pub use protocol::ProtocolStats;
 pub use sender::{Completion, Sender, SenderOptions, SenderStats, Ticket};
+pub use window::WindowStats;
 
+#[cfg(test)]
+mod congestion_tests;
 #[cfg(test)]
 mod driver_tests;
 #[cfg(test)]

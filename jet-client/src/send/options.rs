@@ -122,9 +122,10 @@ pub struct ProtocolOptions {
     /// Bytes of large messages that may be requested and without an end at once, while there is no congestion. A longer
     /// message goes alone.
     pub window_bytes: u64,
-    /// By how many thousandths the windows grow again ...
+    /// After a congestion signal, which cuts what is left of the windows, they grow again by so many thousandths of the
+    /// full ones, 1 to 1000 ...
     pub recovery_permille: u32,
-    /// ... every so many nanoseconds after a congestion signal.
+    /// ... every so many nanoseconds, counted from the newest signal.
     pub recovery_interval_ns: u64,
     /// How long without a connection, or with connections that bring nothing about, before everything ends `PeerLost`.
     pub reconnect_for_ns: u64,

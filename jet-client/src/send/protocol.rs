@@ -9,13 +9,15 @@
 //!   there is nothing to give back, the receiver sees that by what arrives, and no answer is made.
 //! * Small messages are sent in the order of submission, large ones too; between the two the older one goes first,
 //!   unless its turn is barred by the windows or the receiver's limit of requests.
+//! * A congestion signal cuts the share that may be used of every window at once: messages without an end, large ones
+//!   requested, and their bytes. It never falls below one message, so that nothing is held for ever.
 //! * Every message has exactly one end. One that was sent and not acknowledged when a connection ended goes back to its
 //!   place in the queue and is marked redelivered.
 
 use super::connection::{Connection, Link};
 use super::options::ProtocolOptions;
 use super::table::{Queue, State, Table};
-use super::window::Window;
+use super::window::{Window, WindowStats};
 use jet_wire::message::hello::{Refusal, Welcome};
 use jet_wire::message::{AckRange, AckStatus, ByeReason, FromReceiver, HeaderBytes, parse_from_receiver};
 
@@ -102,10 +104,10 @@ pub struct ProtocolStats {
     pub malformed: u64,
     /// Connections that stood.
     pub connections: u64,
-    /// Congestion signals.
-    pub congestions: u64,
     /// Recalls of credit.
     pub recalls: u64,
+    /// What the congestion window went through, over all connections.
+    pub window: WindowStats,
 }
 
 /// The state machine; see the module.
@@ -213,7 +215,7 @@ impl Protocol {
         self.stats.connections += 1;
         self.link.connected(welcome, now_ns);
         self.connection = Connection::new(welcome);
-        self.window = Window::new(self.options.recovery_permille, self.options.recovery_interval_ns);
+        self.window.restart(now_ns);
     }
 
     /// The connection ended, or was not made.
@@ -263,7 +265,6 @@ impl Protocol {
             }
             Ok(FromReceiver::Credit(credit)) => self.connection.raise_limit(credit.credit_limit.get()),
             Ok(FromReceiver::Congestion(signal)) => {
-                self.stats.congestions += 1;
                 self.window.signal(signal.window_permille.get(), now_ns);
             }
             Ok(FromReceiver::Bye(bye)) => self.link.leave(bye.reason()),
@@ -394,7 +395,7 @@ impl Protocol {
 
     /// What it counted.
     pub fn stats(&self) -> ProtocolStats {
-        self.stats
+        ProtocolStats { window: self.window.stats(), ..self.stats }
     }
 
     /// Messages without an end.
@@ -407,7 +408,7 @@ impl Protocol {
         self.table.used()
     }
 
-    /// The share of its windows that it may use now, in thousandths.
+    /// The share of its windows that it may use now, in thousandths, 1 to 1000.
     pub fn window_permille(&self) -> u32 {
         self.window.permille()
     }
@@ -436,8 +437,9 @@ impl Protocol {
         let small = self.small.front();
         let large = self.large.front().filter(|&index| {
             let window_bytes = self.window.share_of(self.options.window_bytes);
+            let requests_max = self.window.share_of(u64::from(self.connection.requests_max));
             let bytes = self.sent_large_bytes.saturating_add(self.table.get(index).bytes);
-            self.sent_large == 0 || (self.sent_large < self.connection.requests_max && bytes <= window_bytes)
+            self.sent_large == 0 || (u64::from(self.sent_large) < requests_max && bytes <= window_bytes)
         });
         match (small, large) {
             (Some(small), Some(large)) => {

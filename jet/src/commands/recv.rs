@@ -1,7 +1,7 @@
 //! `jet recv`.
 
 use super::{Signals, fail, print, print_json, seconds, text};
-use crate::files::receiving::{Options, Received, Receiving, Served};
+use crate::files::receiving::{Options, Received, Receiving, Served, Slow};
 use jet_client::receive::{ReceiveError, RegisterError, RegisterOptions, Session};
 use jet_client::registration::{CONTROL_SOCKET, ControlError, ErrorCode};
 use jet_wire::message::hello::AppName;
@@ -27,6 +27,8 @@ Examples:
   jet recv --app store --out /data/incoming
   jet recv --app store --out /tmp/in --until-idle 2 --json
   jet recv --app store --out /data/incoming --fsync --class 1
+  jet recv --app store --out /tmp/in --class 2 --memory
+  jet recv --app store --out /tmp/in --slow 20ms/10,stop:3s@10s
 
 SIGINT or SIGTERM: finishes the writes in flight and leaves; what was not finished is sent again to the next receiver.")]
 pub(super) struct Args {
@@ -45,6 +47,17 @@ pub(super) struct Args {
     /// Admission class of this application's messages, 0 the most urgent.
     #[arg(long, value_name = "N", default_value_t = 0)]
     class: u8,
+    /// Take memory outside the cache instead of waiting for room in it.
+    #[arg(long)]
+    memory: bool,
+    /// Be slow on purpose, to see what slow storage does to the others [e.g. 5ms, 20ms/10, stop:3s@10s].
+    ///
+    /// SPAN: every slice is held so long before it is written, as slow storage would. SPAN/N: one slice in N is.
+    /// stop:SPAN@AFTER: nothing is read for SPAN, once, beginning AFTER the first registration. A hold and a stop with a
+    /// comma between: both. A span is a whole number and us, ms or s. A slice is what was delivered at once, up to
+    /// 256 KiB; at most half of --depth are held at a time.
+    #[arg(long, value_name = "SPEC")]
+    slow: Option<Slow>,
     /// Writes in flight.
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u16).range(2..=4096))]
     depth: u16,
@@ -93,6 +106,7 @@ pub(super) fn run(args: Args) -> ExitCode {
         depth: usize::from(args.depth),
         files_max: if args.once { Some(1) } else { args.count },
         until_idle: args.until_idle,
+        slow: args.slow.unwrap_or_default(),
     };
     let mut receiving = match Receiving::new(options) {
         Ok(receiving) => receiving,
@@ -107,6 +121,9 @@ pub(super) fn run(args: Args) -> ExitCode {
             Ok(swept) => eprintln!("jet: removed {swept} parts"),
             Err(error) => return fail(format_args!("cannot sweep {}: {error}", args.out.display())),
         }
+    }
+    if let Some(slow) = &args.slow {
+        eprintln!("jet: receiving as {}, slow on purpose: {}", args.app, slow.in_words());
     }
     let began = Instant::now();
     let mut sessions = 0u64;
@@ -146,6 +163,7 @@ fn register(args: &Args, signals: &Signals, again: bool) -> Result<Option<Sessio
     let mut options = RegisterOptions::new(args.app.clone());
     options.control_socket.clone_from(&args.control_socket);
     options.class = args.class;
+    options.memory_instead_of_waiting = args.memory;
     let timeout = args.daemon_timeout.or((!again).then_some(FIRST_TIMEOUT));
     let deadline = timeout.map(|timeout| Instant::now() + timeout);
     let mut backoff = BACKOFF_FIRST;
@@ -222,6 +240,9 @@ fn report(args: &Args, receiving: &Receiving, sessions: u64, elapsed: Duration, 
         let mut value = serde_json::to_value(received).unwrap_or_default();
         let more = serde_json::json!({
             "app": args.app,
+            "class": args.class,
+            "memory": args.memory,
+            "slow": args.slow.map(|slow| slow.to_string()),
             "seconds": elapsed.as_secs_f64(),
             "bytes_per_s": bytes_per_s,
             "engine": receiving.engine().name(),
@@ -238,7 +259,7 @@ fn report(args: &Args, receiving: &Receiving, sessions: u64, elapsed: Duration, 
         return;
     }
     let refused = |refused: Option<String>| refused.map_or(String::new(), |why| format!(" ({why})"));
-    print(&text::rows(&[
+    let mut rows = vec![
         ("files", files.to_string()),
         ("directories", directories.to_string()),
         ("bytes", format!("{bytes} ({})", text::bytes(bytes))),
@@ -251,5 +272,41 @@ fn report(args: &Args, receiving: &Receiving, sessions: u64, elapsed: Duration, 
         ("redelivered", received.redelivered.to_string()),
         ("withdrawn", received.withdrawn.to_string()),
         ("sessions", sessions.to_string()),
-    ]));
+    ];
+    if let Some(slow) = args.slow {
+        rows.push(("slow on purpose", format!("{slow} ({} slices held)", received.held)));
+    }
+    print(&text::rows(&rows));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Recv {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn parse(more: &[&str]) -> Result<Args, clap::Error> {
+        let given = ["recv", "--app", "store", "--out", "/tmp/in"];
+        Recv::try_parse_from(given.iter().chain(more)).map(|recv| recv.args)
+    }
+
+    #[test]
+    fn class_memory_and_slowness_are_asked_for_and_otherwise_nothing() {
+        let plain = parse(&[]).unwrap();
+        assert_eq!((plain.class, plain.memory, plain.slow), (0, false, None));
+        let args = parse(&["--class", "2", "--memory", "--slow", "5ms/10,stop:3s@10s"]).unwrap();
+        let slow = args.slow.expect("asked for").to_string();
+        assert_eq!((args.class, args.memory, slow.as_str()), (2, true, "5ms/10,stop:3s@10s"));
+    }
+
+    #[test]
+    fn a_slowness_that_is_none_says_what_to_write() {
+        let refused = parse(&["--slow", "5ms/none"]).unwrap_err().to_string();
+        assert!(refused.contains("write a whole number from 1, as 20ms/10"), "{refused}");
+    }
 }

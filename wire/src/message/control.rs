@@ -151,13 +151,15 @@ pub struct CreditReturn {
     pub(super) reserved: [u8; 112],
 }
 
-/// The receiver asks its senders to cut their windows.
+/// The receiver's congestion signal (Jet §4.3): a sender multiplies its present windows by `window_permille` thousandths,
+/// and lets them grow again step by step as long as no other signal comes. Each signal cuts: two of 500 leave a quarter.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct CongestionHeader {
     /// Common prefix.
     pub prefix: Prefix,
-    /// Window that the sender may use, in thousandths of its full one; 1000 is all of it.
+    /// Thousandths of its present windows that the sender keeps, 1 to 1000: 500 halves them, 1000 gives all of the full
+    /// ones back at once.
     pub window_permille: U32,
     pub(super) reserved: [u8; 116],
 }

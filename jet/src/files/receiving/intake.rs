@@ -6,11 +6,12 @@ use crate::files::header::{FileHeader, HeaderError, Kind, PathField, TAG};
 use crate::files::parts::Key;
 use crate::files::path::{RelativePath, printable};
 use crate::files::reject;
-use jet_client::receive::{Message, Session, Slice, SliceError};
+use jet_client::receive::{DetachedSlice, Message, Session, Slice, SliceError};
 use jet_wire::SLAB_BYTES;
 use std::io;
 use std::num::NonZeroU32;
 use std::task::Poll;
+use std::time::Instant;
 
 /// Writes that a slice may become: whole slabs, and what is left of the last one.
 pub(super) const ROOM_PER_SLICE: usize = 2;
@@ -243,13 +244,19 @@ impl Receiving {
         let mut fed = false;
         loop {
             let job = jobs.get(index);
-            if job.taken || job.withdrawn || job.failed.is_some() || self.disk.room() < ROOM_PER_SLICE {
+            if job.taken || job.withdrawn || job.failed.is_some() || self.room() < ROOM_PER_SLICE {
                 return Ok(fed);
             }
             match job.message.try_next() {
                 Ok(Poll::Pending) => return Ok(fed),
                 Ok(Poll::Ready(Some(slice))) => {
                     fed = true;
+                    if self.slowness.holds() {
+                        job.in_flight += 1;
+                        self.received.held += 1;
+                        self.slowness.hold((index, slice.detach()), Instant::now());
+                        continue;
+                    }
                     self.write_slice(session, jobs, index, slice)?;
                     if jobs.get(index).failed.is_some() {
                         self.advance(jobs, index)?;
@@ -270,6 +277,26 @@ impl Receiving {
                 Err(SliceError::Receive(error)) => return Err(error.into()),
             }
         }
+    }
+
+    /// A slice was held long enough.
+    pub(super) fn write_held<'s>(
+        &mut self,
+        session: &'s Session,
+        jobs: &mut Jobs<'s>,
+        index: usize,
+        slice: DetachedSlice,
+    ) -> Result<(), Broken> {
+        let slice = session.attach_slice(slice);
+        let job = jobs.get(index);
+        job.in_flight -= 1;
+        // Of a message that failed meanwhile, or whose rest does not come, nothing more is written.
+        if job.failed.is_some() || job.withdrawn {
+            drop(slice);
+        } else {
+            self.write_slice(session, jobs, index, slice)?;
+        }
+        self.advance(jobs, index)
     }
 
     /// Whole slabs can go straight to the device; what is left of the last one goes on its own.

@@ -29,7 +29,7 @@ pub(super) struct Job<'s> {
     pub offset: u64,
     pub mode: u16,
     pub then: Then,
-    /// Writes and syncs in flight.
+    /// Writes and syncs in flight, and slices that are held.
     pub in_flight: u32,
     /// Every slice was taken, or none is wanted any more.
     pub taken: bool,

@@ -7,18 +7,23 @@
 mod intake;
 mod job;
 mod paths;
+mod slow;
+mod slowness;
 
 use super::disk::{Disk, DiskError, Engine};
 use super::parts::{OutError, Parts};
-use jet_client::receive::{ReceiveError, Session};
+use jet_client::receive::{DetachedSlice, ReceiveError, Session};
 use job::Job;
 use paths::Paths;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
+use slowness::Slowness;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+
+pub use slow::{Hold, Slow, SlowError, Stop};
 
 /// Parts that are open at once. More than messages are in work, so that one can always be closed for another.
 const PARTS_OPEN_MAX: usize = 256;
@@ -48,6 +53,8 @@ pub struct Options {
     pub files_max: Option<u64>,
     /// Leave when nothing came for so long.
     pub until_idle: Option<Duration>,
+    /// Be slow on purpose.
+    pub slow: Slow,
 }
 
 /// What was received.
@@ -73,6 +80,8 @@ pub struct Received {
     pub withdrawn: u64,
     /// Files that their senders gave up.
     pub abandoned: u64,
+    /// Slices that were held on purpose, see [`Options::slow`].
+    pub held: u64,
 }
 
 /// Why serving a session ended.
@@ -112,7 +121,10 @@ pub struct Receiving {
     /// Rejections that were not said yet, in words.
     complaints: Vec<String>,
     complaints_left_out: u64,
+    /// When something came last; later than now while nothing is read on purpose.
     active_at: Instant,
+    /// Slices that are held on purpose, with the place of their message among those in work.
+    slowness: Slowness<(usize, DetachedSlice)>,
 }
 
 impl Receiving {
@@ -123,6 +135,8 @@ impl Receiving {
     pub fn new(options: Options) -> Result<Self, ReceivingError> {
         let parts = Parts::new(&options.out, PARTS_OPEN_MAX, options.direct)?;
         let disk = Disk::new(options.depth, JOBS_MAX, options.io_uring)?;
+        // Each slice that is held has its writes kept, so that it can be written as soon as it is due.
+        let slowness = Slowness::new(options.slow, options.depth / intake::ROOM_PER_SLICE);
         Ok(Self {
             options,
             disk,
@@ -132,6 +146,7 @@ impl Receiving {
             complaints: Vec::new(),
             complaints_left_out: 0,
             active_at: Instant::now(),
+            slowness,
         })
     }
 
@@ -179,6 +194,7 @@ impl Receiving {
         mut tell: impl FnMut(&mut Self),
     ) -> Result<Served, ReceivingError> {
         self.active_at = Instant::now();
+        self.slowness.start(self.active_at);
         let mut jobs = Jobs::new();
         let served = self.serve_jobs(session, stop, &mut jobs, &mut tell);
         self.leave(session, jobs)?;
@@ -222,9 +238,11 @@ impl Receiving {
             }
             looks = 0;
             tell(self);
-            let left = match (self.options.until_idle, jobs.is_empty()) {
+            let now = Instant::now();
+            let stopped_until = self.slowness.stopped_until(now);
+            let idle_left = match (self.options.until_idle, jobs.is_empty() && stopped_until.is_none()) {
                 (Some(limit), true) => {
-                    let left = limit.saturating_sub(self.active_at.elapsed());
+                    let left = limit.saturating_sub(now.saturating_duration_since(self.active_at));
                     if left.is_zero() {
                         return Ok(Served::Idle);
                     }
@@ -232,7 +250,10 @@ impl Receiving {
                 }
                 _ => None,
             };
-            match self.sleep(session, stop, left) {
+            let due = [stopped_until, self.slowness.next_due()].into_iter().flatten().min();
+            let due_left = due.map(|due| due.saturating_duration_since(now));
+            let left = [idle_left, due_left].into_iter().flatten().min();
+            match self.sleep(session, stop, left, stopped_until.is_some()) {
                 Ok(()) => {}
                 Err(Sleepless::Session(error)) => return Ok(Served::SessionEnded(error)),
                 Err(Sleepless::System(error)) => return Err(ReceivingError::Wait(error)),
@@ -244,9 +265,24 @@ impl Receiving {
     /// One round: what ended, what goes on, what is new. `false`: nothing was there to do.
     fn work<'s>(&mut self, session: &'s Session, jobs: &mut Jobs<'s>) -> Result<bool, Broken> {
         let mut worked = false;
+        let mut stopped = false;
+        if self.slowness.is_on() {
+            let now = Instant::now();
+            if let Some(until) = self.slowness.stopped_until(now) {
+                stopped = true;
+                self.active_at = until;
+            }
+            while let Some((index, slice)) = self.slowness.take_due(now) {
+                worked = true;
+                self.write_held(session, jobs, index, slice)?;
+            }
+        }
         while let Some(finished) = self.disk.finished() {
             worked = true;
             self.handle_finished(session, jobs, finished)?;
+        }
+        if stopped {
+            return Ok(worked);
         }
         for index in 0..jobs.places.len() {
             if jobs.places[index].is_some() {
@@ -267,7 +303,12 @@ impl Receiving {
 
     /// Whether nothing can be taken from the session before a write ends.
     fn is_blocked(&self, jobs: &Jobs<'_>) -> bool {
-        jobs.is_full() || self.disk.room() < intake::ROOM_PER_SLICE
+        jobs.is_full() || self.room() < intake::ROOM_PER_SLICE
+    }
+
+    /// Writes that can be begun now, beside those that are kept for what is held.
+    fn room(&self) -> usize {
+        self.disk.room() - self.slowness.held() * intake::ROOM_PER_SLICE
     }
 
     fn sleep(
@@ -275,9 +316,11 @@ impl Receiving {
         session: &Session,
         stop: BorrowedFd<'_>,
         left: Option<Duration>,
+        stopped: bool,
     ) -> Result<(), Sleepless> {
-        // A full disk's own completions wake. Messages in work that wait for slices need the session.
-        let blocked = self.disk.room() < intake::ROOM_PER_SLICE;
+        // A full disk's own completions wake, or the time when what is held is due. Messages in work that wait for
+        // slices need the session.
+        let blocked = stopped || self.room() < intake::ROOM_PER_SLICE;
         let asleep = if blocked {
             session.flush();
             self.disk.prepare_sleep()
@@ -301,7 +344,7 @@ impl Receiving {
             PollFd::from_borrowed_fd(stop, PollFlags::IN),
             PollFd::new(session, PollFlags::IN),
         ];
-        // Messages that wait while the disk is busy are no reason to wake.
+        // Messages that wait while the disk is busy, or while nothing is read on purpose, are no reason to wake.
         let count = if blocked { 2 } else { 3 };
         let left = left.and_then(|left| Timespec::try_from(left).ok());
         match poll(&mut fds[..count], left.as_ref()) {
@@ -310,9 +353,15 @@ impl Receiving {
         }
     }
 
-    /// Lets writes in flight end, finishes what is whole, and leaves the rest to be sent again.
+    /// Writes what is held, lets writes in flight end, finishes what is whole, and leaves the rest to be sent again.
     fn leave<'s>(&mut self, session: &'s Session, mut jobs: Jobs<'s>) -> Result<(), DiskError> {
         let mut ended = Vec::with_capacity(self.options.depth + JOBS_MAX);
+        while let Some((index, slice)) = self.slowness.take_now() {
+            match self.write_held(session, &mut jobs, index, slice) {
+                Ok(()) | Err(Broken::Session(_)) => {}
+                Err(Broken::Disk(error)) => return Err(error),
+            }
+        }
         while !self.disk.is_idle() {
             self.disk.wait_all(|finished| ended.push(finished))?;
             for finished in ended.drain(..) {

@@ -1,0 +1,250 @@
+//! How slow a receiver is to be on purpose: for trying what slow storage and a stopped application do to the others.
+
+use std::fmt;
+use std::num::NonZeroU32;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// The longest span: slabs that are held longer than that are no test.
+const SPAN_MAX: Duration = Duration::from_secs(3600);
+
+/// What is slowed down. Written as a hold, a stop, or both with a comma between: `20ms/10,stop:3s@10s`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Slow {
+    /// Slices that are held before they are written.
+    pub hold: Option<Hold>,
+    /// A time in which nothing is read.
+    pub stop: Option<Stop>,
+}
+
+/// Slices are held before they are written, as if the storage took so long. Written `5ms`, or `20ms/10`.
+///
+/// A slice is what was delivered at once: a run of slabs, at most a fragment (256 KiB) long. It stays pinned meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hold {
+    /// How long.
+    pub span: Duration,
+    /// One slice in so many; 1: every one.
+    pub one_in: NonZeroU32,
+}
+
+/// For a while nothing is read, once, as if the application were stopped. Written `stop:3s@10s`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stop {
+    /// How long.
+    pub span: Duration,
+    /// It begins so long after the first registration.
+    pub after: Duration,
+}
+
+/// What was written is no [`Slow`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SlowError {
+    /// No whole number with a unit.
+    #[error("'{text}' is no span; write a whole number and its unit, us, ms or s, as 5ms")]
+    Span {
+        /// What was written.
+        text: String,
+    },
+    /// A span that nothing can be tried with.
+    #[error("a span of '{text}' is out of range; write 1us to 3600s")]
+    SpanRange {
+        /// What was written.
+        text: String,
+    },
+    /// No share of the slices.
+    #[error("'/{text}' is no share of the slices; write a whole number from 1, as 20ms/10 for one in ten")]
+    Share {
+        /// What was written behind the slash.
+        text: String,
+    },
+    /// A stop without its beginning.
+    #[error("'stop:{text}' does not say when it begins; write stop:3s@10s for 3 s, beginning after 10 s")]
+    StopWithoutBeginning {
+        /// What was written behind the colon.
+        text: String,
+    },
+    /// Two of a kind.
+    #[error("there are two {kind}s; write at most one hold and one stop, as 20ms/10,stop:3s@10s")]
+    Twice {
+        /// "hold" or "stop".
+        kind: &'static str,
+    },
+}
+
+impl FromStr for Slow {
+    type Err = SlowError;
+
+    fn from_str(text: &str) -> Result<Self, SlowError> {
+        let mut slow = Self::default();
+        for part in text.split(',') {
+            let (twice, kind) = match part.strip_prefix("stop:") {
+                Some(stop) => (slow.stop.replace(Stop::parse(stop)?).is_some(), "stop"),
+                None => (slow.hold.replace(Hold::parse(part)?).is_some(), "hold"),
+            };
+            if twice {
+                return Err(SlowError::Twice { kind });
+            }
+        }
+        Ok(slow)
+    }
+}
+
+impl Hold {
+    fn parse(text: &str) -> Result<Self, SlowError> {
+        let (span, one_in) = match text.split_once('/') {
+            Some((span, share)) => {
+                (span, share.parse().map_err(|_| SlowError::Share { text: share.to_owned() })?)
+            }
+            None => (text, NonZeroU32::MIN),
+        };
+        Ok(Self { span: parse_span(span, 1)?, one_in })
+    }
+}
+
+impl Stop {
+    fn parse(text: &str) -> Result<Self, SlowError> {
+        let (span, after) =
+            text.split_once('@').ok_or_else(|| SlowError::StopWithoutBeginning { text: text.to_owned() })?;
+        Ok(Self { span: parse_span(span, 1)?, after: parse_span(after, 0)? })
+    }
+}
+
+fn parse_span(text: &str, least_us: u64) -> Result<Duration, SlowError> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let unit_us = match unit {
+        "us" => 1,
+        "ms" => 1_000,
+        "s" => 1_000_000,
+        _ => return Err(SlowError::Span { text: text.to_owned() }),
+    };
+    if number.is_empty() {
+        return Err(SlowError::Span { text: text.to_owned() });
+    }
+    let span_us = number.parse().ok().and_then(|number: u64| number.checked_mul(unit_us));
+    span_us
+        .filter(|&span_us| span_us >= least_us)
+        .map(Duration::from_micros)
+        .filter(|&span| span <= SPAN_MAX)
+        .ok_or_else(|| SlowError::SpanRange { text: text.to_owned() })
+}
+
+/// As it is read.
+impl fmt::Display for Slow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(Hold { span, one_in }) = self.hold {
+            write!(f, "{}", Span(span))?;
+            if one_in.get() > 1 {
+                write!(f, "/{one_in}")?;
+            }
+        }
+        if let Some(Stop { span, after }) = self.stop {
+            let comma = if self.hold.is_some() { "," } else { "" };
+            write!(f, "{comma}stop:{}@{}", Span(span), Span(after))?;
+        }
+        Ok(())
+    }
+}
+
+impl Slow {
+    /// What it does, for people.
+    pub fn in_words(&self) -> String {
+        let hold = self.hold.map(|Hold { span, one_in }| match one_in.get() {
+            1 => format!("every slice is held {} before it is written", Span(span)),
+            one_in => format!("one slice in {one_in} is held {} before it is written", Span(span)),
+        });
+        let stop = self.stop.map(|Stop { span, after }| {
+            format!("{} after the registration nothing is read for {}", Span(after), Span(span))
+        });
+        [hold, stop].into_iter().flatten().collect::<Vec<_>>().join("; ")
+    }
+}
+
+/// A whole number with the largest unit that leaves it one.
+struct Span(Duration);
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let span_us = self.0.as_micros();
+        match span_us {
+            _ if span_us.is_multiple_of(1_000_000) => write!(f, "{}s", span_us / 1_000_000),
+            _ if span_us.is_multiple_of(1_000) => write!(f, "{}ms", span_us / 1_000),
+            _ => write!(f, "{span_us}us"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hold(span_us: u64, one_in: u32) -> Hold {
+        Hold { span: Duration::from_micros(span_us), one_in: NonZeroU32::new(one_in).unwrap() }
+    }
+
+    #[test]
+    fn holds_and_stops_are_read_and_written_alike() {
+        let stop = Stop { span: Duration::from_secs(3), after: Duration::from_secs(10) };
+        let at_once = Stop { span: Duration::from_millis(1500), after: Duration::ZERO };
+        for (text, slow) in [
+            ("5ms", Slow { hold: Some(hold(5000, 1)), stop: None }),
+            ("250us/3", Slow { hold: Some(hold(250, 3)), stop: None }),
+            ("20ms/10", Slow { hold: Some(hold(20_000, 10)), stop: None }),
+            ("stop:3s@10s", Slow { hold: None, stop: Some(stop) }),
+            ("stop:1500ms@0s", Slow { hold: None, stop: Some(at_once) }),
+            ("3600s,stop:3s@10s", Slow { hold: Some(hold(3_600_000_000, 1)), stop: Some(stop) }),
+        ] {
+            assert_eq!(text.parse(), Ok(slow), "{text}");
+            assert_eq!(slow.to_string(), text);
+        }
+        let either_order = "stop:3s@10s,20ms/10".parse::<Slow>().unwrap();
+        assert_eq!(either_order, "20ms/10,stop:3s@10s".parse().unwrap());
+        // One in one is every one.
+        assert_eq!("5ms/1".parse::<Slow>().unwrap().to_string(), "5ms");
+        assert_eq!("1000us".parse::<Slow>().unwrap().to_string(), "1ms");
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_what_to_write() {
+        let span = |text: &str| SlowError::Span { text: text.into() };
+        let range = |text: &str| SlowError::SpanRange { text: text.into() };
+        let share = |text: &str| SlowError::Share { text: text.into() };
+        for (text, error) in [
+            ("", span("")),
+            ("5", span("5")),
+            ("ms", span("ms")),
+            ("1.5s", span("1.5s")),
+            ("-1s", span("-1s")),
+            ("5 ms", span("5 ms")),
+            ("5m", span("5m")),
+            ("0ms", range("0ms")),
+            ("3601s", range("3601s")),
+            ("18446744073709551615s", range("18446744073709551615s")),
+            ("99999999999999999999us", range("99999999999999999999us")),
+            ("5ms/", share("")),
+            ("5ms/0", share("0")),
+            ("5ms/ten", share("ten")),
+            ("5ms,", span("")),
+            ("stop:3s", SlowError::StopWithoutBeginning { text: "3s".into() }),
+            ("stop:@1s", span("")),
+            ("stop:0s@1s", range("0s")),
+            ("5ms,6ms", SlowError::Twice { kind: "hold" }),
+            ("stop:1s@1s,stop:1s@9s", SlowError::Twice { kind: "stop" }),
+        ] {
+            let found = text.parse::<Slow>().unwrap_err();
+            assert_eq!(found, error, "{text}");
+            assert!(found.to_string().contains("; write "), "{found}");
+        }
+    }
+
+    #[test]
+    fn it_is_told_in_words() {
+        let words = |text: &str| text.parse::<Slow>().unwrap().in_words();
+        assert_eq!(words("5ms"), "every slice is held 5ms before it is written");
+        assert_eq!(
+            words("20ms/10,stop:3s@10s"),
+            "one slice in 10 is held 20ms before it is written; 10s after the registration nothing is read for 3s"
+        );
+    }
+}

@@ -1,0 +1,158 @@
+//! A [`Slow`] being carried out: which slices are held until when, and when nothing is read.
+
+use super::slow::{Slow, Stop};
+use std::collections::VecDeque;
+use std::time::Instant;
+
+/// Holds what it is given, in the order in which it is due again. No clock: time comes as a value.
+#[derive(Debug)]
+pub(super) struct Slowness<T> {
+    slow: Slow,
+    /// All are held equally long, so the one that was held first is due first.
+    held: VecDeque<(Instant, T)>,
+    held_max: usize,
+    /// Slices that pass before the next one that is held.
+    passing: u32,
+    started_at: Option<Instant>,
+}
+
+impl<T> Slowness<T> {
+    /// Holds at most `held_max` at once; the caller sees to that.
+    pub(super) fn new(slow: Slow, held_max: usize) -> Self {
+        let capacity = if slow.hold.is_some() { held_max } else { 0 };
+        let passing = slow.hold.map_or(0, |hold| hold.one_in.get() - 1);
+        Self { slow, held: VecDeque::with_capacity(capacity), held_max, passing, started_at: None }
+    }
+
+    /// Whether anything is slowed down at all.
+    #[inline]
+    pub(super) fn is_on(&self) -> bool {
+        self.slow != Slow::default()
+    }
+
+    /// A session begins. A stop is counted from the first one.
+    pub(super) fn start(&mut self, now: Instant) {
+        self.started_at.get_or_insert(now);
+    }
+
+    /// Until when nothing is read, if nothing is read now.
+    pub(super) fn stopped_until(&self, now: Instant) -> Option<Instant> {
+        let (Stop { span, after }, started_at) = (self.slow.stop?, self.started_at?);
+        let (from, until) = (started_at + after, started_at + after + span);
+        (from <= now && now < until).then_some(until)
+    }
+
+    /// Counts a slice; whether it is one to be held.
+    #[inline]
+    pub(super) fn holds(&mut self) -> bool {
+        let Some(hold) = self.slow.hold else { return false };
+        if self.passing > 0 {
+            self.passing -= 1;
+            return false;
+        }
+        self.passing = hold.one_in.get() - 1;
+        true
+    }
+
+    /// Holds it from now on.
+    ///
+    /// # Panics
+    /// Where nothing is to be held, or as much is held as may be.
+    pub(super) fn hold(&mut self, what: T, now: Instant) {
+        let hold = self.slow.hold.expect("only what `holds` said");
+        assert!(self.held.len() < self.held_max, "{} are held already", self.held_max);
+        self.held.push_back((now + hold.span, what));
+    }
+
+    /// What was held long enough.
+    pub(super) fn take_due(&mut self, now: Instant) -> Option<T> {
+        if self.next_due()? <= now { self.take_now() } else { None }
+    }
+
+    /// What is held, however long it was.
+    pub(super) fn take_now(&mut self) -> Option<T> {
+        self.held.pop_front().map(|(_, what)| what)
+    }
+
+    /// When the next one is due.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        self.held.front().map(|(due, _)| *due)
+    }
+
+    /// How many are held.
+    #[inline]
+    pub(super) fn held(&self) -> usize {
+        self.held.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn slowness(slow: &str, held_max: usize) -> Slowness<u32> {
+        Slowness::new(slow.parse().unwrap(), held_max)
+    }
+
+    #[test]
+    fn slices_come_back_in_order_when_they_are_due() {
+        let mut slow = slowness("5ms", 3);
+        let start = Instant::now();
+        for number in 0..3 {
+            assert!(slow.holds());
+            slow.hold(number, start + number * MS);
+        }
+        assert_eq!((slow.held(), slow.next_due()), (3, Some(start + 5 * MS)));
+        assert_eq!(slow.take_due(start + 5 * MS - Duration::from_nanos(1)), None);
+        assert_eq!(slow.take_due(start + 6 * MS), Some(0));
+        assert_eq!(slow.take_due(start + 6 * MS), Some(1));
+        assert_eq!(slow.take_due(start + 6 * MS), None);
+        assert_eq!(slow.next_due(), Some(start + 7 * MS));
+        // At the end nothing is waited for.
+        assert_eq!((slow.take_now(), slow.take_now(), slow.next_due()), (Some(2), None, None));
+    }
+
+    #[test]
+    fn one_in_so_many_is_held_whatever_comes_between() {
+        let mut slow = slowness("5ms/4", 100);
+        let start = Instant::now();
+        let held: Vec<u32> = (0..12).filter(|_| slow.holds()).collect();
+        assert_eq!(held, [3, 7, 11]);
+        held.into_iter().for_each(|number| slow.hold(number, start));
+        assert_eq!(slow.take_due(start + 5 * MS), Some(3));
+        assert_eq!((0..4).filter(|_| slow.holds()).count(), 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "2 are held already")]
+    fn more_than_may_be_are_never_held() {
+        let mut slow = slowness("5ms", 2);
+        (0..3).for_each(|number| slow.hold(number, Instant::now()));
+    }
+
+    #[test]
+    fn nothing_is_read_from_the_beginning_of_a_stop_to_its_end_and_once() {
+        let mut slow = slowness("stop:30ms@100ms", 0);
+        let start = Instant::now();
+        assert!(slow.is_on() && !slow.holds());
+        assert_eq!(slow.stopped_until(start + 110 * MS), None, "no session began yet");
+        slow.start(start);
+        // The next session is no other beginning.
+        slow.start(start + 90 * MS);
+        let until = Some(start + 130 * MS);
+        for (at, expected) in [(0, None), (99, None), (100, until), (129, until), (130, None), (230, None)] {
+            assert_eq!(slow.stopped_until(start + at * MS), expected, "{at} ms");
+        }
+    }
+
+    #[test]
+    fn without_a_specification_nothing_is_slow() {
+        let mut slow = Slowness::<u32>::new(Slow::default(), 8);
+        slow.start(Instant::now());
+        assert!(!slow.is_on() && !slow.holds());
+        assert_eq!((slow.next_due(), slow.stopped_until(Instant::now())), (None, None));
+    }
+}

@@ -1,0 +1,126 @@
+//! A receiver that is slow on purpose, as slow storage makes it, still writes every byte; and its class and its wish for
+//! memory reach the daemon.
+
+mod tool_support;
+
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use tool_support::{Host, assert_same, large_tree, odd_tree, until};
+
+const PIECES: &[&str] = &["--piece-bytes", "1048576"];
+
+/// A tree to a receiver with these options; gives what it printed and said.
+fn arrives(fabric: &str, recv_options: &[&str]) -> (Value, String) {
+    let host = Host::new(fabric);
+    let (tree, out) = (host.path("tree"), host.path("out"));
+    odd_tree(&tree.join("odd"));
+    large_tree(&tree.join("large"), 4, 3_000_001);
+    let _daemon = host.daemon();
+    let recv = host.recv(&out, recv_options);
+    let sent = host.send(&[&tree], PIECES).succeed();
+    assert_eq!(sent["failed"], 0, "{sent}");
+    assert_same(&tree, &out.join("tree"));
+    host.wait_whole();
+    let said = recv.said();
+    let received = recv.stop();
+    assert_eq!(received["bytes"], sent["bytes"], "{received}");
+    assert_eq!(received["files"], sent["files"], "{received}");
+    assert_eq!(received["rejected"], 0, "{received}");
+    (received, said)
+}
+
+#[test]
+fn one_slice_in_ten_is_held_and_every_byte_arrives() {
+    for fabric in ["shm", "tcp"] {
+        let (received, said) = arrives(fabric, &["--slow", "5ms/10"]);
+        assert!(said.contains("slow on purpose: one slice in 10 is held 5ms before it is written"), "{said}");
+        assert_eq!(received["slow"], "5ms/10", "{received}");
+        assert!(received["held"].as_u64() > Some(0), "{received}");
+    }
+}
+
+#[test]
+fn as_much_is_held_as_the_depth_allows_and_every_byte_arrives() {
+    for options in [&["--depth", "2"][..], &["--depth", "7", "--no-io-uring", "--fsync"]] {
+        let (received, _) = arrives("shm", &[options, &["--slow", "500us"]].concat());
+        assert!(received["held"].as_u64() > Some(200), "{received}");
+    }
+}
+
+#[test]
+fn after_a_stop_everything_is_read() {
+    let (received, said) = arrives("shm", &["--slow", "stop:300ms@0s,1ms/50"]);
+    assert!(said.contains("0s after the registration nothing is read for 300ms"), "{said}");
+    assert_eq!(received["slow"], "1ms/50,stop:300ms@0s", "{received}");
+}
+
+/// A receiver that would never go on by itself is asked to leave when it is as far as it gets; the next one gets what it
+/// did not finish. Gives what the first one printed.
+fn left_in_the_middle(host: &Host, tree: &Path, options: &[&str], far: impl FnOnce(&Path)) -> Value {
+    let out = host.path("out");
+    let _daemon = host.daemon();
+    let first = host.recv(&out, options);
+    let send = host.send(&[tree], PIECES);
+    far(&out);
+    let left = first.stop();
+    assert_eq!(left["ended"], "stopped", "{left}");
+    let second = host.recv(&out, &[]);
+    let sent = send.succeed();
+    assert_eq!(sent["failed"], 0, "{sent}");
+    assert_same(tree, &out.join("tree"));
+    host.wait_whole();
+    second.stop();
+    left
+}
+
+#[test]
+fn what_is_held_is_written_when_the_receiver_leaves() {
+    let host = Host::new("shm");
+    let tree = host.path("tree");
+    // One slice each, and every second one is held for an hour. The depth is enough for all of them.
+    large_tree(&tree, 40, 1000);
+    let left = left_in_the_middle(&host, &tree, &["--slow", "3600s/2"], |out| {
+        until("files that were not held", || {
+            (fs::read_dir(out.join("tree")).ok()?.filter(is_named).count() >= 8).then_some(())
+        });
+    });
+    let (files, held) = (left["files"].as_u64().unwrap(), left["held"].as_u64().unwrap());
+    assert!(held >= 7, "{left}");
+    assert!(files == 2 * held || files == 2 * held + 1, "those that were held have their names, too: {left}");
+}
+
+fn is_named(entry: &std::io::Result<fs::DirEntry>) -> bool {
+    entry.as_ref().is_ok_and(|entry| !entry.file_name().to_string_lossy().starts_with(".jet-part-"))
+}
+
+#[test]
+fn a_receiver_that_reads_nothing_leaves_when_it_is_asked_to() {
+    let host = Host::new("shm");
+    let tree = host.path("tree");
+    large_tree(&tree, 6, 2_500_000);
+    // Nor does it take what it does not read for nothing having come.
+    let options = ["--slow", "stop:3600s@0s", "--until-idle", "0"];
+    let left = left_in_the_middle(&host, &tree, &options, |_| host.wait_held());
+    assert_eq!((&left["bytes"], &left["messages"]), (&0.into(), &0.into()), "{left}");
+}
+
+#[test]
+fn class_and_memory_instead_of_waiting_are_asked_for() {
+    let host = Host::new("shm");
+    let (tree, out) = (host.path("tree"), host.path("out"));
+    large_tree(&tree, 2, 2_000_000);
+    let _daemon = host.daemon();
+    let recv = host.recv(&out, &["--class", "3", "--memory"]);
+    let status = host.status().expect("the daemon answers");
+    let session = &status["sessions"][0];
+    assert_eq!(
+        (&session["class"], &session["memory_instead_of_waiting"]),
+        (&3.into(), &true.into()),
+        "{status}"
+    );
+    host.send(&[&tree], &[]).succeed();
+    assert_same(&tree, &out.join("tree"));
+    let received = recv.stop();
+    assert_eq!((&received["class"], &received["memory"]), (&3.into(), &true.into()), "{received}");
+}
