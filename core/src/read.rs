@@ -52,10 +52,6 @@ impl Reads {
         !self.free.is_empty()
     }
 
-    pub fn available(&self) -> usize {
-        self.free.len()
-    }
-
     pub fn in_use(&self) -> u32 {
         u32::try_from(self.records.len() - self.free.len()).unwrap_or(NONE)
     }

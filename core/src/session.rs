@@ -89,6 +89,8 @@ pub(crate) struct Session {
     pub promised_numbers: u32,
     /// Nothing new is granted to it: it is slow, holds too much memory, or has no slots left.
     pub barred: bool,
+    /// That is its own application's doing.
+    pub stuck: bool,
     /// Messages that wait for that to end, by class.
     pub parked: [MessageList; CLASSES_MAX],
     /// Copies of its runs under way.
@@ -131,6 +133,7 @@ impl Session {
             promised_slots: 0,
             promised_numbers: 0,
             barred: false,
+            stuck: false,
             parked: [MessageList::EMPTY; CLASSES_MAX],
             copies: 0,
             now: Escaped::default(),
@@ -144,10 +147,9 @@ impl Session {
         }
     }
 
-    /// Whether the message may use what is reserved for the one that the application is waiting for.
-    #[inline]
-    pub fn may_use_reserve(&self, message: u32) -> bool {
-        self.incomplete.0 == NONE || self.incomplete.0 == message
+    /// Runs delivered and not wholly released.
+    pub fn slots_used(&self) -> u32 {
+        u32::try_from(self.slots.len() - self.free_slots.len()).unwrap_or(NONE)
     }
 
     /// Slots that are neither in use nor kept for READs in flight.
@@ -198,6 +200,7 @@ impl Session {
         self.promised_slots = 0;
         self.promised_numbers = 0;
         self.barred = false;
+        self.stuck = false;
         self.parked = [MessageList::EMPTY; CLASSES_MAX];
         self.now = Escaped::default();
         self.escaped = Escaped::default();

@@ -143,6 +143,12 @@ impl Pool {
         (room + spare).min(self.free())
     }
 
+    /// What [`Self::read_room`] would find at most, without moving anything.
+    pub fn read_room_max(&self, srq_needed: u32) -> u32 {
+        let line = srq_needed.max(self.srq_used).max(self.srq_floor).min(self.srq_limit);
+        self.total.saturating_sub(line + self.read_used + self.quarantined).min(self.free())
+    }
+
     /// Takes up to `wanted` slabs for a READ as one run; the caller has asked [`Self::read_room`].
     #[inline]
     pub fn take_read(&mut self, wanted: u32) -> Option<Run> {

@@ -1,9 +1,10 @@
 //! Sessions that are granted nothing new for a while, so that nobody sits on the pool at others' cost.
 //!
 //! A session is barred while its application is slow (Jet §4.3: most of what it holds are stragglers) and the pool is
-//! under pressure, while it holds all the memory that one session may, and while it has no slots left. Its waiting
-//! messages then wait in lists of their own instead of at the head of their queues, its senders get no further credit,
-//! and what its application waits for (see `order`) still comes: a bar never holds up the message that would end it.
+//! under pressure, while it holds all the memory that one session may, while it has no slots left, and while it has
+//! something to read and the pool no room but what is reserved. Its waiting messages then wait in lists of their own
+//! instead of at the head of their queues, and where it is its own application's doing its senders get no further
+//! credit. What its application waits for (see `order`) still comes: a bar never holds up the message that would end it.
 
 use super::Receiver;
 use crate::admission::GrantPolicy;
@@ -14,6 +15,11 @@ use jet_escape::Pressure;
 impl<P: GrantPolicy> Receiver<P> {
     /// Whether the session is to get nothing new now.
     pub(super) fn is_to_be_barred(&self, session: u32) -> bool {
+        self.is_stuck(session) || self.lacks_room(session)
+    }
+
+    /// Whether that is its own application's doing, so that its senders are to hold back, too.
+    fn is_stuck(&self, session: u32) -> bool {
         let owner = &self.sessions[session as usize];
         owner.backlog.head().is_some()
             || !owner.has_room_for_fragment(self.fragment_slabs())
@@ -30,7 +36,9 @@ impl<P: GrantPolicy> Receiver<P> {
 
     /// From now on.
     pub(super) fn bar(&mut self, session: u32) {
+        let stuck = self.is_stuck(session);
         let owner = &mut self.sessions[session as usize];
+        owner.stuck = stuck;
         if !owner.barred {
             owner.barred = true;
             self.barred_sessions.push(session);
@@ -55,10 +63,10 @@ impl<P: GrantPolicy> Receiver<P> {
     /// The class's first waiting message whose session is not barred; the others go to their sessions' lists.
     pub(super) fn first_waiting(&mut self, class: usize) -> Option<u32> {
         while let Some(message) = self.queues[class].waiting.head() {
-            let session = self.messages[message].session;
-            if self.sessions[session as usize].incomplete.0 == message || !self.is_to_be_barred(session) {
+            if self.may_go_on(message) {
                 return Some(message);
             }
+            let session = self.messages[message].session;
             self.bar(session);
             self.queues[class].waiting.pop(&self.messages);
             self.park(message);
@@ -72,6 +80,11 @@ impl<P: GrantPolicy> Receiver<P> {
         let mut position = 0;
         while let Some(&session) = self.barred_sessions.get(position) {
             if self.sessions[session as usize].barred && self.is_to_be_barred(session) {
+                let stuck = self.is_stuck(session);
+                let owner = &mut self.sessions[session as usize];
+                if core::mem::replace(&mut owner.stuck, stuck) && !stuck {
+                    self.feed_barred();
+                }
                 self.unpark_awaited(session);
                 position += 1;
             } else {
@@ -82,7 +95,8 @@ impl<P: GrantPolicy> Receiver<P> {
     }
 
     fn unbar(&mut self, now_ns: u64, session: u32) {
-        self.sessions[session as usize].barred = false;
+        let owner = &mut self.sessions[session as usize];
+        (owner.barred, owner.stuck) = (false, false);
         for class in 0..CLASSES_MAX {
             let parked =
                 core::mem::replace(&mut self.sessions[session as usize].parked[class], MessageList::EMPTY);
@@ -101,7 +115,7 @@ impl<P: GrantPolicy> Receiver<P> {
 
     fn unpark_awaited(&mut self, session: u32) {
         let awaited = self.sessions[session as usize].incomplete.0;
-        if awaited == NONE || self.messages[awaited].state != State::Parked {
+        if awaited == NONE || self.messages[awaited].state != State::Parked || !self.may_go_on(awaited) {
             return;
         }
         let class = usize::from(self.messages[awaited].class);

@@ -103,11 +103,16 @@ impl<P: GrantPolicy> Receiver<P> {
         }
     }
 
-    /// Whether its messages are for a session that gets nothing new.
+    /// Whether its messages are for a session that gets nothing new, or that holds so many already that the SRQ share
+    /// would not do for the others.
     #[inline]
     fn is_barred_sender(&self, peer: u32) -> bool {
         let session = self.apps[self.peers[peer as usize].app as usize].session;
-        session != NONE && self.sessions[session as usize].barred
+        if session == NONE {
+            return false;
+        }
+        let owner = &self.sessions[session as usize];
+        owner.stuck || owner.slots_used() >= self.config.srq_slabs / 4 * 3
     }
 
     /// Nothing, until its session is no longer barred.

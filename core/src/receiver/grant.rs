@@ -17,7 +17,9 @@ impl<P: GrantPolicy> Receiver<P> {
         while self.reads.any_free() {
             let heads = self.queue_heads();
             let Some(class) = self.policy.next_class(&heads, now_ns) else { return };
-            if self.serve(now_ns, class, effects) {
+            let head = self.queues[usize::from(class)].head();
+            if self.serve(now_ns, class, effects) || self.queues[usize::from(class)].head() != head {
+                // A READ was posted, a message admitted, or what could not go on was parked: another look.
                 continue;
             }
             // The class of choice waits for room that only running messages can give back: let those go on.
@@ -33,11 +35,8 @@ impl<P: GrantPolicy> Receiver<P> {
         let mut heads = [None; CLASSES_MAX];
         for (class, head) in (0u8..).zip(heads.iter_mut()) {
             let queue = &self.queues[usize::from(class)];
-            *head = queue
-                .running
-                .head()
-                .or_else(|| queue.waiting.head())
-                .map(|message| QueueHead { class, since_ns: self.messages[message].since_ns });
+            *head =
+                queue.head().map(|message| QueueHead { class, since_ns: self.messages[message].since_ns });
         }
         heads
     }
@@ -102,13 +101,10 @@ impl<P: GrantPolicy> Receiver<P> {
             return false;
         }
         let fragment_slabs = self.fragment_slabs();
-        let srq_needed =
-            u32::try_from(self.credits).unwrap_or(NONE).saturating_add(self.config.srq_reserve_entries);
-        let srq_needed = srq_needed.saturating_add(self.pool.srq_used() - self.posted);
-        // Beyond what one fragment takes, another stays in reserve; see `order`.
-        let room = self.pool.read_room(2 * fragment_slabs, srq_needed);
-        let plenty = room >= 2 * fragment_slabs && self.reads.available() > 1;
-        let Some(Turn { message, share }) = self.next_to_read(class, plenty) else { return false };
+        // Beyond what one fragment takes, another stays in reserve, and one session leaves more to others; see `order`.
+        let wanted = (2 * fragment_slabs).max(self.room_left_by_most());
+        let room = self.pool.read_room(wanted, self.srq_needed());
+        let Some(Turn { message, share }) = self.next_to_read(class, room) else { return false };
         let left = self.messages[message].length - self.messages.transfer(message).requested;
         let bytes =
             u32::try_from(left.min(u64::from(self.config.fragment_bytes))).expect("at most a fragment");
@@ -170,6 +166,13 @@ impl<P: GrantPolicy> Receiver<P> {
         let entry = &self.reads[read];
         effects.post_read(peer, ReadId(read), remote, bytes, &entry.runs[..entry.run_count]);
         true
+    }
+
+    /// Slabs that the SRQ share is about to need.
+    pub(super) fn srq_needed(&self) -> u32 {
+        let posted =
+            u32::try_from(self.credits).unwrap_or(NONE).saturating_add(self.config.srq_reserve_entries);
+        posted.saturating_add(self.pool.srq_used() - self.posted)
     }
 
     /// Fills the READ's runs with up to `slabs` slabs, contiguous ones first; returns how many there are.

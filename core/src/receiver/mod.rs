@@ -47,6 +47,13 @@ struct ClassQueue {
     running: MessageList,
 }
 
+impl ClassQueue {
+    /// What its turn is about: what runs, else what waits.
+    fn head(&self) -> Option<u32> {
+        self.running.head().or_else(|| self.waiting.head())
+    }
+}
+
 /// The receiver on a host, as a state machine. See the crate's text for the order of calls.
 #[derive(Debug)]
 pub struct Receiver<P: GrantPolicy = StrictWithAging> {

@@ -3,8 +3,8 @@
 //! Parts of several messages arrive side by side. An application may take its messages one after the other: it then
 //! waits for the next part of the message that began to arrive first, while parts of later ones lie unread and hold
 //! slabs and slots. So that it never waits for ever, the oldest incomplete message of a session has a reserve that later
-//! ones do not touch: a READ, a fragment's slabs, a fragment's slots. What it gets from the reserve its application
-//! reads and gives back, so one reserve of slabs and READs serves all sessions.
+//! ones do not touch: a fragment's slabs, a fragment's slots. What it gets from the reserve its application reads and
+//! gives back, so one reserve of slabs serves all sessions. READs end by themselves and need none.
 
 use super::Receiver;
 use crate::admission::GrantPolicy;
@@ -56,53 +56,88 @@ impl<P: GrantPolicy> Receiver<P> {
         self.sessions[session as usize].incomplete = (oldest, newest);
     }
 
-    /// The class's running message whose turn it is, and where its fragment goes. While there is plenty, the first goes
-    /// to the cache; else the first that may use the reserve, or that takes memory instead of waiting (Jet §5). What
-    /// belongs to a barred session waits elsewhere, except for what its application waits for.
-    pub(super) fn next_to_read(&mut self, class: usize, plenty: bool) -> Option<Turn> {
-        let memory_room = self.pool.memory_room();
-        let fragment_slabs = self.fragment_slabs();
+    /// Whether the message may use what is reserved. What its application waits for, if it gave back all that it got of
+    /// it; or the first of an application that holds nothing. Who has something to read does not need the reserve.
+    fn may_use_reserve(&self, message: u32) -> bool {
+        let record = &self.messages[message];
+        let owner = &self.sessions[record.session as usize];
+        if owner.incomplete.0 == message {
+            return record.held == 0 && record.reads == 0;
+        }
+        owner.incomplete.0 == NONE && !self.holds_anything(record.session)
+    }
+
+    /// Whether anything was delivered to the session and not released, or is being read for it.
+    fn holds_anything(&self, session: u32) -> bool {
+        let owner = &self.sessions[session as usize];
+        owner.promised_slots + owner.now.memory() + owner.now.replaced + self.escape.held_slabs(session) > 0
+    }
+
+    /// What is left in the pool by a session that holds more than half of it: an eighth, for it may be about to sit on
+    /// what it holds, which is known only when its runs are stragglers.
+    pub(super) fn room_left_by_most(&self) -> u32 {
+        if self.config.escape.enabled { self.pool.total() / 8 } else { 0 }
+    }
+
+    fn room_left_by(&self, session: u32) -> u32 {
+        let holds_most = self.escape.held_slabs(session) > self.pool.total() / 2;
+        let reserve = 2 * self.fragment_slabs();
+        if holds_most { reserve.max(self.room_left_by_most()) } else { reserve }
+    }
+
+    /// Whether the session has something to read, and the pool no room for more that is its own.
+    pub(super) fn lacks_room(&self, session: u32) -> bool {
+        let owner = &self.sessions[session as usize];
+        // A bar for this is lifted only when there is room for more than one fragment.
+        let slack = if owner.barred { self.fragment_slabs() } else { 0 };
+        self.holds_anything(session)
+            && self.pool.read_room_max(self.srq_needed()) < self.room_left_by(session) + slack
+            && !(owner.takes_memory && self.pool.memory_room() >= self.fragment_slabs())
+    }
+
+    /// The class's running message whose turn it is, and where its fragment goes: to the cache, or to memory for those
+    /// that take it instead of waiting (Jet §5). What may not go on now waits elsewhere, with its session.
+    pub(super) fn next_to_read(&mut self, class: usize, room: u32) -> Option<Turn> {
         let pressed = self.escape.pressure() != Pressure::Ok;
         let mut next = self.queues[class].running.head();
         while let Some(message) = next {
             let following = self.messages[message].next;
             next = (following != NONE).then_some(following);
-            let session = self.messages[message].session;
-            let owner = &self.sessions[session as usize];
-            if owner.incomplete.0 == message {
-                if owner.slots_left() == 0 || !self.may_go_on(message, plenty) {
-                    continue;
-                }
-            } else if self.is_to_be_barred(session) {
-                self.bar(session);
+            if !self.may_go_on(message) {
+                self.bar(self.messages[message].session);
                 self.park_running(message);
                 continue;
             }
+            let session = self.messages[message].session;
             let owner = &self.sessions[session as usize];
-            let needed = self.messages[message].length - self.messages.transfer(message).requested;
-            let needed =
-                u32::try_from(needed.div_ceil(SLAB_BYTES as u64)).unwrap_or(NONE).min(fragment_slabs);
+            let left = self.messages[message].length - self.messages.transfer(message).requested;
+            let left = u32::try_from(left.div_ceil(SLAB_BYTES as u64)).unwrap_or(NONE);
+            let plenty = room >= self.room_left_by(session);
             // A low class leaves the cache to the others as soon as it is scarce.
             let prefers_memory = owner.takes_memory
                 && (!plenty || (pressed && class > 0) || self.messages.transfer(message).in_memory);
-            if prefers_memory && memory_room >= needed {
+            if prefers_memory && self.pool.memory_room() >= left.min(self.fragment_slabs()) {
                 return Some(Turn { message, share: Share::Granted });
             }
-            if plenty || self.sessions[session as usize].may_use_reserve(message) {
+            if plenty || self.may_use_reserve(message) {
                 return Some(Turn { message, share: Share::Read });
             }
         }
         None
     }
 
-    /// Whether what an application waits for may go on though its session is to be barred. One that read all it got of
-    /// it is waiting indeed. One that did not is as slow as it seems: it leaves the reserve to the others, and stops where
-    /// the pool is in danger.
-    fn may_go_on(&self, message: u32, plenty: bool) -> bool {
+    /// Whether the message may have READs now. What its application waits for may, though its session is to be barred:
+    /// always where all that came of it was given back. One that did not is as slow as it seems: it leaves the reserve to
+    /// the others, and stops where the pool is in danger.
+    pub(super) fn may_go_on(&self, message: u32) -> bool {
         let record = &self.messages[message];
+        let session = record.session;
+        let owner = &self.sessions[session as usize];
+        if owner.incomplete.0 != message {
+            return !self.is_to_be_barred(session);
+        }
         let is_awaited = record.held == 0 && record.reads == 0;
-        is_awaited
-            || (plenty && self.escape.pressure() != Pressure::Danger)
-            || !self.is_to_be_barred(record.session)
+        owner.slots_left() > 0
+            && (is_awaited || (!self.lacks_room(session) && self.escape.pressure() != Pressure::Danger))
     }
 }

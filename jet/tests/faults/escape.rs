@@ -119,7 +119,8 @@ fn one_that_pins_everything_and_sleeps_is_replaced_and_the_others_go_on() {
 #[test]
 fn one_that_dies_in_the_middle_of_its_copies_takes_nothing_along() {
     let mut random = Random::for_test("dies copied", 62);
-    let rig = Rig::start(&["session.quarantine_ms=50"]);
+    // Under pressure early, so that whatever is held is copied.
+    let rig = Rig::start(&["session.quarantine_ms=50", "escape.safe_permille=900"]);
     let good = rig.application(Role::Consumer, "store");
     let mut traffic = Traffic::new(&rig.addresses()[0], "store", random.fork());
     for round in 0..12u64 {

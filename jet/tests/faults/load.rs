@@ -55,7 +55,8 @@ fn an_application_that_stops_holds_up_its_own_senders_only() {
         waiting.iter_mut().for_each(|sender| pile_up(sender, SMALL, LARGE));
         until("it to have all that it can get", || {
             waiting.iter_mut().for_each(|sender| sender.sender.flush());
-            (rig.status()["sessions"][1]["suspended"] == true).then_some(())
+            let session = &rig.status()["sessions"][1];
+            (session["suspended"] == true || number(session, "held_slabs") > 1000).then_some(())
         });
         for _ in 0..5 {
             traffic.iter_mut().for_each(Traffic::round);
