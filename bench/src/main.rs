@@ -4,9 +4,12 @@
 
 mod allocations;
 mod connections;
+mod consumer;
 mod core_cost;
 mod e2e;
+mod escape;
 mod handoff;
+mod pattern;
 mod report;
 mod rig;
 
@@ -52,6 +55,8 @@ enum Name {
     Connections,
     /// What a daemon costs that has nothing to do
     Idle,
+    /// A stopped, a slow and a dead application: what they cost the others, and what escape costs
+    Escape(escape::Args),
     /// A process of a benchmark's rig
     #[command(subcommand, hide = true)]
     Role(rig::Role),
@@ -67,6 +72,7 @@ fn main() -> ExitCode {
         },
         Name::Connections => connections::run(args.samples),
         Name::Idle => connections::idle(args.samples),
+        Name::Escape(parts) => escape::run(args.samples, &parts),
         Name::Role(role) => return rig::live(&role),
         Name::Handoff => handoff::run(args.samples).map_err(Into::into),
     };

@@ -62,8 +62,15 @@ pub fn median(samples: &[f64]) -> f64 {
     }
 }
 
+/// Each sample beside the one that was taken just before it: what drifts over a run, as a shared machine's memory does,
+/// is in both.
+pub fn pairwise(of: &[f64], to: &[f64]) -> Vec<f64> {
+    of.iter().zip(to).map(|(value, base)| value / base).collect()
+}
+
 /// Prints rows, and says whether every bound holds.
 pub fn print(rows: &[Row], json: bool) -> bool {
+    let width = rows.iter().map(|row| row.metric.len()).max().unwrap_or(0);
     for row in rows {
         if json {
             println!("{}", serde_json::to_string(row).expect("rows are plain values"));
@@ -71,7 +78,13 @@ pub fn print(rows: &[Row], json: bool) -> bool {
             let bound = row.bound.as_deref().map_or(String::new(), |bound| {
                 format!("   {bound}: {}", if row.holds { "holds" } else { "DOES NOT HOLD" })
             });
-            println!("{:<12} {:<44} {:>12} {:<8}{bound}", row.bench, row.metric, figure(row.value), row.unit);
+            println!(
+                "{:<12} {:<width$} {:>12} {:<8}{bound}",
+                row.bench,
+                row.metric,
+                figure(row.value),
+                row.unit
+            );
         }
     }
     rows.iter().all(|row| row.holds)

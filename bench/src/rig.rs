@@ -1,13 +1,15 @@
 //! A receiver to measure: the daemon and an application as processes of their own, started from this very binary.
 
+use crate::consumer::{self, ConsumerArgs, Look, Order, Report};
 use jet::daemon::DaemonArgs;
 use jet_client::receive::{RegisterOptions, Session};
 use jet_client::registration::{ControlConnection, ControlRequest, ControlResponse};
 use jet_fabric::Address;
+use rustix::process::{Pid, Signal, kill_process};
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 /// The application's name.
@@ -28,13 +30,15 @@ pub enum Role {
         #[arg(long)]
         read: bool,
     },
+    /// An application that holds slices, checks them, and stops when it is told to
+    Consumer(ConsumerArgs),
 }
 
-/// A daemon and an application. Both end when this is dropped.
+/// A daemon, and an application where there is one. Both end when this is dropped.
 pub struct Rig {
     directory: tempfile::TempDir,
     daemon: Child,
-    app: Child,
+    app: Option<Child>,
 }
 
 impl Rig {
@@ -43,6 +47,24 @@ impl Rig {
     /// # Errors
     /// What the system says, or that they did not come up in time.
     pub fn start(fabric: &str, read: bool, settings: &[String]) -> io::Result<Self> {
+        let mut rig = Self::start_daemon(fabric, settings)?;
+        let mut app = role();
+        app.arg("app").arg("--control-socket").arg(rig.control_socket());
+        if read {
+            app.arg("--read");
+        }
+        rig.app = Some(app.spawn()?);
+        wait_until(Instant::now() + START_LIMIT, || {
+            rig.status().is_ok_and(|s| s["sessions"].as_array().is_some_and(|all| !all.is_empty()))
+        })?;
+        Ok(rig)
+    }
+
+    /// Starts a daemon alone and waits until it stands.
+    ///
+    /// # Errors
+    /// What the system says, or that it did not come up in time.
+    pub fn start_daemon(fabric: &str, settings: &[String]) -> io::Result<Self> {
         let directory = tempfile::tempdir()?;
         let socket = directory.path().join("jetd.sock");
         let listen = match fabric {
@@ -60,19 +82,14 @@ impl Rig {
         for setting in settings {
             daemon.arg("--set").arg(setting);
         }
-        let daemon = daemon.spawn()?;
-        let mut app = role();
-        app.arg("app").arg("--control-socket").arg(&socket);
-        if read {
-            app.arg("--read");
-        }
-        let deadline = Instant::now() + START_LIMIT;
-        wait_until(deadline, || ControlConnection::connect(&socket).is_ok())?;
-        let rig = Self { directory, daemon, app: app.spawn()? };
-        wait_until(deadline, || {
-            rig.status().is_ok_and(|s| s["sessions"].as_array().is_some_and(|all| !all.is_empty()))
-        })?;
+        let rig = Self { directory, daemon: daemon.spawn()?, app: None };
+        wait_until(Instant::now() + START_LIMIT, || ControlConnection::connect(&socket).is_ok())?;
         Ok(rig)
+    }
+
+    /// Where applications register.
+    pub fn control_socket(&self) -> PathBuf {
+        self.directory.path().join("jetd.sock")
     }
 
     /// What the daemon says of itself.
@@ -80,8 +97,7 @@ impl Rig {
     /// # Errors
     /// Where it does not answer.
     pub fn status(&self) -> io::Result<serde_json::Value> {
-        let socket = self.directory.path().join("jetd.sock");
-        let mut control = ControlConnection::connect(&socket).map_err(io::Error::other)?;
+        let mut control = ControlConnection::connect(&self.control_socket()).map_err(io::Error::other)?;
         match control.request(&ControlRequest::Status).map_err(io::Error::other)?.0 {
             ControlResponse::Status { status } => Ok(status),
             other => Err(io::Error::other(format!("unexpected answer: {other:?}"))),
@@ -106,11 +122,78 @@ impl Rig {
 
 impl Drop for Rig {
     fn drop(&mut self) {
-        for child in [&mut self.app, &mut self.daemon] {
+        for child in self.app.iter_mut().chain([&mut self.daemon]) {
             // A child that ended by itself has been noticed by its silence already.
             let _ = child.kill();
             let _ = child.wait();
         }
+    }
+}
+
+/// An application as a process of its own, that is told when to stop. It ends when this is dropped.
+pub struct ConsumerProcess {
+    child: Child,
+    orders: ChildStdin,
+    reports: ChildStdout,
+}
+
+impl ConsumerProcess {
+    /// Starts it and waits until it is registered.
+    ///
+    /// # Errors
+    /// What the system says, or that it did not register.
+    pub fn start(rig: &Rig, app: &str, look: Look) -> io::Result<Self> {
+        let look = clap::ValueEnum::to_possible_value(&look).expect("no value is skipped");
+        let mut command = role();
+        command
+            .arg("consumer")
+            .arg("--control-socket")
+            .arg(rig.control_socket())
+            .args(["--app", app, "--look", look.get_name()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut child = command.spawn()?;
+        let (Some(orders), Some(reports)) = (child.stdin.take(), child.stdout.take()) else {
+            unreachable!("both are pipes");
+        };
+        let mut process = Self { child, orders, reports };
+        consumer::read_report(&mut process.reports)?;
+        Ok(process)
+    }
+
+    /// Tells it something and waits for the answer.
+    ///
+    /// # Errors
+    /// What the system says, or that the process ended.
+    pub fn order(&mut self, order: Order) -> io::Result<Report> {
+        let mut line = serde_json::to_vec(&order)?;
+        line.push(b'\n');
+        self.orders.write_all(&line)?;
+        consumer::read_report(&mut self.reports)
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn signal(&self, signal: Signal) -> io::Result<()> {
+        Ok(kill_process(Pid::from_child(&self.child), signal)?)
+    }
+
+    /// Waits until it ended.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn wait(&mut self) -> io::Result<()> {
+        self.child.wait().map(drop)
+    }
+}
+
+impl Drop for ConsumerProcess {
+    fn drop(&mut self) {
+        // Ends a stopped one, too. One that ended by itself has been noticed by its silence already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -146,6 +229,7 @@ pub fn live(role: &Role) -> ExitCode {
     let result = match role {
         Role::Daemon(args) => return jet::daemon::run_from_args(args),
         Role::App { control_socket, read } => application(control_socket.clone(), *read),
+        Role::Consumer(args) => consumer::live(args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -56,7 +56,7 @@ fn an_application_that_stops_holds_up_its_own_senders_only() {
         until("it to have all that it can get", || {
             waiting.iter_mut().for_each(|sender| sender.sender.flush());
             let session = &rig.status()["sessions"][1];
-            (session["suspended"] == true || number(session, "held_slabs") > 1000).then_some(())
+            (session["suspended"] == true || number(session, "held_slabs") > 700).then_some(())
         });
         for _ in 0..5 {
             traffic.iter_mut().for_each(Traffic::round);
