@@ -1,0 +1,63 @@
+//! Ten times the pool at once, to an application that takes a message a millisecond.
+//!
+//! Eight senders submit 60 messages of 256 KiB each in one go: 120 MiB. Every word of what arrives is checked. A daemon
+//! of its own for each sample, because what is shown is the most since its start.
+
+use super::feed::Depth;
+use super::load::{HEALTHY, Load, Standing, mebibytes, milliseconds};
+use super::{BENCH, Plan};
+use crate::consumer::{Behaviour, Look};
+use crate::pattern::Words;
+use crate::report::{Bound, Row};
+use std::error::Error;
+use std::time::{Duration, Instant};
+
+const SENDERS: usize = 8;
+const DEPTH: Depth = Depth { large: 60, small: 0 };
+const PACE: Duration = Duration::from_millis(1);
+const POOL_MEBIBYTES: f64 = 12.0;
+
+/// Runs it.
+///
+/// # Errors
+/// What the rig or the load says.
+pub fn run(plan: &Plan<'_>, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
+    let (mut spans, mut whole, mut high_water, mut memory) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut copied, mut replaced, mut lost) = (Vec::new(), Vec::new(), Vec::new());
+    for turn in 1..=plan.samples {
+        plan.progress(&format!("burst: {turn} of {}", plan.samples));
+        let mut load = Load::start(plan.fabric, plan.settings, 1, SENDERS, DEPTH, Words::Every)?;
+        let slow = Behaviour { look: Look::Every, pace: PACE, ..HEALTHY };
+        load.consumers.iter_mut().for_each(|consumer| consumer.behave(slow));
+        let start = Instant::now();
+        for feed in &mut load.feeds {
+            feed.submit()?;
+        }
+        load.drain()?;
+        let read = Instant::now();
+        let seen = load.until_whole()?;
+        let standing = Standing::of(&load.rig)?;
+        spans.push(milliseconds(read - start));
+        whole.push(milliseconds(seen - read));
+        high_water.push(mebibytes(standing.high_water));
+        memory.push(mebibytes(standing.memory_used_max));
+        #[allow(clippy::cast_precision_loss)] // some thousands
+        {
+            copied.push(standing.copied_bytes as f64 / 1_048_576.0);
+            replaced.push(standing.replaced as f64);
+            let missing = ((SENDERS * DEPTH.large) as u64).abs_diff(load.consumers[0].taken().messages);
+            lost.push((missing + load.damaged()) as f64);
+        }
+    }
+    let mut row = |metric: &str, unit: &'static str, values: Vec<f64>, bound: Bound| {
+        rows.push(Row::new(BENCH, &format!("burst, 120 MiB: {metric}"), unit, values, bound));
+    };
+    row("until all was consumed", "ms", spans, Bound::None);
+    row("messages lost or damaged", "messages", lost, Bound::AtMost(0.0));
+    row("pool high-water mark", "MiB", high_water, Bound::AtMost(POOL_MEBIBYTES));
+    row("escape memory, at most", "MiB", memory, Bound::None);
+    row("copied", "MiB", copied, Bound::None);
+    row("replaced", "slabs", replaced, Bound::None);
+    row("last end to whole, no escape memory", "ms", whole, Bound::AtMost(100.0));
+    Ok(())
+}

@@ -1,0 +1,206 @@
+//! What the escape controller itself takes: an evaluation of Algorithm 1 with a thousand sessions, and what every message
+//! pays.
+//!
+//! An evaluation is `begin` and `next` until there is nothing more, with the calls that carrying out an action makes.
+//! Each is timed alone (what taking the time costs is part of it), and told as the median and as what one in a hundred
+//! exceeds: when stragglers may be due all sessions are looked through, which not every evaluation does. The
+//! controller's time is counted, 50 us between two evaluations as in the daemon; meanwhile a run of every session comes and
+//! goes every 1.5 ms, beside those that the case holds.
+//!
+//! It cannot see caches that others emptied between two evaluations.
+
+use super::{BENCH, Plan};
+use crate::report::{Bound, Row};
+use hdrhistogram::Histogram;
+use jet_escape::{Action, Escape, EscapeConfig, PoolView};
+use std::hint::black_box;
+use std::time::Instant;
+
+const SESSIONS: u32 = 1000;
+const SLOTS: u32 = 1024;
+/// Slot of a session's run that comes and goes.
+const PASSING: u16 = 0;
+/// Evaluations between its coming and its going: 1.5 ms, so that it is no straggler. A thousand sessions then have 33 of
+/// them between two evaluations; these, too, an evaluation passes when it looks for stragglers, 64 at most.
+const PASSING_EVALUATIONS: u32 = 30;
+/// First slot of runs that stay.
+const STAYING: u16 = 1;
+/// Runs that stay in the session that is slow.
+const STAYING_RUNS: u16 = 16;
+const EVALUATION_NS: u64 = 50_000;
+const EVALUATIONS: u32 = 4000;
+/// What takes longer counts as that.
+const SPAN_NS_MAX: u64 = 1_000_000_000;
+const CALLS: u32 = 1_000_000;
+const POOL_SLABS: u32 = 3072;
+/// As many stragglers as become some between two evaluations where 4 % of 200 Gbps do (Jet §4.3).
+const STRAGGLERS: u32 = 12;
+/// Nothing left: danger.
+const DRY: PoolView = PoolView { available_slabs: 0, total_slabs: POOL_SLABS, replaced_slabs: 0 };
+const WHOLE: PoolView = PoolView { available_slabs: POOL_SLABS, ..DRY };
+/// MEM_ESC is reached.
+const REPLACED: PoolView = PoolView { replaced_slabs: 256, ..DRY };
+
+/// What stays in the sessions' hands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Case {
+    /// Nothing.
+    NoStraggler,
+    /// So many become stragglers before each evaluation, and are replaced in it.
+    Replaced,
+    /// A straggler in each session, and no memory to replace it with; half of what it holds, so that none is slow.
+    AllStraggle,
+    /// A session that is slow, all of whose runs are being read: none can be copied.
+    Pinned,
+}
+
+/// Runs it.
+pub fn run(plan: &Plan<'_>, rows: &mut Vec<Row>) {
+    plan.progress("cost");
+    let cases = [
+        ("no straggler", Case::NoStraggler),
+        ("12 stragglers replaced", Case::Replaced),
+        ("all straggle, no memory", Case::AllStraggle),
+        ("one slow, all of it pinned", Case::Pinned),
+    ];
+    for (name, case) in cases {
+        let (median, p99) = (0..plan.samples).map(|_| evaluations(case)).unzip();
+        let name = format!("cost: evaluation, 1000 sessions, {name}");
+        rows.push(Row::new(BENCH, &name, "ns", median, Bound::AtMost(2000.0)));
+        rows.push(Row::new(BENCH, &format!("{name}, p99"), "ns", p99, Bound::None));
+    }
+    let (mut floor, mut quiet, mut held) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..plan.samples {
+        floor.push(bare_loop());
+        quiet.push(no_pressure());
+        held.push(hold_and_release());
+    }
+    rows.push(Row::new(BENCH, "cost: a loop that does nothing", "ns", floor, Bound::None));
+    rows.push(Row::new(BENCH, "cost: evaluation without pressure", "ns", quiet, Bound::AtMost(20.0)));
+    rows.push(Row::new(BENCH, "cost: hold and release of a run", "ns", held, Bound::None));
+}
+
+/// The median of so many evaluations, and what one in a hundred exceeds.
+fn evaluations(case: Case) -> (f64, f64) {
+    let config = EscapeConfig::default();
+    let mut escape = Escape::new(config, SESSIONS, SLOTS);
+    let mut spans = Histogram::<u64>::new_with_max(SPAN_NS_MAX, 3).expect("sound bounds");
+    let mut now_ns = 0;
+    for session in 0..SESSIONS {
+        match case {
+            Case::AllStraggle => escape.hold(session, STAYING, 1, now_ns),
+            Case::Pinned if session == SESSIONS / 2 => {
+                (STAYING..STAYING + STAYING_RUNS).for_each(|slot| escape.hold(session, slot, 1, now_ns));
+            }
+            _ => {}
+        }
+        escape.hold(session, PASSING, 1, now_ns);
+    }
+    let view = match case {
+        Case::NoStraggler | Case::Replaced => DRY,
+        Case::AllStraggle | Case::Pinned => REPLACED,
+    };
+    // Until what stays has become stragglers, and an evaluation a bounded number of them has counted all.
+    let before = 100;
+    for evaluation in 0..before + EVALUATIONS {
+        now_ns += EVALUATION_NS;
+        let first = evaluation % PASSING_EVALUATIONS;
+        for session in (first..SESSIONS).step_by(PASSING_EVALUATIONS as usize) {
+            escape.release(session, PASSING, 1);
+            escape.hold(session, PASSING, 1, now_ns);
+        }
+        if case == Case::Replaced {
+            // Their turn comes when a straggler's time has passed; then each is replaced, and its slot free again.
+            for n in 0..STRAGGLERS {
+                escape.hold((evaluation * STRAGGLERS + n) % SESSIONS, STAYING, 1, now_ns);
+            }
+        }
+        let start = Instant::now();
+        let actions = evaluate(&mut escape, now_ns, view);
+        let span_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        if evaluation < before {
+            continue;
+        }
+        spans.saturating_record(span_ns);
+        match case {
+            Case::NoStraggler => assert_eq!(actions, Actions::default(), "nothing is to be done"),
+            Case::Replaced => assert_eq!(actions.replaced, STRAGGLERS, "each straggler is replaced"),
+            Case::AllStraggle => assert_eq!((actions.replaced, actions.copied, actions.marks), (0, 0, 1)),
+            Case::Pinned => assert!(actions.copied > 0 && actions.marks == 1, "offered, and no use"),
+        }
+    }
+    #[allow(clippy::cast_precision_loss)] // microseconds
+    (spans.value_at_quantile(0.5) as f64, spans.value_at_quantile(0.99) as f64)
+}
+
+/// What one evaluation had done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Actions {
+    replaced: u32,
+    copied: u32,
+    marks: u32,
+}
+
+fn evaluate(escape: &mut Escape, now_ns: u64, mut view: PoolView) -> Actions {
+    let mut actions = Actions::default();
+    if black_box(&mut *escape).begin(black_box(now_ns), black_box(view)) {
+        while let Some(action) = escape.next(now_ns, view) {
+            match black_box(action) {
+                Action::Replace { session, slot, slabs } => {
+                    escape.remove(session, slot);
+                    view.replaced_slabs += slabs;
+                    actions.replaced += 1;
+                }
+                // Its application reads it: nothing is told, and it is offered again after the others.
+                Action::Copy { .. } => actions.copied += 1,
+                Action::Mark => actions.marks += 1,
+            }
+        }
+    }
+    actions
+}
+
+fn per_call(start: Instant) -> f64 {
+    #[allow(clippy::cast_precision_loss)] // milliseconds
+    let span_ns = start.elapsed().as_nanos() as f64;
+    span_ns / f64::from(CALLS)
+}
+
+fn bare_loop() -> f64 {
+    let start = Instant::now();
+    for now_ns in 0..u64::from(CALLS) {
+        black_box(now_ns);
+    }
+    per_call(start)
+}
+
+fn full() -> Escape {
+    let mut escape = Escape::new(EscapeConfig::default(), SESSIONS, SLOTS);
+    (0..SESSIONS).for_each(|session| escape.hold(session, PASSING, 1, 0));
+    escape
+}
+
+fn no_pressure() -> f64 {
+    let mut escape = full();
+    let start = Instant::now();
+    for now_ns in 0..u64::from(CALLS) {
+        let acts = black_box(&mut escape).begin(black_box(now_ns), black_box(WHOLE));
+        assert!(!black_box(acts), "there is no pressure");
+    }
+    per_call(start)
+}
+
+/// As messages come and go at full load: a session has a few at once, and the one that came first goes first.
+fn hold_and_release() -> f64 {
+    let mut escape = full();
+    let first = STAYING;
+    let mut newest = first;
+    (first..first + 8).for_each(|slot| escape.hold(1, slot, 1, 0));
+    let start = Instant::now();
+    for now_ns in 0..u64::from(CALLS) {
+        black_box(&mut escape).release(1, newest, 1);
+        black_box(&mut escape).hold(1, black_box(newest), 1, now_ns);
+        newest = if newest == first + 7 { first } else { newest + 1 };
+    }
+    per_call(start)
+}

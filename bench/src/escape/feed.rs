@@ -1,0 +1,185 @@
+//! A sender of a load: keeps so many messages in flight, each with its pattern, and counts their ends.
+
+use crate::pattern::{self, Words};
+use hdrhistogram::Histogram;
+use jet_client::send::{AckStatus, SendBuffer, Sender, SenderOptions};
+use jet_fabric::Address;
+use jet_wire::SLAB_BYTES;
+use std::error::Error;
+
+/// A large message: one fragment.
+pub const LARGE_BYTES: usize = 256 << 10;
+/// Ends taken in one step, of large and small messages together.
+const STEP_ENDS: u32 = 64;
+/// Histograms reach to a minute; what takes longer counts as that.
+const LATENCY_NS_MAX: u64 = 60_000_000_000;
+
+/// What a sender keeps in flight.
+#[derive(Clone, Copy, Debug)]
+pub struct Depth {
+    /// Messages of 256 KiB.
+    pub large: usize,
+    /// Messages of 4 KiB.
+    pub small: usize,
+}
+
+/// From the submission of messages to their ends.
+pub struct Latencies {
+    /// Of messages of 256 KiB.
+    pub large: Histogram<u64>,
+    /// Of messages of 4 KiB.
+    pub small: Histogram<u64>,
+}
+
+impl Latencies {
+    /// None yet.
+    pub fn new() -> Self {
+        let empty = || Histogram::new_with_max(LATENCY_NS_MAX, 3).expect("sound bounds");
+        Self { large: empty(), small: empty() }
+    }
+}
+
+/// What became of a sender's messages.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ends {
+    /// Consumed messages.
+    pub consumed: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// The sum of their fingerprints, see [`pattern::fingerprint`].
+    pub fingerprint: u64,
+    /// Messages whose application was gone.
+    pub gone: u64,
+}
+
+/// A sender, its buffers, and what became of its messages.
+pub struct Feed {
+    sender: Sender,
+    free: Vec<SendBuffer>,
+    depth: Depth,
+    words: Words,
+    /// Messages submitted. A message's tag is its sequence, which counts from 1.
+    submitted: u64,
+    small_in_flight: usize,
+    ended: u64,
+    ends: Ends,
+    small: Box<[u8; SLAB_BYTES]>,
+}
+
+impl Feed {
+    /// Connects.
+    ///
+    /// # Errors
+    /// What the sender says.
+    pub fn connect(address: Address, app: &str, depth: Depth, words: Words) -> Result<Self, Box<dyn Error>> {
+        let options = SenderOptions {
+            in_flight_max: u32::try_from((depth.large + depth.small).max(1))?,
+            region_bytes: depth.large.max(1) * LARGE_BYTES,
+            ..SenderOptions::new(address, app)
+        };
+        let mut sender = Sender::connect(options)?;
+        let mut free = Vec::with_capacity(depth.large);
+        for _ in 0..depth.large {
+            let mut buffer = sender.buffer(LARGE_BYTES)?;
+            // Its pages are there before the load begins.
+            buffer.fill(1);
+            free.push(buffer);
+        }
+        Ok(Self {
+            sender,
+            free,
+            depth,
+            words,
+            submitted: 0,
+            small_in_flight: 0,
+            ended: 0,
+            ends: Ends::default(),
+            small: Box::new([0; SLAB_BYTES]),
+        })
+    }
+
+    /// What became of the messages that ended.
+    pub fn ends(&self) -> Ends {
+        self.ends
+    }
+
+    /// Messages without an end.
+    pub fn in_flight(&self) -> u64 {
+        self.submitted - self.ended
+    }
+
+    /// Submits what there is room for.
+    ///
+    /// # Errors
+    /// What the sender says.
+    pub fn submit(&mut self) -> Result<(), Box<dyn Error>> {
+        while let Some(mut buffer) = self.free.pop() {
+            let tag = self.submitted + 1;
+            pattern::write(self.words, self.sender.id(), tag, &mut buffer);
+            let ticket = match self.sender.send(tag, b"", buffer, LARGE_BYTES, 0) {
+                Ok(ticket) => ticket,
+                Err((error, buffer)) if error.is_would_block() => {
+                    self.free.push(buffer);
+                    return Ok(());
+                }
+                Err((error, _)) => return Err(error.into()),
+            };
+            self.note(ticket.0)?;
+        }
+        while self.small_in_flight < self.depth.small {
+            let tag = self.submitted + 1;
+            pattern::write(self.words, self.sender.id(), tag, self.small.as_mut());
+            match self.sender.send_small(tag, b"", self.small.as_ref()) {
+                Ok(ticket) => self.note(ticket.0)?,
+                Err(error) if error.is_would_block() => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+            self.small_in_flight += 1;
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, sequence: u64) -> Result<(), String> {
+        self.submitted += 1;
+        if sequence == self.submitted {
+            Ok(())
+        } else {
+            Err(format!("message {} has the sequence {sequence}: its pattern is another's", self.submitted))
+        }
+    }
+
+    /// Takes the ends that came, a bounded number.
+    ///
+    /// # Errors
+    /// What the sender says, or a message that ended in neither of the ways that a load provides for.
+    pub fn take_ends(&mut self, mut latencies: Option<&mut Latencies>) -> Result<(), Box<dyn Error>> {
+        for _ in 0..STEP_ENDS {
+            let Some(completion) = self.sender.poll() else { break };
+            self.ended += 1;
+            let tag = completion.ticket.0;
+            match completion.status {
+                AckStatus::Consumed => {}
+                AckStatus::AppGone | AckStatus::NoApp => self.ends.gone += 1,
+                status => return Err(format!("message {tag} ended: {status}").into()),
+            }
+            let consumed = completion.status == AckStatus::Consumed;
+            let large = completion.buffer.is_some();
+            match completion.buffer {
+                Some(buffer) => self.free.push(buffer),
+                None => self.small_in_flight -= 1,
+            }
+            if consumed {
+                if let Some(latencies) = latencies.as_deref_mut() {
+                    let histogram = if large { &mut latencies.large } else { &mut latencies.small };
+                    histogram.saturating_record(completion.latency_ns);
+                }
+                let bytes = if large { LARGE_BYTES } else { SLAB_BYTES };
+                self.ends.consumed += 1;
+                self.ends.bytes += bytes as u64;
+                let fingerprint = pattern::fingerprint(self.sender.id(), tag);
+                self.ends.fingerprint = self.ends.fingerprint.wrapping_add(fingerprint);
+            }
+        }
+        Ok(())
+    }
+}

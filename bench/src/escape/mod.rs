@@ -1,0 +1,105 @@
+//! What a slow, a stopped and a dead application cost the others, and what escape costs (Jet §4.3).
+//!
+//! - `stall`: one of four applications stops reading for five seconds at full load;
+//! - `stragglers`: one slice in 25, and in ten, is held for longer than the others;
+//! - `burst`: ten times the pool at once, to an application that is slow;
+//! - `kill`: one of four applications is killed at full load;
+//! - `cost`: what one evaluation of Algorithm 1 takes.
+//!
+//! See [`load`] for how the load is made, and what it cannot see.
+
+mod burst;
+mod cost;
+mod feed;
+mod fourth;
+mod kill;
+mod load;
+mod stall;
+mod stragglers;
+
+use crate::report::Row;
+use std::error::Error;
+use std::io::Write;
+use std::time::Duration;
+
+/// The benchmark's name.
+const BENCH: &str = "escape";
+
+/// A part of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Part {
+    /// One of four applications stops reading
+    Stall,
+    /// One slice in so many is held
+    Stragglers,
+    /// Ten times the pool at once
+    Burst,
+    /// One of four applications is killed
+    Kill,
+    /// An evaluation of Algorithm 1
+    Cost,
+}
+
+/// What to run.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Over which fabric
+    #[arg(long, value_parser = ["shm", "tcp"], default_value = "shm")]
+    fabric: String,
+    /// Only these parts
+    #[arg(long, value_enum, value_delimiter = ',')]
+    only: Vec<Part>,
+    /// Set a key of the daemon's configuration, as in --set escape.replace_bytes=0; may be repeated
+    #[arg(long, value_name = "SECTION.KEY=VALUE")]
+    set: Vec<String>,
+    /// How long a straggler is held, in microseconds: by default two and a half times escape.straggler_us's default
+    #[arg(long, default_value_t = 5000)]
+    hold_us: u64,
+}
+
+/// What each part is told.
+struct Plan<'a> {
+    samples: u32,
+    fabric: &'a str,
+    settings: &'a [String],
+    hold: Duration,
+}
+
+impl Plan<'_> {
+    /// Long work says where it is.
+    fn progress(&self, text: &str) {
+        // Nobody has to listen.
+        let _ = writeln!(std::io::stderr(), "jet-bench: escape: {text}");
+    }
+}
+
+/// Runs the benchmark.
+///
+/// # Errors
+/// What the parts say.
+pub fn run(samples: u32, args: &Args) -> Result<Vec<Row>, Box<dyn Error>> {
+    let plan = Plan {
+        samples,
+        fabric: &args.fabric,
+        settings: &args.set,
+        hold: Duration::from_micros(args.hold_us),
+    };
+    let wanted = |part: Part| args.only.is_empty() || args.only.contains(&part);
+    let mut rows = Vec::new();
+    if wanted(Part::Cost) {
+        cost::run(&plan, &mut rows);
+    }
+    if wanted(Part::Stall) {
+        stall::run(&plan, &mut rows)?;
+    }
+    if wanted(Part::Stragglers) {
+        stragglers::run(&plan, &mut rows)?;
+    }
+    if wanted(Part::Burst) {
+        burst::run(&plan, &mut rows)?;
+    }
+    if wanted(Part::Kill) {
+        kill::run(&plan, &mut rows)?;
+    }
+    Ok(rows)
+}

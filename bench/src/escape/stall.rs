@@ -1,0 +1,171 @@
+//! One of four applications stops reading for five seconds at full load.
+//!
+//! In turns, on one daemon: A, the fourth absent; B, it lives and does not read; A; B, it is stopped by SIGSTOP. Beside
+//! them, on a daemon with `escape.enabled = false`: C, it does not read. A span of B or C begins when it has just
+//! stopped, with all that it has in flight, so that moving its backlog away is part of what is measured. Latency is a
+//! sender's: from the submission of a message to its end.
+//!
+//! Then the others rest (a pool at full load is never whole) and it goes on: it reads its backlog, every word of it is
+//! checked, every message has to end as consumed, and the pool to be whole and escape memory empty. How long that takes
+//! is told twice: from its going on, which is when the cause goes away and what the bound is for; and from the end of
+//! its last message, which leaves out how long it takes to read 16 MiB.
+
+use super::feed::{Depth, Latencies};
+use super::fourth::{Fourth, Recovery, Stop};
+use super::load::{Load, Measured, mebibytes, milliseconds};
+use super::{BENCH, Plan};
+use crate::pattern::Words;
+use crate::report::{Bound, Row, median, pairwise};
+use std::error::Error;
+use std::time::Duration;
+
+/// What the issue asks for.
+const STOPPED: Duration = Duration::from_secs(5);
+/// Spans of A, and of C: long enough for 99.9 % of 256 KiB messages to be dozens of them.
+const BASE: Duration = Duration::from_millis(1500);
+/// At full load and no more: what waits in the senders' queues is latency that the receiver cannot help.
+const LARGE: Depth = Depth { large: 16, small: 0 };
+/// The same with small messages between.
+const MIXED: Depth = Depth { large: 16, small: 32 };
+
+/// Samples of one way to be stopped.
+#[derive(Default)]
+struct Samples {
+    absent: Figures,
+    stopped: Figures,
+    recoveries: Vec<Recovery>,
+    memory: Vec<f64>,
+    free: Vec<f64>,
+}
+
+#[derive(Default)]
+struct Figures {
+    rate: Vec<f64>,
+    p999_large_us: Vec<f64>,
+    p999_small_us: Vec<f64>,
+}
+
+impl Figures {
+    fn add(&mut self, measured: &Measured) {
+        let Latencies { large, small } = &measured.latencies;
+        #[allow(clippy::cast_precision_loss)] // microseconds
+        let us = |ns: u64| ns as f64 / 1e3;
+        self.rate.push(measured.gigabytes_per_s());
+        self.p999_large_us.push(us(large.value_at_quantile(0.999)));
+        if !small.is_empty() {
+            self.p999_small_us.push(us(small.value_at_quantile(0.999)));
+        }
+    }
+}
+
+/// Runs it.
+///
+/// # Errors
+/// What the rig, the load or the system says.
+pub fn run(plan: &Plan<'_>, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
+    // A turn of this one takes fifteen seconds: half as many.
+    let turns = plan.samples.div_ceil(2);
+    let off = [plan.settings, &["escape.enabled=false".to_owned()]].concat();
+    for (kind, depth) in [("256 KiB", LARGE), ("mixed", MIXED)] {
+        let mut load = Load::start(plan.fabric, plan.settings, 3, 1, depth, Words::FirstOfSlab)?;
+        let mut unescaped = Load::start(plan.fabric, &off, 3, 1, depth, Words::FirstOfSlab)?;
+        load.run(BASE / 4, None)?;
+        let (mut not_reading, mut signal) = (Samples::default(), Samples::default());
+        let mut without = Samples::default();
+        // Mixed traffic is there to be compared, and SIGSTOP differs by nothing but what it holds in its hands.
+        let ways: &mut [(Stop, &mut Samples)] =
+            &mut [(Stop::NotReading, &mut not_reading), (Stop::Signal, &mut signal)];
+        let ways = if kind == "mixed" { &mut ways[..1] } else { ways };
+        for turn in 1..=turns {
+            plan.progress(&format!("stall, {kind}: {turn} of {turns}"));
+            for (stop, samples) in &mut *ways {
+                samples.absent.add(&load.run(BASE, None)?);
+                stopped(&mut load, *stop, depth, false, samples)?;
+            }
+            if kind != "mixed" {
+                unescaped.run(BASE / 4, None)?;
+                unescaped.drain()?;
+                without.absent.add(&unescaped.run(BASE, None)?);
+                stopped(&mut unescaped, Stop::NotReading, depth, true, &mut without)?;
+            }
+        }
+        load.drain()?;
+        unescaped.drain()?;
+        comparison(&format!("{kind}, one does not read"), &not_reading, true, rows);
+        if kind != "mixed" {
+            comparison(&format!("{kind}, one is SIGSTOPped"), &signal, true, rows);
+            comparison(&format!("{kind}, without escape"), &without, false, rows);
+        }
+        let damaged = load.damaged() + unescaped.damaged();
+        #[allow(clippy::cast_precision_loss)] // none, it is hoped
+        rows.push(Row::new(
+            BENCH,
+            &format!("stall, {kind}: the others' messages lost or damaged"),
+            "messages",
+            vec![damaged as f64],
+            Bound::AtMost(0.0),
+        ));
+    }
+    Ok(())
+}
+
+/// One span with the fourth stopped, and its going on. `starves`: the others stand still meanwhile.
+fn stopped(
+    load: &mut Load,
+    stop: Stop,
+    depth: Depth,
+    starves: bool,
+    samples: &mut Samples,
+) -> Result<(), Box<dyn Error>> {
+    let mut fourth = Fourth::start(&load.rig, depth)?;
+    fourth.run_and_stop(load, stop)?;
+    let measured = load.run(if starves { BASE } else { STOPPED }, Some(&mut fourth.feed))?;
+    samples.stopped.add(&measured);
+    #[allow(clippy::cast_precision_loss)] // some thousands
+    samples.free.push(measured.standing.free as f64);
+    samples.memory.push(mebibytes(measured.standing.memory_used));
+    samples.recoveries.push(fourth.go_on(load, stop, starves)?);
+    Ok(())
+}
+
+fn comparison(what: &str, samples: &Samples, bounded: bool, rows: &mut Vec<Row>) {
+    let bound = |bound: Bound| if bounded { bound } else { Bound::None };
+    let mut row = |metric: &str, unit: &'static str, values: Vec<f64>, bound: Bound| {
+        rows.push(Row::new(BENCH, &format!("stall, {what}: {metric}"), unit, values, bound));
+    };
+    let Samples { absent, stopped, recoveries, memory, free } = samples;
+    // One hiccup of the machine makes a p99.9: each is compared with the usual one.
+    let ratios = |of: &[f64], to: &[f64]| of.iter().map(|value| value / median(to)).collect::<Vec<f64>>();
+    row("three, the fourth absent", "GB/s", absent.rate.clone(), Bound::None);
+    row("three, the fourth stopped", "GB/s", stopped.rate.clone(), Bound::None);
+    row("stopped / absent", "ratio", pairwise(&stopped.rate, &absent.rate), bound(Bound::AtLeast(0.9)));
+    for (size, of, to) in [
+        ("256 KiB", &stopped.p999_large_us, &absent.p999_large_us),
+        ("4 KiB", &stopped.p999_small_us, &absent.p999_small_us),
+    ] {
+        // Of those that starve few messages end; the others' latency is unknown.
+        if to.is_empty() || !bounded {
+            continue;
+        }
+        row(&format!("p99.9 of {size}, absent"), "us", to.clone(), Bound::None);
+        row(&format!("p99.9 of {size}, stopped"), "us", of.clone(), Bound::None);
+        row(
+            &format!("p99.9 of {size}, stopped / absent"),
+            "ratio",
+            ratios(of, to),
+            bound(Bound::AtMost(2.0)),
+        );
+    }
+    row("free slabs at the end of the stop", "slabs", free.clone(), Bound::None);
+    row("escape memory at the end of the stop", "MiB", memory.clone(), Bound::None);
+    #[allow(clippy::cast_precision_loss)] // some thousands
+    let count = |of: fn(&Recovery) -> u64| recoveries.iter().map(|one| of(one) as f64).collect::<Vec<f64>>();
+    let span = |of: fn(&Recovery) -> Duration| {
+        recoveries.iter().map(|one| milliseconds(of(one))).collect::<Vec<f64>>()
+    };
+    row("the fourth's messages, every word checked", "messages", count(|one| one.messages), Bound::None);
+    row("the fourth's messages lost or damaged", "messages", count(|one| one.damaged), Bound::AtMost(0.0));
+    row("going on to its last message's end", "ms", span(|one| one.reading), Bound::None);
+    row("going on to whole, no escape memory", "ms", span(|one| one.whole), bound(Bound::AtMost(100.0)));
+    row("its last end to whole, no escape memory", "ms", span(|one| one.whole_after_reading), Bound::None);
+}

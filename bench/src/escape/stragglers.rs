@@ -1,0 +1,145 @@
+//! One slice in so many is held for longer than the others, at full load.
+//!
+//! One application, two senders, messages of 256 KiB, each one slice: A, each is released at once; B, one in 25 (4 %, the
+//! paper's figure) stays pinned for a while, two and a half times the straggler threshold unless told otherwise. Without
+//! a bound: one in ten; and 4 % held for so long that together they would take up most of the pool, far more than
+//! MEM_ESC can stand in for.
+//!
+//! Memory traffic that escape adds is counted, not measured: a copied or granted slab is written to memory once and read
+//! from it once (2 x 4096 bytes); a replaced one is written back once, when the cache gives its lines to others (4096).
+//!
+//! It cannot see what the stragglers' application does with them meanwhile: here nothing reads them.
+
+use super::feed::Depth;
+use super::load::{HEALTHY, Load, Measured, Standing, mebibytes};
+use super::{BENCH, Plan};
+use crate::consumer::Behaviour;
+use crate::pattern::Words;
+use crate::report::{Bound, Row, pairwise};
+use std::error::Error;
+use std::time::Duration;
+
+const SPAN: Duration = Duration::from_secs(1);
+const WARM: Duration = Duration::from_millis(200);
+/// As many as a daemon lets one sender have unfinished: a held slice keeps its message from its end, and so takes one of
+/// these.
+const DEPTH: Depth = Depth { large: 64, small: 0 };
+const SENDERS: usize = 2;
+/// What of the pool is held where stragglers are to take up most of it, in thousandths.
+const MOST_PERMILLE: u32 = 850;
+
+/// One comparison.
+struct Case {
+    name: &'static str,
+    one_in: u32,
+    /// `None`: for so long that they take up most of the pool.
+    hold: Option<Duration>,
+    bounded: bool,
+}
+
+/// Samples of a comparison.
+#[derive(Default)]
+struct Samples {
+    none: Vec<f64>,
+    held: Vec<f64>,
+    free: Vec<f64>,
+    memory_mean: Vec<f64>,
+    replaced: Vec<f64>,
+    copied: Vec<f64>,
+    traffic: Vec<f64>,
+    signals: Vec<f64>,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// What the rig or the load says.
+pub fn run(plan: &Plan<'_>, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
+    let hold = Some(plan.hold);
+    let cases = [
+        Case { name: "4 % held", one_in: 25, hold, bounded: true },
+        Case { name: "10 % held", one_in: 10, hold, bounded: false },
+        Case { name: "4 % held, most of the pool", one_in: 25, hold: None, bounded: false },
+    ];
+    for case in &cases {
+        compare(plan, case, rows)?;
+    }
+    Ok(())
+}
+
+fn compare(plan: &Plan<'_>, case: &Case, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
+    // A daemon for each: the most memory in use at once is told since its start.
+    let mut load = Load::start(plan.fabric, plan.settings, 1, SENDERS, DEPTH, Words::FirstOfSlab)?;
+    let warm = load.run(WARM, None)?;
+    let hold = case.hold.unwrap_or_else(|| most_of_the_pool(&warm, case.one_in));
+    let held = Behaviour { hold_one_in: case.one_in, hold, ..HEALTHY };
+    let mut samples = Samples::default();
+    // What has no bound is worth half the time.
+    let turns = if case.bounded { plan.samples } else { plan.samples.div_ceil(2) };
+    for turn in 1..=turns {
+        plan.progress(&format!("stragglers, {} for {hold:?}: {turn} of {turns}", case.name));
+        samples.none.push(load.run(SPAN, None)?.gigabytes_per_s());
+        load.consumers.iter_mut().for_each(|consumer| consumer.behave(held));
+        // Until as many are held as will be.
+        load.run(hold + WARM, None)?;
+        let before = Standing::of(&load.rig)?;
+        let measured = load.run(SPAN, None)?;
+        samples.add(&measured, &before);
+        load.consumers.iter_mut().for_each(|consumer| consumer.behave(HEALTHY));
+        load.drain()?;
+        load.until_whole()?;
+    }
+    let memory_max = mebibytes(Standing::of(&load.rig)?.memory_used_max);
+    let damaged = load.damaged();
+    samples.rows(case, hold, memory_max, damaged, rows);
+    Ok(())
+}
+
+/// How long one slice in so many is held if together they are to take up most of the pool, at the rate measured.
+fn most_of_the_pool(warm: &Measured, one_in: u32) -> Duration {
+    let pool_bytes = 12u32 << 20;
+    let held_bytes = f64::from(pool_bytes) * f64::from(MOST_PERMILLE) / 1000.0;
+    let held_bytes_per_s = warm.gigabytes_per_s() * 1e9 / f64::from(one_in);
+    Duration::from_secs_f64(held_bytes / held_bytes_per_s)
+}
+
+impl Samples {
+    #[allow(clippy::cast_precision_loss)] // counts
+    fn add(&mut self, measured: &Measured, before: &Standing) {
+        let after = &measured.standing;
+        let span_s = measured.span.as_secs_f64();
+        let copied_bytes = after.copied_bytes - before.copied_bytes;
+        let granted_bytes = (after.granted - before.granted) * 4096;
+        let replaced = after.replaced - before.replaced;
+        let traffic_bytes = 2 * (copied_bytes + granted_bytes) + replaced * 4096;
+        let slab_ms = after.memory_used_slab_ms - before.memory_used_slab_ms;
+        self.held.push(measured.gigabytes_per_s());
+        self.free.push(after.free as f64);
+        self.memory_mean.push(slab_ms as f64 / (span_s * 1e3) * 4096.0 / 1_048_576.0);
+        self.replaced.push(replaced as f64 / span_s);
+        self.copied.push(copied_bytes as f64 / 4096.0 / span_s);
+        self.traffic.push(traffic_bytes as f64 / span_s / 1e6);
+        self.signals.push((after.signals - before.signals) as f64 / span_s);
+    }
+
+    #[allow(clippy::cast_precision_loss)] // none, it is hoped
+    fn rows(self, case: &Case, hold: Duration, memory_max: f64, damaged: u64, rows: &mut Vec<Row>) {
+        let bound = |bound: Bound| if case.bounded { bound } else { Bound::None };
+        let ratios = pairwise(&self.held, &self.none);
+        let mut row = |metric: &str, unit: &'static str, values: Vec<f64>, bound: Bound| {
+            rows.push(Row::new(BENCH, &format!("stragglers, {}: {metric}", case.name), unit, values, bound));
+        };
+        row("for how long", "ms", vec![super::load::milliseconds(hold)], Bound::None);
+        row("none held", "GB/s", self.none, Bound::None);
+        row("held", "GB/s", self.held, Bound::None);
+        row("held / none", "ratio", ratios, bound(Bound::AtLeast(0.95)));
+        row("free slabs at the end of the span", "slabs", self.free, Bound::None);
+        row("escape memory, mean", "MiB", self.memory_mean, bound(Bound::AtMost(1.0)));
+        row("escape memory, at most", "MiB", vec![memory_max], Bound::None);
+        row("slabs replaced", "1/s", self.replaced, Bound::None);
+        row("slabs copied", "1/s", self.copied, Bound::None);
+        row("memory traffic added", "MB/s", self.traffic, Bound::None);
+        row("congestion signals", "1/s", self.signals, Bound::None);
+        row("messages lost or damaged", "messages", vec![damaged as f64], Bound::AtMost(0.0));
+    }
+}
