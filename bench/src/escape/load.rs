@@ -14,10 +14,13 @@ use crate::consumer::{Behaviour, Consumer, Look};
 use crate::pattern::Words;
 use crate::rig::Rig;
 use std::error::Error;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Everything that is stuck for as long fails the benchmark.
 const LIMIT: Duration = Duration::from_secs(20);
+/// The name of the daemon's thread that does the work.
+const REACTOR: &str = "jet-reactor";
 /// How the healthy applications behave.
 pub const HEALTHY: Behaviour =
     Behaviour { look: Look::FirstOfSlab, hold_one_in: 0, hold: Duration::ZERO, pace: Duration::ZERO };
@@ -33,9 +36,16 @@ pub struct Measured {
     /// How the daemon stood at its end, while the load was on. Not asked meanwhile: asking holds the load up for some
     /// 100 us, which p99.9 would show.
     pub standing: Standing,
+    /// How long the daemon and this thread were ready to run and had no core, together: what others on the machine took.
+    pub waited: Duration,
 }
 
 impl Measured {
+    /// The share of the span that the daemon or the load had no core, in percent.
+    pub fn waited_percent(&self) -> f64 {
+        self.waited.as_secs_f64() / self.span.as_secs_f64() * 100.0
+    }
+
     /// The rate.
     #[allow(clippy::cast_precision_loss)] // gigabytes
     pub fn gigabytes_per_s(&self) -> f64 {
@@ -124,13 +134,30 @@ impl Load {
     pub fn run(&mut self, span: Duration, mut other: Option<&mut Feed>) -> Result<Measured, Box<dyn Error>> {
         let mut latencies = Latencies::new();
         let bytes = self.consumed_bytes();
+        let waited_ns = self.waited_ns()?;
         let start = Instant::now();
         while start.elapsed() < span {
             self.turn(other.as_deref_mut(), Some(&mut latencies), true)?;
         }
         let span = start.elapsed();
         let bytes = self.consumed_bytes() - bytes;
-        Ok(Measured { bytes, span, latencies, standing: Standing::of(&self.rig)? })
+        let standing = Standing::of(&self.rig)?;
+        let waited = Duration::from_nanos(self.waited_ns()? - waited_ns);
+        Ok(Measured { bytes, span, latencies, standing, waited })
+    }
+
+    /// How long this thread and the daemon's reactor waited for a core so far.
+    fn waited_ns(&self) -> std::io::Result<u64> {
+        let daemon = format!("/proc/{}/task", self.rig.daemon_pid());
+        let mut waited_ns = waiting_ns("/proc/thread-self")?;
+        for task in std::fs::read_dir(daemon)? {
+            let task = task?.path();
+            // The others wait by design: for what the reactor leaves.
+            if std::fs::read_to_string(task.join("comm"))?.trim_end() == REACTOR {
+                waited_ns += waiting_ns(task)?;
+            }
+        }
+        Ok(waited_ns)
     }
 
     /// Sends nothing more and waits until all that is in flight has its end and nothing is held.
@@ -208,6 +235,12 @@ impl Load {
         }
         damaged + sent.0.abs_diff(taken.0) + u64::from(sent != taken)
     }
+}
+
+/// How long a thread was ready to run and did not: the second number of its `schedstat`.
+fn waiting_ns(task: impl AsRef<Path>) -> std::io::Result<u64> {
+    let text = std::fs::read_to_string(task.as_ref().join("schedstat"))?;
+    Ok(text.split_whitespace().nth(1).and_then(|n| n.parse().ok()).unwrap_or(0))
 }
 
 /// What the daemon says of pool and escape memory, in slabs. Fields that a daemon does not show are 0.

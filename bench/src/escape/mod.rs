@@ -6,6 +6,9 @@
 //! - `kill`: one of four applications is killed at full load;
 //! - `cost`: what one evaluation of Algorithm 1 takes.
 //!
+//! Where a row says that the daemon or the load had no core for more than a few percent of the time, somebody else was
+//! busy on the machine, and rates and latencies of that run mean little.
+//!
 //! See [`load`] for how the load is made, and what it cannot see.
 
 mod burst;

@@ -36,6 +36,7 @@ struct Samples {
     recoveries: Vec<Recovery>,
     memory: Vec<f64>,
     free: Vec<f64>,
+    waited: Vec<f64>,
 }
 
 #[derive(Default)]
@@ -79,7 +80,9 @@ pub fn run(plan: &Plan<'_>, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
         for turn in 1..=turns {
             plan.progress(&format!("stall, {kind}: {turn} of {turns}"));
             for (stop, samples) in &mut *ways {
-                samples.absent.add(&load.run(BASE, None)?);
+                let measured = load.run(BASE, None)?;
+                samples.absent.add(&measured);
+                samples.waited.push(measured.waited_percent());
                 stopped(&mut load, *stop, depth, false, samples)?;
             }
             if kind != "mixed" {
@@ -121,6 +124,7 @@ fn stopped(
     fourth.run_and_stop(load, stop)?;
     let measured = load.run(if starves { BASE } else { STOPPED }, Some(&mut fourth.feed))?;
     samples.stopped.add(&measured);
+    samples.waited.push(measured.waited_percent());
     #[allow(clippy::cast_precision_loss)] // some thousands
     samples.free.push(measured.standing.free as f64);
     samples.memory.push(mebibytes(measured.standing.memory_used));
@@ -133,7 +137,7 @@ fn comparison(what: &str, samples: &Samples, bounded: bool, rows: &mut Vec<Row>)
     let mut row = |metric: &str, unit: &'static str, values: Vec<f64>, bound: Bound| {
         rows.push(Row::new(BENCH, &format!("stall, {what}: {metric}"), unit, values, bound));
     };
-    let Samples { absent, stopped, recoveries, memory, free } = samples;
+    let Samples { absent, stopped, recoveries, memory, free, waited } = samples;
     // One hiccup of the machine makes a p99.9: each is compared with the usual one.
     let ratios = |of: &[f64], to: &[f64]| of.iter().map(|value| value / median(to)).collect::<Vec<f64>>();
     row("three, the fourth absent", "GB/s", absent.rate.clone(), Bound::None);
@@ -156,6 +160,7 @@ fn comparison(what: &str, samples: &Samples, bounded: bool, rows: &mut Vec<Row>)
             bound(Bound::AtMost(2.0)),
         );
     }
+    row("daemon or load without a core", "%", waited.clone(), Bound::None);
     row("free slabs at the end of the stop", "slabs", free.clone(), Bound::None);
     row("escape memory at the end of the stop", "MiB", memory.clone(), Bound::None);
     #[allow(clippy::cast_precision_loss)] // some thousands

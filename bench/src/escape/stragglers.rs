@@ -48,6 +48,7 @@ struct Samples {
     copied: Vec<f64>,
     traffic: Vec<f64>,
     signals: Vec<f64>,
+    waited: Vec<f64>,
 }
 
 /// Runs it.
@@ -78,7 +79,9 @@ fn compare(plan: &Plan<'_>, case: &Case, rows: &mut Vec<Row>) -> Result<(), Box<
     let turns = if case.bounded { plan.samples } else { plan.samples.div_ceil(2) };
     for turn in 1..=turns {
         plan.progress(&format!("stragglers, {} for {hold:?}: {turn} of {turns}", case.name));
-        samples.none.push(load.run(SPAN, None)?.gigabytes_per_s());
+        let none = load.run(SPAN, None)?;
+        samples.none.push(none.gigabytes_per_s());
+        samples.waited.push(none.waited_percent());
         load.consumers.iter_mut().for_each(|consumer| consumer.behave(held));
         // Until as many are held as will be.
         load.run(hold + WARM, None)?;
@@ -114,6 +117,7 @@ impl Samples {
         let traffic_bytes = 2 * (copied_bytes + granted_bytes) + replaced * 4096;
         let slab_ms = after.memory_used_slab_ms - before.memory_used_slab_ms;
         self.held.push(measured.gigabytes_per_s());
+        self.waited.push(measured.waited_percent());
         self.free.push(after.free as f64);
         self.memory_mean.push(slab_ms as f64 / (span_s * 1e3) * 4096.0 / 1_048_576.0);
         self.replaced.push(replaced as f64 / span_s);
@@ -133,6 +137,7 @@ impl Samples {
         row("none held", "GB/s", self.none, Bound::None);
         row("held", "GB/s", self.held, Bound::None);
         row("held / none", "ratio", ratios, bound(Bound::AtLeast(0.95)));
+        row("daemon or load without a core", "%", self.waited, Bound::None);
         row("free slabs at the end of the span", "slabs", self.free, Bound::None);
         row("escape memory, mean", "MiB", self.memory_mean, bound(Bound::AtMost(1.0)));
         row("escape memory, at most", "MiB", vec![memory_max], Bound::None);

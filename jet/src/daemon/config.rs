@@ -265,7 +265,8 @@ impl Default for Session {
 impl Default for Escape {
     fn default() -> Self {
         let core = jet_core::Config::default();
-        let EscapeConfig { enabled, thresholds, replace_slabs_max, credit_permille, straggler_ns } = core.escape;
+        let EscapeConfig { enabled, thresholds, replace_slabs_max, credit_permille, straggler_ns } =
+            core.escape;
         Self {
             enabled,
             safe_permille: thresholds.safe_permille,

@@ -12,6 +12,7 @@ pub use config::{Config, ConfigError};
 use config::{HugePages, NicThread};
 use congestion::{CongestionControl, Mark};
 use control::ControlContext;
+use escape::{PrepareError, Workers};
 use jet_core::Receiver;
 use jet_fabric::Address;
 use jet_fabric::memory::{Pages, SharedMemory};
@@ -20,8 +21,9 @@ use jet_fabric::soft::threaded::{Threaded, ThreadedOptions};
 use jet_fabric::soft::{SoftNic, SoftOptions};
 use jet_wire::message::HEADER_BYTES;
 use jet_wire::segment::SegmentShape;
-use escape::{PrepareError, Workers};
-use reactor::{Command, CommandInbox, Commands, Epoll, EscapeHands, Hands, PoolMemory, Reactor, ReactorOptions};
+use reactor::{
+    Command, CommandInbox, Commands, Epoll, EscapeHands, Hands, PoolMemory, Reactor, ReactorOptions,
+};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
