@@ -17,6 +17,9 @@ const SLOTS_MAX: u32 = u16::MAX as u32;
 /// No run that could become a straggler.
 const NEVER: u64 = u64::MAX;
 
+/// Passing over entries of runs that were released costs as much as counting one that is held.
+const PASSED_PER_NODE: u32 = 4;
+
 /// It counts among its session's stragglers.
 const STRAGGLER: u8 = 1;
 /// It is being copied to memory.
@@ -269,8 +272,8 @@ impl Held {
         self.slow.set(session, slow);
     }
 
-    /// Counts the runs that became stragglers, looking at `nodes_max` entries at most; the others next time. How many
-    /// were looked at.
+    /// Counts the runs that became stragglers, `nodes_max` of them at most (four entries of released ones count as one);
+    /// the others next time. How many were looked at.
     #[inline]
     pub fn count(&mut self, now_ns: u64, nodes_max: u32) -> u32 {
         if now_ns < self.quiet_until_ns { 0 } else { self.count_due(now_ns, nodes_max) }
@@ -300,7 +303,7 @@ impl Held {
 
     fn count_session(&mut self, session: u32, now_ns: u64, nodes_max: u32) -> u32 {
         let record = &mut self.sessions[session as usize];
-        let mut looked = 0;
+        let (mut looked, mut passed) = (0, 0);
         let mut due_ns = NEVER;
         while record.due != record.tail {
             let run = record.run_at(record.due);
@@ -310,15 +313,20 @@ impl Held {
                     break;
                 }
             }
-            if looked == nodes_max {
+            if passed == PASSED_PER_NODE {
+                (looked, passed) = (looked + 1, 0);
+            }
+            if looked >= nodes_max {
                 // Goes on next time, at once.
                 due_ns = now_ns;
                 break;
             }
-            looked += 1;
             if let Some((slot, node)) = run {
+                looked += 1;
                 record.nodes[usize::from(slot)].state |= STRAGGLER;
                 record.straggler_slabs += u32::from(node.slabs);
+            } else {
+                passed += 1;
             }
             record.due = record.due.wrapping_add(1);
             due_ns = NEVER;
