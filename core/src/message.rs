@@ -106,7 +106,6 @@ pub(crate) struct Small {
     pub sender: u64,
     pub tag: u64,
     pub length: u64,
-    pub now_ns: u64,
 }
 
 impl Message {
@@ -123,12 +122,10 @@ impl Message {
             ended,
             app_open,
             finished,
-            code,
             failure,
             peer,
             session,
             app_message,
-            next,
             reads,
             held,
             sequence,
@@ -136,9 +133,12 @@ impl Message {
             tag,
             length,
             arrived,
-            user_header_bytes,
-            since_ns,
-            slab,
+            // Set before they are read: by finishing, by waiting in a list or for a slot.
+            code: _,
+            next: _,
+            user_header_bytes: _,
+            since_ns: _,
+            slab: _,
         } = self;
         *state = State::Settling;
         *class = 0;
@@ -148,12 +148,10 @@ impl Message {
         *ended = false;
         *app_open = false;
         *finished = false;
-        *code = 0;
         *failure = None;
         *peer = small.peer;
         *session = small.session;
         *app_message = NONE;
-        *next = NONE;
         *reads = 0;
         *held = 0;
         *sequence = small.sequence;
@@ -161,9 +159,6 @@ impl Message {
         *tag = small.tag;
         *length = small.length;
         *arrived = 0;
-        *user_header_bytes = 0;
-        *since_ns = small.now_ns;
-        *slab = NONE;
     }
 }
 

@@ -107,7 +107,6 @@ impl<P: GrantPolicy> Receiver<P> {
             sender: self.peers[peer as usize].sender,
             tag: small.tag.get(),
             length: u64::from(payload_bytes),
-            now_ns,
         });
         let Some(message) = added else {
             self.give_small(slab);
