@@ -16,8 +16,9 @@ const LARGE_BYTES: usize = 256 << 10;
 /// Messages that each active sender has in flight.
 const DEPTH: usize = 2;
 const SAMPLE_MESSAGES: usize = 4096;
-/// Files that belong to senders, mapped by the daemon.
-const SENDERS_FILES: [&str; 3] = ["memfd:jet-link", "memfd:jet-send", "memfd:jet-copies"];
+/// Files that are counted elsewhere: those of senders, mapped by the daemon, and escape memory, which is as large as the
+/// configuration says whoever connects.
+const OTHER_FILES: [&str; 4] = ["memfd:jet-link", "memfd:jet-send", "memfd:jet-copies", "memfd:jet-escape"];
 const POOL_BYTES: u64 = 12 << 20;
 
 /// Senders connected to one rig.
@@ -188,7 +189,7 @@ fn resident_bytes(pid: u32) -> std::io::Result<u64> {
                 kilobytes += words.next().and_then(|n| n.parse::<u64>().ok()).unwrap_or(0)
             }
             Some(word) if !word.ends_with(':') => {
-                counted = !SENDERS_FILES.iter().any(|file| line.contains(file));
+                counted = !OTHER_FILES.iter().any(|file| line.contains(file));
             }
             _ => {}
         }

@@ -29,8 +29,9 @@ impl<P: GrantPolicy> Receiver<P> {
     }
 
     /// It holds as much memory as one session may.
-    fn holds_its_memory(&self, session: u32) -> bool {
-        self.config.memory_slabs > 0
+    pub(super) fn holds_its_memory(&self, session: u32) -> bool {
+        self.config.escape.enabled
+            && self.config.memory_slabs > 0
             && self.sessions[session as usize].now.memory() >= self.config.session_memory_slabs
     }
 

@@ -112,6 +112,8 @@ impl<P: GrantPolicy> Receiver<P> {
                 // As many as there may be are under way: the end of one is when to go on.
                 Action::Copy { .. } if self.free_copies.is_empty() => break,
                 Action::Copy { session, slot, .. } => self.begin_copy(session, slot, effects),
+                // Copies under way are yet to show what they free.
+                Action::Mark if self.free_copies.len() < self.copies.len() => {}
                 Action::Mark => self.mark(now_ns, effects),
             }
         }
@@ -284,7 +286,8 @@ impl<P: GrantPolicy> Receiver<P> {
         bytes: u32,
         effects: &mut impl Effects,
     ) -> Option<u32> {
-        if !self.config.escape.enabled || self.read_pressure() == Pressure::Ok {
+        let wanted = self.config.escape.enabled && !self.holds_its_memory(session);
+        if !wanted || self.read_pressure() == Pressure::Ok {
             return None;
         }
         let to = self.pool.take_memory(1, Share::Copied)?.first;

@@ -1,5 +1,6 @@
 //! The daemon's configuration: TOML, every number of the paper a key with the paper's default.
 
+use super::escape::WORKERS_MAX;
 use crate::daemon::congestion::{CongestionConfig, CongestionConfigError};
 use jet_escape::{EscapeConfig, Thresholds};
 use jet_fabric::Address;
@@ -349,6 +350,12 @@ pub enum ConfigError {
         /// What it is.
         bytes: u64,
     },
+    /// More copying threads than can be told apart.
+    #[error("configuration: escape.workers is {found}, but must be 0 to {WORKERS_MAX}")]
+    Workers {
+        /// What it is.
+        found: usize,
+    },
     /// The numbers do not fit each other.
     #[error("configuration: {}", with_keys(.0))]
     Core(#[from] jet_core::ConfigError),
@@ -367,7 +374,9 @@ fn one_line(error: &toml::de::Error) -> String {
 
 /// The receiver's own names are not what is written in the file: names the key, and the unit where it differs.
 fn with_keys(error: &jet_core::ConfigError) -> String {
-    let jet_core::ConfigError::Range { name, found, min, max } = error else { return error.to_string() };
+    let jet_core::ConfigError::Range { name, found, min, max } = error else {
+        return error.to_string().replace("straggler_ns", "straggler_us");
+    };
     let key = match *name {
         "pool_slabs" => "pool.bytes, in slabs of 4096 bytes,",
         "srq_slabs" => "pool.srq_bytes, in slabs of 4096 bytes,",
@@ -414,6 +423,9 @@ impl Config {
             .map_err(|source| ConfigError::Toml { file: file.map(Path::to_owned), source })?;
         config.addresses()?;
         config.core(1)?.check()?;
+        if config.escape.workers > WORKERS_MAX {
+            return Err(ConfigError::Workers { found: config.escape.workers });
+        }
         config.congestion.check()?;
         Ok(config)
     }
@@ -543,6 +555,11 @@ mod tests {
             ("limits.messages=10", "limits.messages"),
             ("pool.bytes=many", "pool.bytes"),
             ("escape.danger_permille=900", "danger"),
+            ("escape.workers=65", "escape.workers is 65, but must be 0 to 64"),
+            ("escape.straggler_us=0", "straggler_us is 0"),
+            ("escape.credit_permille=1001", "credit_permille is 1001, but must be 0 to 1000"),
+            ("escape.memory_bytes=1000", "escape.memory_bytes = 1000 must be a multiple"),
+            ("escape.session_memory_bytes=1073741824", "escape.session_memory_bytes"),
             ("nonsense", "SECTION.KEY=VALUE"),
             ("congestion.hold_ms=0", "configuration: congestion.hold_ms"),
             ("congestion.actuators=[\"ecn\"]", "roce_np"),

@@ -153,8 +153,8 @@ async fn register(
     takes_memory: bool,
 ) {
     if takes_memory && !context.gives_memory {
-        let text = "this daemon has no memory to give instead of waiting (escape.memory_bytes = 0, or it could not \
-                    be had); register without";
+        let text = "this daemon has no memory to give instead of waiting (escape.memory_bytes = 0, \
+                    escape.enabled = false, or it could not be had); register without";
         let _ = answer(&stream, &refusal(ErrorCode::BadRequest, text.into()), &[]).await;
         return;
     }

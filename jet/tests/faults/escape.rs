@@ -142,10 +142,13 @@ fn one_that_dies_in_the_middle_of_its_copies_takes_nothing_along() {
 }
 
 #[test]
-fn without_escape_memory_its_senders_are_slowed_down_and_nobody_else() {
+fn without_escape_memory_congestion_is_marked_and_the_others_go_on() {
     let mut random = Random::for_test("no memory", 63);
     // More than the process may map.
-    let rig = Rig::start_within(4 << 30, &["escape.memory_bytes=4294967296"]);
+    let rig = Rig::start_within(
+        4 << 30,
+        &["escape.memory_bytes=4294967296", "escape.safe_permille=900", "escape.danger_permille=800"],
+    );
     let status =
         rig.wait_status("the daemon to know", |status| !status["escape"]["memory"]["error"].is_null());
     let error = status["escape"]["memory"]["error"].as_str().expect("text");
@@ -160,7 +163,11 @@ fn without_escape_memory_its_senders_are_slowed_down_and_nobody_else() {
         waiting.sender.flush();
         (rig.status()["sessions"][1]["slow"] == true).then_some(())
     });
+    let status = rig.wait_status("congestion to be marked", |status| number(status, "escape.signals") > 0);
+    assert!(number(&status, "escape.marks") > 0, "{status:#}");
     rounds(&mut traffic, 20);
+    let signalled = |traffic: &Traffic| traffic.sender.stats().protocol.window;
+    assert!(signalled(&waiting).cuts > 0, "{:?}", signalled(&waiting));
     stopped.process.signal(Signal::CONT);
     assert_eq!(waiting.ends(62), [AckStatus::Consumed; 62]);
     rig.wait_whole();

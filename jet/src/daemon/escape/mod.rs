@@ -5,4 +5,4 @@ mod memory;
 mod workers;
 
 pub use memory::{PrepareError, Preparing, prepare};
-pub use workers::{CopyJob, QueueFull, Workers};
+pub use workers::{CopyJob, QueueFull, WORKERS_MAX, Workers};

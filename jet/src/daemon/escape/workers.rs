@@ -9,7 +9,7 @@ use std::thread::{JoinHandle, Thread};
 /// Looks at an empty queue before a worker sleeps: about as long as waking it takes.
 const LOOKS: u32 = 2_000;
 /// The most threads: one bit each says which of them sleep.
-const THREADS_MAX: usize = 64;
+pub const WORKERS_MAX: usize = 64;
 
 /// A copy to be made.
 ///
@@ -62,6 +62,7 @@ impl Workers {
         capacity: usize,
         bell: impl Fn() + Send + Sync + 'static,
     ) -> io::Result<Self> {
+        assert!(threads <= WORKERS_MAX, "{threads} threads, but at most {WORKERS_MAX} can be told apart");
         let capacity = capacity.max(1);
         let shared = Arc::new(Shared {
             jobs: ArrayQueue::new(capacity),
@@ -72,7 +73,7 @@ impl Workers {
             bell: Box::new(bell),
         });
         let mut workers = Self { shared, threads: Vec::new() };
-        for n in 0..threads.min(THREADS_MAX) {
+        for n in 0..threads {
             let shared = Arc::clone(&workers.shared);
             let thread = std::thread::Builder::new()
                 .name(format!("jet-copy-{n}"))
