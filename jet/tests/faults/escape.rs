@@ -63,7 +63,8 @@ fn wait_home(rig: &Rig, traffic: &mut Traffic) {
 fn a_stopped_applications_backlog_moves_to_memory_and_comes_to_it_whole() {
     let mut random = Random::for_test("stopped backlog", 60);
     for thread in [NIC_THREAD, NO_NIC_THREAD] {
-        let rig = Rig::start(&[thread]);
+        // Under pressure early: one application alone leaves enough of the pool not to bring it there.
+        let rig = Rig::start(&[thread, "escape.safe_permille=900"]);
         let good = rig.application(Role::Consumer, "store");
         let stopped = rig.application(Role::Consumer, "stopped");
         stopped.process.stop();
@@ -98,7 +99,7 @@ fn a_stopped_applications_backlog_moves_to_memory_and_comes_to_it_whole() {
 #[test]
 fn one_that_pins_everything_and_sleeps_is_replaced_and_the_others_go_on() {
     let mut random = Random::for_test("pinned", 61);
-    let rig = Rig::start(&[]);
+    let rig = Rig::start(&["escape.safe_permille=400"]);
     let good = rig.application(Role::Consumer, "store");
     let mut keeper = rig.application(Role::Keeper, "keeper");
     let mut waiting = crowd(&rig, 0, "keeper", random.fork());
@@ -177,7 +178,7 @@ fn without_escape_memory_congestion_is_marked_and_the_others_go_on() {
 #[test]
 fn memory_is_given_instead_of_waiting_to_those_who_ask_for_it() {
     let mut random = Random::for_test("instead", 64);
-    let rig = Rig::start(&[]);
+    let rig = Rig::start(&["escape.safe_permille=400"]);
     let keeper = rig.application(Role::Keeper, "keeper");
     let mut waiting = crowd(&rig, 0, "keeper", random.fork());
     pile_up(&mut waiting, 62, 0);
