@@ -148,7 +148,7 @@ fn without_escape_memory_congestion_is_marked_and_the_others_go_on() {
     // More than the process may map.
     let rig = Rig::start_within(
         4 << 30,
-        &["escape.memory_bytes=4294967296", "escape.safe_permille=900", "escape.danger_permille=800"],
+        &["escape.memory_bytes=4294967296", "escape.safe_permille=900", "escape.danger_permille=899"],
     );
     let status =
         rig.wait_status("the daemon to know", |status| !status["escape"]["memory"]["error"].is_null());
