@@ -230,12 +230,13 @@ impl Host {
         panic!("the pool is not whole: {last:#}");
     }
 
-    /// Waits until the application holds slabs of large messages.
+    /// Waits until the application holds slabs of large messages: in the pool, or moved out of it.
     pub fn wait_held(&self) {
         until("the application to hold slabs", || {
             self.status().filter(|status| {
                 status["sessions"][0]["held_slabs"].as_u64() > Some(0)
-                    && status["pool"]["read"].as_u64() > Some(0)
+                    && (status["pool"]["read"].as_u64() > Some(0)
+                        || status["escape"]["memory"]["used"].as_u64() > Some(0))
             })
         });
     }
