@@ -8,7 +8,7 @@ use jet_fabric::unix::Doorbell;
 use jet_wire::message::hello::AppName;
 use jet_wire::segment::DaemonEnd;
 use std::sync::Arc;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Semaphore, TryAcquireError, oneshot};
 
 /// Commands that may wait for the reactor.
 const COMMANDS: usize = 256;
@@ -100,37 +100,45 @@ impl Commands {
         Ok((Arc::clone(&shared), CommandInbox { shared, bell: theirs }))
     }
 
-    /// Gives the reactor a command, when its queue has room.
+    /// Gives the reactor a command, when its queue has room. Nothing happens once the reactor is gone: whoever waits for
+    /// an answer sees the way to it closed.
     pub async fn send(&self, command: Command) {
         if let Ok(permit) = self.room.acquire().await {
             permit.forget();
+            self.put(command);
         }
+    }
+
+    /// Gives the reactor a command from a thread that may wait; likewise.
+    pub fn send_blocking(&self, command: Command) {
+        loop {
+            match self.room.try_acquire() {
+                Ok(permit) => {
+                    permit.forget();
+                    return self.put(command);
+                }
+                Err(TryAcquireError::Closed) => return,
+                // Behind a full queue, which is rare: the control plane's runtime is another thread's, so look again.
+                Err(TryAcquireError::NoPermits) => std::thread::yield_now(),
+            }
+        }
+    }
+
+    fn put(&self, command: Command) {
         let pushed = self.queue.push(command);
         assert!(pushed.is_ok(), "a permit stands for a free place");
-        self.bell.ring();
-    }
-}
-
-impl Commands {
-    /// Gives the reactor a command from a thread that may wait. `false`: the reactor is gone.
-    pub fn send_blocking(&self, mut command: Command) {
-        // The control plane's runtime is another thread's: wait by looking, which only happens behind a full queue.
-        loop {
-            if let Ok(permit) = self.room.try_acquire() {
-                permit.forget();
-                break;
-            }
-            std::thread::yield_now();
-        }
-        while let Err(back) = self.queue.push(command) {
-            command = back;
-        }
         self.bell.ring();
     }
 
     /// Wakes the reactor: there is something else to take than commands.
     pub fn ring(&self) {
         self.bell.ring();
+    }
+}
+
+impl Drop for CommandInbox {
+    fn drop(&mut self) {
+        self.shared.room.close();
     }
 }
 
@@ -145,5 +153,27 @@ impl CommandInbox {
     /// Whether any waits.
     pub fn is_empty(&self) -> bool {
         self.shared.queue.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_waits_for_room_is_let_go_when_the_reactor_is_gone() {
+        let (commands, inbox) = Commands::new().unwrap();
+        for _ in 0..COMMANDS {
+            commands.send_blocking(Command::Drain { deadline_ms: 0 });
+        }
+        let waiting = {
+            let commands = Arc::clone(&commands);
+            std::thread::spawn(move || commands.send_blocking(Command::Drain { deadline_ms: 1 }))
+        };
+        assert!(inbox.take().is_some());
+        waiting.join().unwrap();
+        drop(inbox);
+        commands.send_blocking(Command::Drain { deadline_ms: 2 });
+        assert_eq!(commands.queue.len(), COMMANDS);
     }
 }
