@@ -122,7 +122,7 @@ fn human(status: &Value) -> String {
         word(status, "/pressure"),
         if listen.is_empty() { "nothing".to_owned() } else { listen.join(", ") },
     );
-    out.push_str(&text::rows(&[
+    let mut rows = vec![
         (
             "pool",
             format!(
@@ -161,13 +161,15 @@ fn human(status: &Value) -> String {
                 n("/messages/known")
             ),
         ),
-        ("escape", escape(status)),
-        ("  memory", escape_memory(status, slab_bytes)),
-        ("congestion", congestion(status)),
+    ];
+    rows.extend(escape(status, slab_bytes));
+    rows.extend(congestion(status));
+    rows.extend([
         ("ends", members(status, "/ends")),
         ("faults", members(status, "/faults")),
         ("nic", members(status, "/nic")),
-    ]));
+    ]);
+    out.push_str(&text::rows(&rows));
     let sessions = status.pointer("/sessions").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     if !sessions.is_empty() {
         let lines: Vec<_> = sessions.iter().map(session_line).collect();
@@ -204,13 +206,13 @@ fn human(status: &Value) -> String {
     out
 }
 
-/// What was done about pressure so far.
-fn escape(status: &Value) -> String {
+/// What was done about pressure so far, and the memory for it.
+fn escape(status: &Value, slab_bytes: u64) -> Vec<(&'static str, String)> {
     let n = |pointer: &str| number(status, pointer);
     if status.pointer("/escape/enabled").and_then(Value::as_bool) != Some(true) {
-        return "off (escape.enabled = false)".to_owned();
+        return vec![("escape", "off (escape.enabled = false)".to_owned())];
     }
-    let mut out = format!(
+    let mut actions = format!(
         "{} slabs replaced, {} copied, {} granted from memory, {} signals to senders; {} times in danger",
         n("/escape/replaced/total"),
         n("/escape/copied/total"),
@@ -218,10 +220,26 @@ fn escape(status: &Value) -> String {
         n("/escape/signals"),
         n("/escape/danger"),
     );
-    if n("/escape/suspended") > 0 {
-        out.push_str(&format!("; {} applications suspended now", n("/escape/suspended")));
+    match n("/escape/suspended") {
+        0 => {}
+        1 => actions.push_str("; 1 application suspended now"),
+        many => actions.push_str(&format!("; {many} applications suspended now")),
     }
-    out
+    let mut rows = vec![("escape", actions)];
+    let copies: Vec<String> = [
+        ("/escape/copied/in_flight", "under way"),
+        ("/escape/copied/pinned", "in vain: the application was reading"),
+        ("/escape/copied/failed", "not begun: no memory, or nobody to copy"),
+    ]
+    .into_iter()
+    .filter(|&(pointer, _)| n(pointer) > 0)
+    .map(|(pointer, what)| format!("{} {what}", n(pointer)))
+    .collect();
+    if !copies.is_empty() {
+        rows.push(("  copies", copies.join("; ")));
+    }
+    rows.push(("  memory", escape_memory(status, slab_bytes)));
+    rows
 }
 
 fn escape_memory(status: &Value, slab_bytes: u64) -> String {
@@ -243,20 +261,28 @@ fn escape_memory(status: &Value, slab_bytes: u64) -> String {
     out
 }
 
-/// The actuators, and what became of each.
-fn congestion(status: &Value) -> String {
+/// A row for each actuator: what became of it, its values or why it does not work, and how often it acted.
+fn congestion(status: &Value) -> Vec<(&'static str, String)> {
     let actuators = status.pointer("/congestion").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    if actuators.is_empty() {
+        return vec![("congestion", "no actuators".to_owned())];
+    }
     let lines = actuators.iter().map(|actuator| {
-        let (name, state, detail) =
-            (word(actuator, "/name"), word(actuator, "/state"), word(actuator, "/detail"));
-        if detail.is_empty() || detail == "?" || state == "ready" {
-            format!("{name} {state}")
-        } else {
-            format!("{name} {state} ({detail})")
+        let mut line = format!("{} {}", word(actuator, "/name"), word(actuator, "/state"));
+        if let Some(detail) =
+            actuator.pointer("/detail").and_then(Value::as_str).filter(|text| !text.is_empty())
+        {
+            line.push_str(&format!(": {detail}"));
         }
+        let counts =
+            ["lowered", "restored", "failed"].map(|count| (count, number(actuator, &format!("/{count}"))));
+        if counts.iter().any(|&(_, times)| times > 0) {
+            let [lowered, restored, failed] = counts.map(|(count, times)| format!("{count} {times}"));
+            line.push_str(&format!(" ({lowered}, {restored}, {failed} times)"));
+        }
+        line
     });
-    let lines: Vec<String> = lines.collect();
-    if lines.is_empty() { "no actuators".to_owned() } else { lines.join(", ") }
+    ["congestion"].into_iter().chain(std::iter::repeat("")).zip(lines).collect()
 }
 
 /// What is unusual about a session, behind its name.
@@ -350,12 +376,62 @@ mod tests {
             "1.00 MiB in use, 2.00 MiB at most so far, of 33.0 MiB",
             "1.00 MiB ready",
             "no more",
-            "soft ready, roce_np unsupported (no such interface)",
+            "soft ready\n",
+            "roce_np unsupported: no such interface\n",
             "4 of 5",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
         assert!(!text.contains("rejected"), "{text}");
         assert!(is_whole(&status));
+    }
+
+    fn rows_of(rows: Vec<(&'static str, String)>) -> Vec<String> {
+        rows.into_iter().map(|(name, value)| format!("{name}|{value}")).collect()
+    }
+
+    #[test]
+    fn escape_says_what_it_did_and_the_memory_that_it_takes() {
+        let quiet = serde_json::json!({"escape": {"enabled": true,
+            "memory": {"slabs": 8448, "ready": 8448, "used": 0, "used_max": 0, "error": null}}});
+        let none =
+            "0 slabs replaced, 0 copied, 0 granted from memory, 0 signals to senders; 0 times in danger";
+        assert_eq!(
+            rows_of(escape(&quiet, 4096)),
+            [format!("escape|{none}"), "  memory|0 B in use, 0 B at most so far, of 33.0 MiB".to_owned()]
+        );
+        let busy = serde_json::json!({"escape": {"enabled": true, "suspended": 1, "danger": 2, "signals": 40,
+            "replaced": {"now": 1, "total": 77}, "copied": {"total": 99, "in_flight": 3, "pinned": 5, "failed": 6},
+            "memory_grants": {"now": 0, "total": 64},
+            "memory": {"slabs": 8448, "ready": 256, "used": 256, "used_max": 512, "error": "no more"}}});
+        assert_eq!(
+            rows_of(escape(&busy, 4096)),
+            [
+                "escape|77 slabs replaced, 99 copied, 64 granted from memory, 40 signals to senders; 2 times in \
+                 danger; 1 application suspended now",
+                "  copies|3 under way; 5 in vain: the application was reading; 6 not begun: no memory, or nobody to copy",
+                "  memory|1.00 MiB in use, 2.00 MiB at most so far, of 33.0 MiB (1.00 MiB ready); no more",
+            ]
+        );
+        let off = serde_json::json!({"escape": {"enabled": false}});
+        assert_eq!(rows_of(escape(&off, 4096)), ["escape|off (escape.enabled = false)"]);
+    }
+
+    #[test]
+    fn each_actuator_has_a_row() {
+        let status = serde_json::json!({"congestion": [
+            {"name": "soft", "state": "ready", "detail": "a message", "lowered": 0, "restored": 0, "failed": 0},
+            {"name": "roce_np", "state": "lowered", "detail": "cnps 50 -> 0", "lowered": 3, "restored": 2, "failed": 1},
+            {"name": "pcie_cong", "state": "unsupported", "detail": "it can only be observed"},
+        ]});
+        assert_eq!(
+            rows_of(congestion(&status)),
+            [
+                "congestion|soft ready: a message",
+                "|roce_np lowered: cnps 50 -> 0 (lowered 3, restored 2, failed 1 times)",
+                "|pcie_cong unsupported: it can only be observed",
+            ]
+        );
+        assert_eq!(rows_of(congestion(&serde_json::json!({}))), ["congestion|no actuators"]);
     }
 }

@@ -342,8 +342,8 @@ pub enum ConfigError {
         /// What it is.
         bytes: u64,
     },
-    /// A size of escape memory is no multiple of the slab.
-    #[error("configuration: {key} = {bytes} must be a multiple of the 4096-byte slab")]
+    /// A size of escape memory is no multiple of the slab, or far too large.
+    #[error("configuration: {key} = {bytes} must be a multiple of the 4096-byte slab, and at most 4 GiB")]
     MemorySlabs {
         /// Which key.
         key: &'static str,
@@ -374,10 +374,17 @@ fn one_line(error: &toml::de::Error) -> String {
 
 /// The receiver's own names are not what is written in the file: names the key, and the unit where it differs.
 fn with_keys(error: &jet_core::ConfigError) -> String {
-    let jet_core::ConfigError::Range { name, found, min, max } = error else {
-        return error.to_string().replace("straggler_ns", "straggler_us");
+    let (name, found, min, max) = match error {
+        jet_core::ConfigError::Range { name, found, min, max } => (*name, found, min, max),
+        jet_core::ConfigError::Escape(error) => {
+            return error
+                .to_string()
+                .replacen("escape: ", "escape.", 1)
+                .replace("straggler_ns", "straggler_us");
+        }
+        jet_core::ConfigError::FragmentAlignment { .. } => return error.to_string(),
     };
-    let key = match *name {
+    let key = match name {
         "pool_slabs" => "pool.bytes, in slabs of 4096 bytes,",
         "srq_slabs" => "pool.srq_bytes, in slabs of 4096 bytes,",
         "srq_floor_slabs" => "pool.srq_floor_bytes, in slabs of 4096 bytes,",
@@ -515,59 +522,4 @@ fn set(table: &mut toml::Table, text: &str) -> Result<(), ConfigError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn load(overrides: &[&str]) -> Result<Config, ConfigError> {
-        Config::load(None, &overrides.iter().map(|&text| text.to_owned()).collect::<Vec<_>>())
-    }
-
-    #[test]
-    fn the_defaults_are_the_papers() {
-        let config = load(&[]).unwrap();
-        assert_eq!((config.pool.bytes, config.pool.srq_bytes), (12 << 20, 4 << 20));
-        assert_eq!((config.read.concurrency, config.read.in_flight_bytes), (32, 8 << 20));
-        assert_eq!(config.read.fragment_bytes, 256 << 10);
-    }
-
-    #[test]
-    fn what_is_printed_can_be_read() {
-        let printed = toml::to_string(&Config::default()).unwrap();
-        assert_eq!(printed.parse::<toml::Table>().unwrap().try_into::<Config>().unwrap(), Config::default());
-    }
-
-    #[test]
-    fn overrides_reach_into_sections() {
-        let config = load(&["pool.bytes=25165824", "listen=[\"tcp:127.0.0.1:0\"]", "reactor.cpu=1"]).unwrap();
-        assert_eq!((config.pool.bytes, config.reactor.cpu), (24 << 20, Some(1)));
-        assert_eq!(config.listen, ["tcp:127.0.0.1:0"]);
-    }
-
-    #[test]
-    fn what_cannot_be_says_what_to_write() {
-        for (given, named) in [
-            ("pool.bytez=1", "bytez"),
-            ("pool.bytes=5000", "pool.bytes"),
-            ("pool.bytes=8192", "pool.bytes"),
-            ("listen=[]", "listen"),
-            ("listen=[\"udp:x\"]", "tcp:host:port"),
-            ("read.concurrency=0", "read.concurrency"),
-            ("limits.messages=10", "limits.messages"),
-            ("pool.bytes=many", "pool.bytes"),
-            ("escape.danger_permille=900", "danger"),
-            ("escape.workers=65", "escape.workers is 65, but must be 0 to 64"),
-            ("escape.straggler_us=0", "straggler_us is 0"),
-            ("escape.credit_permille=1001", "credit_permille is 1001, but must be 0 to 1000"),
-            ("escape.memory_bytes=1000", "escape.memory_bytes = 1000 must be a multiple"),
-            ("escape.session_memory_bytes=1073741824", "escape.session_memory_bytes"),
-            ("nonsense", "SECTION.KEY=VALUE"),
-            ("congestion.hold_ms=0", "configuration: congestion.hold_ms"),
-            ("congestion.actuators=[\"ecn\"]", "roce_np"),
-        ] {
-            let error = load(&[given]).unwrap_err().to_string();
-            assert!(error.contains(named), "{given}: {error}");
-        }
-        let missing = Config::load(Some(Path::new("/nonexistent.toml")), &[]).unwrap_err();
-        assert!(missing.to_string().contains("/nonexistent.toml"));
-    }
-}
+mod tests;

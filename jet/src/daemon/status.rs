@@ -428,3 +428,80 @@ pub fn pressure_word(pressure: Pressure) -> &'static str {
         Pressure::Danger => "danger",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use jet_wire::message::hello::AppName;
+    use serde_json::json;
+
+    #[test]
+    fn escape_is_told_under_the_names_that_readers_look_for() {
+        let stats = EscapeStats {
+            enabled: true,
+            memory_slabs: 1,
+            memory_ready: 2,
+            memory_used: 3,
+            memory_used_max: 4,
+            memory_used_slab_ms: 5,
+            replaced_now: 6,
+            replaced_total: 7,
+            copied_now: 8,
+            copied_total: 9,
+            copies_pinned: 10,
+            copies_failed: 11,
+            copies_in_flight: 12,
+            granted_now: 13,
+            granted_total: 14,
+            evaluations: 15,
+            dangers: 16,
+            marks: 17,
+            signals: 18,
+            barred_sessions: 19,
+        };
+        let told = json!({
+            "enabled": true,
+            "memory": {"slabs": 1, "ready": 2, "used": 3, "used_max": 4, "used_slab_ms": 5, "error": "no more"},
+            "replaced": {"now": 6, "total": 7},
+            "copied": {"now": 8, "total": 9, "bytes": 36_864, "pinned": 10, "failed": 11, "in_flight": 12},
+            "memory_grants": {"now": 13, "total": 14},
+            "evaluations": 15, "danger": 16, "marks": 17, "signals": 18, "suspended": 19,
+        });
+        assert_eq!(serde_json::to_value(EscapeStatus::new(&stats, Some("no more"))).unwrap(), told);
+        let none = serde_json::to_value(EscapeStatus::new(&EscapeStats::default(), None)).unwrap();
+        assert!(none["memory"]["error"].is_null() && none["enabled"] == false, "{none}");
+    }
+
+    #[test]
+    fn a_session_is_told_under_the_names_that_readers_look_for() {
+        let stats = SessionStats {
+            app: AppName::new("store").unwrap(),
+            class: 1,
+            held_slabs: 2,
+            delivered_messages: 3,
+            delivered_bytes: 4,
+            bytes_per_ms: 5,
+            post_nic_ns: 6,
+            post_nic_quantiles_ns: [7, 8, 9, 10],
+            backlog: 11,
+            straggler_slabs: 12,
+            replaced_slabs: 13,
+            copied_slabs: 14,
+            memory_slabs: 15,
+            replaced_total: 16,
+            copied_total: 17,
+            granted_total: 18,
+            slow: true,
+            barred: false,
+            takes_memory: true,
+        };
+        let told = json!({
+            "session": 0, "app": "store", "class": 1, "held_slabs": 2, "straggler_slabs": 12, "replaced_slabs": 13,
+            "copied_slabs": 14, "memory_slabs": 15, "replaced_total": 16, "copied_total": 17, "memory_total": 18,
+            "slow": true, "suspended": false, "memory_instead_of_waiting": true, "delivered_messages": 3,
+            "delivered_bytes": 4, "bytes_per_s": 5000, "backlog": 11,
+            "post_nic_ns": {"mean": 6, "p50": 7, "p99": 8, "p999": 9, "max": 10},
+        });
+        assert_eq!(serde_json::to_value(SessionStatus::new(0, &stats)).unwrap(), told);
+    }
+}

@@ -53,6 +53,14 @@ impl Drop for Preparing {
 /// What the system says about starting a thread.
 pub fn prepare(
     region: Arc<SharedMemory>,
+    report: impl FnMut(usize, Option<PrepareError>) + Send + 'static,
+) -> io::Result<Preparing> {
+    prepare_with(region, allocate, report)
+}
+
+fn prepare_with(
+    region: Arc<SharedMemory>,
+    mut allocate: impl FnMut(&SharedMemory, usize, usize) -> io::Result<()> + Send + 'static,
     mut report: impl FnMut(usize, Option<PrepareError>) + Send + 'static,
 ) -> io::Result<Preparing> {
     let stop = Arc::new(AtomicBool::new(false));
@@ -62,9 +70,11 @@ pub fn prepare(
         let mut ready = 0;
         while ready < wanted && !told.load(Ordering::Relaxed) {
             let bytes = CHUNK_BYTES.min(wanted - ready);
-            if let Err(source) = prepare_chunk(&region, ready, bytes) {
+            // First allocated: touching a page that cannot be had would be a SIGBUS.
+            if let Err(source) = allocate(&region, ready, bytes) {
                 return report(ready, Some(PrepareError { ready, wanted, source }));
             }
+            touch(&region, ready, bytes);
             ready += bytes;
             report(ready, None);
         }
@@ -72,20 +82,21 @@ pub fn prepare(
     Ok(Preparing { stop, thread: Some(thread) })
 }
 
-fn prepare_chunk(region: &SharedMemory, at: usize, bytes: usize) -> io::Result<()> {
-    // First allocated: touching a page that cannot be had would be a SIGBUS.
+fn allocate(region: &SharedMemory, at: usize, bytes: usize) -> io::Result<()> {
     loop {
         match fallocate(region.as_fd(), FallocateFlags::empty(), at as u64, bytes as u64) {
-            Ok(()) => break,
+            Ok(()) => return Ok(()),
             Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+fn touch(region: &SharedMemory, at: usize, bytes: usize) {
     for page in (at..at + bytes).step_by(PAGE_BYTES) {
         // SAFETY: within the region, which nobody uses before it is reported ready.
         unsafe { region.base().add(page).write_volatile(0) };
     }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -93,31 +104,68 @@ mod tests {
     use super::*;
     use std::sync::mpsc;
 
+    const CHUNK: usize = CHUNK_BYTES;
+
     #[test]
-    fn memory_becomes_ready_chunk_by_chunk() {
-        let region = Arc::new(SharedMemory::lazy("jet-test", (2 << 20) + 4096).unwrap());
+    fn memory_becomes_ready_chunk_by_chunk_and_is_allocated() {
+        let region = Arc::new(SharedMemory::lazy("jet-test", 2 * CHUNK + PAGE_BYTES).unwrap());
         region.seal_future_writes().unwrap();
+        let blocks = |region: &SharedMemory| rustix::fs::fstat(region.as_fd()).unwrap().st_blocks;
+        assert_eq!(blocks(&region), 0);
         let (tell, told) = mpsc::channel();
-        let preparing = prepare(region, move |ready, error| {
+        let preparing = prepare(Arc::clone(&region), move |ready, error| {
             assert!(error.is_none(), "{error:?}");
-            tell.send(ready).unwrap();
+            tell.send(ready).expect("the test listens");
         });
         let reports: Vec<usize> = told.iter().collect();
-        assert_eq!(reports, [1 << 20, 2 << 20, (2 << 20) + 4096]);
+        assert_eq!(reports, [CHUNK, 2 * CHUNK, 2 * CHUNK + PAGE_BYTES]);
+        // In units of 512 bytes; more where the system takes huge pages for it.
+        assert!(blocks(&region) >= i64::try_from(region.bytes() / 512).unwrap());
         drop(preparing.unwrap());
     }
 
     #[test]
-    fn it_can_be_told_to_stop() {
-        let region = Arc::new(SharedMemory::lazy("jet-test", 1 << 30).unwrap());
+    fn what_was_ready_stays_ready_where_more_cannot_be_had() {
+        let region = Arc::new(SharedMemory::lazy("jet-test", 4 * CHUNK).unwrap());
+        let (tell, told) = mpsc::channel();
+        let limited = |region: &SharedMemory, at: usize, bytes: usize| {
+            if at < 2 * CHUNK { allocate(region, at, bytes) } else { Err(Errno::NOSPC.into()) }
+        };
+        let preparing = prepare_with(region, limited, move |ready, error| {
+            tell.send((ready, error.map(|error| error.to_string()))).expect("the test listens");
+        });
+        let mut reports: Vec<(usize, Option<String>)> = told.iter().collect();
+        let (ready, error) = reports.pop().expect("a last report");
+        assert_eq!(reports, [(CHUNK, None), (2 * CHUNK, None)]);
+        assert_eq!(ready, 2 * CHUNK);
+        let error = error.expect("the last report says why");
+        for part in ["only 2097152 of 4194304 bytes", "escape.memory_bytes", "escape.replace_bytes", "cgroup"]
+        {
+            assert!(error.contains(part), "{part}: {error}");
+        }
+        drop(preparing.unwrap());
+    }
+
+    #[test]
+    fn what_lies_beyond_the_region_is_not_allocated() {
+        let region = SharedMemory::lazy("jet-test", CHUNK).unwrap();
+        allocate(&region, 0, CHUNK).unwrap();
+        // Sealed against growing.
+        allocate(&region, CHUNK, PAGE_BYTES).unwrap_err();
+        assert_eq!(region.bytes(), CHUNK);
+    }
+
+    #[test]
+    fn it_stops_at_the_next_chunk_when_told() {
+        let region = Arc::new(SharedMemory::lazy("jet-test", 4 * CHUNK).unwrap());
+        // No room: each report is taken before the thread goes on.
         let (tell, told) = mpsc::sync_channel(0);
-        // The second report waits for ever, unless it is told to stop and nobody listens any more.
-        let preparing = prepare(region, move |ready, _| {
-            let _ = tell.send(ready);
-        })
-        .unwrap();
-        assert_eq!(told.recv(), Ok(1 << 20));
-        drop(told);
+        let preparing = prepare(region, move |ready, _| tell.send(ready).expect("the test listens")).unwrap();
+        assert_eq!(told.recv(), Ok(CHUNK));
+        preparing.stop.store(true, Ordering::Relaxed);
+        // One more at most: that chunk may have been begun already. Then the thread is gone, and its sender with it.
+        let reports: Vec<usize> = told.iter().collect();
+        assert!(reports.is_empty() || reports == [2 * CHUNK], "{reports:?}");
         drop(preparing);
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::thread::{JoinHandle, Thread};
 
 /// Looks at an empty queue before a worker sleeps: about as long as waking it takes.
-const LOOKS: u32 = 2_000;
+const LOOKS: u32 = 800;
 /// The most threads: one bit each says which of them sleep.
 pub const WORKERS_MAX: usize = 64;
 
@@ -40,20 +40,23 @@ struct Shared {
     /// Bit n: worker n is about to sleep, or sleeps.
     sleeping: AtomicU64,
     closing: AtomicBool,
-    /// The bell rang for what is in `done`.
-    told: AtomicBool,
+    /// The bell rang, and was not armed since.
+    rung: AtomicBool,
     bell: Box<dyn Fn() + Send + Sync>,
 }
 
-/// The copying threads; dropping this ends them.
+/// The copying threads. Dropping this waits until they made every copy that was submitted, and ends them.
 pub struct Workers {
     shared: Arc<Shared>,
+    /// Submitted, and their ends not taken.
+    under_way: usize,
+    capacity: usize,
     threads: Vec<(Thread, Option<JoinHandle<()>>)>,
 }
 
 impl Workers {
-    /// Starts so many threads, for at most `capacity` jobs whose ends were not taken. `bell` is rung when there is
-    /// something to take.
+    /// Starts so many threads, at most [`WORKERS_MAX`], for at most `capacity` jobs whose ends were not taken. `bell` is
+    /// rung when there is something to take, at most once after each [`Self::arm`].
     ///
     /// # Errors
     /// What the system says about starting threads.
@@ -69,10 +72,10 @@ impl Workers {
             done: ArrayQueue::new(capacity),
             sleeping: AtomicU64::new(0),
             closing: AtomicBool::new(false),
-            told: AtomicBool::new(false),
+            rung: AtomicBool::new(false),
             bell: Box::new(bell),
         });
-        let mut workers = Self { shared, threads: Vec::new() };
+        let mut workers = Self { shared, under_way: 0, capacity, threads: Vec::with_capacity(threads) };
         for n in 0..threads {
             let shared = Arc::clone(&workers.shared);
             let thread = std::thread::Builder::new()
@@ -86,12 +89,14 @@ impl Workers {
     /// Has a copy made. A system call only where a worker sleeps.
     ///
     /// # Errors
-    /// [`QueueFull`]; always where there are no threads.
-    pub fn submit(&self, job: CopyJob) -> Result<(), QueueFull> {
-        if self.threads.is_empty() {
+    /// [`QueueFull`]: as many jobs are under way as there is room for; always where there are no threads.
+    pub fn submit(&mut self, job: CopyJob) -> Result<(), QueueFull> {
+        if self.threads.is_empty() || self.under_way == self.capacity {
             return Err(QueueFull);
         }
-        self.shared.jobs.push(job).map_err(|_| QueueFull)?;
+        let pushed = self.shared.jobs.push(job);
+        assert!(pushed.is_ok(), "each job under way has a place in the queue");
+        self.under_way += 1;
         // A worker says that it sleeps and then looks for jobs; here a job is put and then looked who sleeps. With a
         // fence between the two on both sides, one of them sees the other.
         fence(Ordering::SeqCst);
@@ -106,23 +111,28 @@ impl Workers {
 
     /// A job that is done.
     #[inline]
-    pub fn take_done(&self) -> Option<u32> {
-        if self.shared.done.is_empty() { None } else { self.take_some() }
+    pub fn take_done(&mut self) -> Option<u32> {
+        if self.under_way == 0 { None } else { self.take_some() }
     }
 
     #[cold]
-    fn take_some(&self) -> Option<u32> {
-        let taken = self.shared.done.pop();
-        if self.shared.done.is_empty() {
-            // The bell is to ring again; for what came before this was said it does not, but that is seen by the next
-            // look, which is taken before the reactor sleeps.
-            self.shared.told.store(false, Ordering::SeqCst);
-        }
-        taken
+    fn take_some(&mut self) -> Option<u32> {
+        let id = self.shared.done.pop()?;
+        self.under_way -= 1;
+        Some(id)
     }
 
-    /// Whether none is.
-    pub fn is_done_empty(&self) -> bool {
+    /// From now on the bell rings for the next job that is done. The last thing before sleeping until it rings;
+    /// `false`: something is done already, so do not sleep.
+    pub fn arm(&self) -> bool {
+        if self.under_way == 0 {
+            return true;
+        }
+        // A worker puts what is done and then looks whether the bell rang; here the bell is armed and then looked whether
+        // anything is done. All four steps are sequentially consistent, those of the queue too, so one sees the other.
+        // Armed each time, not when the queue runs empty: a worker may be so slow to ring that it rings for a job that
+        // was taken, and then nobody would be rung for the next.
+        self.shared.rung.store(false, Ordering::SeqCst);
         self.shared.done.is_empty()
     }
 }
@@ -153,11 +163,20 @@ impl Shared {
             };
             // SAFETY: the job's terms.
             unsafe { std::ptr::copy_nonoverlapping(job.from, job.to, job.bytes) };
-            let pushed = self.done.push(job.id);
-            assert!(pushed.is_ok(), "no more jobs are under way than there is room for");
-            if !self.told.swap(true, Ordering::SeqCst) {
-                (self.bell)();
-            }
+            self.put_done(job.id);
+            self.ring();
+        }
+    }
+
+    fn put_done(&self, id: u32) {
+        let pushed = self.done.push(id);
+        assert!(pushed.is_ok(), "no more jobs are under way than there is room for");
+    }
+
+    /// Rings, unless it did since the bell was armed; see [`Workers::arm`].
+    fn ring(&self) {
+        if !self.rung.swap(true, Ordering::SeqCst) {
+            (self.bell)();
         }
     }
 }
@@ -166,8 +185,10 @@ impl Drop for Workers {
     fn drop(&mut self) {
         self.shared.closing.store(true, Ordering::Release);
         fence(Ordering::SeqCst); // see `submit`
-        for (thread, joins) in &mut self.threads {
+        for (thread, _) in &self.threads {
             thread.unpark();
+        }
+        for (_, joins) in &mut self.threads {
             if let Some(joins) = joins.take() {
                 // One that panicked has said so.
                 let _ = joins.join();
@@ -179,7 +200,8 @@ impl Drop for Workers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::mpsc;
+    use std::sync::{Mutex, mpsc};
+    use std::time::Duration;
 
     fn job(id: u32, from: &[u8], to: &mut [u8]) -> CopyJob {
         assert_eq!(from.len(), to.len());
@@ -188,64 +210,122 @@ mod tests {
 
     #[test]
     fn every_job_is_done_once_and_the_bell_wakes_whoever_waits_for_it() {
-        const JOBS: u32 = 5_000;
+        const JOBS: u32 = 20_000;
+        const PLACES: usize = 16;
         for threads in [1, 3] {
             let (ring, bell) = mpsc::channel();
-            let workers =
-                Workers::start(threads, 16, move || ring.send(()).expect("somebody listens")).unwrap();
-            let from = vec![7u8; 4096];
-            let mut to = vec![vec![0u8; 4096]; 16];
-            let mut free: Vec<u32> = (0..16).collect();
-            let (mut submitted, mut done) = (0, 0);
+            let mut workers =
+                Workers::start(threads, PLACES, move || ring.send(()).expect("somebody listens")).unwrap();
+            let mut from = vec![vec![0u8; 4096]; PLACES];
+            let mut to = vec![vec![0u8; 4096]; PLACES];
+            let mut busy = [false; PLACES];
+            let (mut submitted, mut done) = (0u32, 0u32);
             while done < JOBS {
-                while submitted < JOBS
-                    && let Some(id) = free.pop()
-                {
-                    to[id as usize].fill(0);
-                    workers.submit(job(id, &from, &mut to[id as usize])).unwrap();
+                // Now all places at once, now one alone, so that workers sleep and are woken in between.
+                let at_once = if submitted / 64 % 2 == 0 { PLACES } else { 1 };
+                while submitted < JOBS && busy.iter().filter(|&&busy| busy).count() < at_once {
+                    let place = busy.iter().position(|&busy| !busy).expect("fewer are busy than there are");
+                    let stamp = submitted.to_le_bytes();
+                    from[place].fill(stamp[0]);
+                    from[place][..4].copy_from_slice(&stamp);
+                    to[place].fill(!stamp[0]);
+                    busy[place] = true;
+                    let id = u32::try_from(place).unwrap();
+                    workers.submit(job(id, &from[place], &mut to[place])).unwrap();
                     submitted += 1;
-                    // Now and then they fall asleep in between.
-                    if submitted % 512 == 0 {
-                        std::thread::sleep(std::time::Duration::from_millis(1));
-                    }
                 }
-                if workers.is_done_empty() {
-                    bell.recv().unwrap();
+                // As the reactor sleeps; a ring that is lost ends here.
+                if workers.arm() {
+                    bell.recv_timeout(Duration::from_secs(60)).expect("the bell rings");
                 }
                 while let Some(id) = workers.take_done() {
-                    assert_eq!(to[id as usize], from);
-                    free.push(id);
+                    let place = id as usize;
+                    assert!(std::mem::replace(&mut busy[place], false), "job {id} is done twice");
+                    assert_eq!(to[place], from[place]);
                     done += 1;
                 }
             }
-            assert!(workers.is_done_empty());
+            assert_eq!(workers.take_done(), None);
         }
     }
 
     #[test]
-    fn a_full_queue_is_refused_and_ending_waits_for_what_was_begun() {
-        let none = Workers::start(0, 4, || {}).unwrap();
-        let (from, mut to) = (vec![1u8; 8], vec![0u8; 8]);
-        assert_eq!(none.submit(job(0, &from, &mut to)), Err(QueueFull));
-        let (enter, entered) = mpsc::channel();
-        let (leave, left) = mpsc::channel::<()>();
-        let left = std::sync::Mutex::new(left);
-        let workers = Workers::start(1, 2, move || {
-            enter.send(()).expect("somebody listens");
-            // Held up here until the test lets it go on.
-            let _ = left.lock().expect("one worker").recv();
-        })
-        .unwrap();
-        let mut places = vec![vec![0u8; 8]; 4];
-        let mut places = places.iter_mut();
-        workers.submit(job(0, &from, places.next().unwrap())).unwrap();
-        entered.recv().unwrap();
-        for id in 1..3 {
-            workers.submit(job(id, &from, places.next().unwrap())).unwrap();
+    fn a_ring_for_what_was_taken_already_is_not_the_last() {
+        let (ring, bell) = mpsc::channel();
+        let mut workers = Workers::start(0, 4, move || ring.send(()).expect("somebody listens")).unwrap();
+        workers.under_way = 2;
+        workers.shared.put_done(1);
+        assert_eq!(workers.take_done(), Some(1));
+        // Only now does the worker come to ringing.
+        workers.shared.ring();
+        bell.try_recv().unwrap();
+        assert!(workers.arm());
+        workers.shared.put_done(2);
+        workers.shared.ring();
+        bell.try_recv().expect("whoever sleeps hears of the second job");
+        assert!(!workers.arm());
+        assert_eq!(workers.take_done(), Some(2));
+    }
+
+    #[test]
+    fn who_does_not_sleep_is_rung_for_once() {
+        let (ring, bell) = mpsc::channel();
+        let mut workers = Workers::start(0, 4, move || ring.send(()).expect("somebody listens")).unwrap();
+        workers.under_way = 3;
+        for id in 0..3 {
+            workers.shared.put_done(id);
+            workers.shared.ring();
+            assert_eq!(workers.take_done(), Some(id));
         }
-        assert_eq!(workers.submit(job(3, &from, places.next().unwrap())), Err(QueueFull));
+        assert_eq!(bell.try_iter().count(), 1);
+    }
+
+    /// One worker that is held up in its first ring until the last of these is dropped.
+    fn held_up(capacity: usize) -> (Workers, mpsc::Receiver<()>, mpsc::Sender<()>) {
+        let (enter, entered) = mpsc::channel();
+        let (leave, left) = mpsc::channel();
+        let left = Mutex::new(left);
+        let workers = Workers::start(1, capacity, move || {
+            enter.send(()).expect("the test listens");
+            // Nothing is ever sent.
+            let _: Result<(), _> = left.lock().expect("one worker").recv();
+        });
+        (workers.unwrap(), entered, leave)
+    }
+
+    #[test]
+    fn no_more_is_taken_than_there_is_room_for_and_without_threads_nothing() {
+        let from = vec![1u8; 8];
+        let mut places = vec![vec![0u8; 8]; 5];
+        let mut none = Workers::start(0, 4, || {}).unwrap();
+        assert_eq!(none.submit(job(0, &from, &mut places[0])), Err(QueueFull));
+        assert!(none.arm());
+        let (mut workers, entered, leave) = held_up(2);
+        workers.submit(job(0, &from, &mut places[0])).unwrap();
+        entered.recv().unwrap();
+        // The first is done and not taken. It counts, or there would be no place for the end of the last.
+        workers.submit(job(1, &from, &mut places[1])).unwrap();
+        assert_eq!(workers.submit(job(2, &from, &mut places[2])), Err(QueueFull));
         assert_eq!(workers.take_done(), Some(0));
+        workers.submit(job(3, &from, &mut places[3])).unwrap();
+        assert_eq!(workers.submit(job(4, &from, &mut places[4])), Err(QueueFull));
         drop(leave);
         drop(workers);
+        let written: Vec<bool> = places.iter().map(|place| *place == from).collect();
+        assert_eq!(written, [true, true, false, true, false]);
+    }
+
+    #[test]
+    fn ending_makes_the_copies_that_were_submitted() {
+        let from = vec![1u8; 1 << 16];
+        let mut places = vec![vec![0u8; 1 << 16]; 32];
+        let (mut workers, entered, leave) = held_up(32);
+        for (id, place) in (0..).zip(&mut places) {
+            workers.submit(job(id, &from, place)).unwrap();
+        }
+        entered.recv().unwrap();
+        drop(leave);
+        drop(workers);
+        assert!(places.iter().all(|place| *place == from));
     }
 }

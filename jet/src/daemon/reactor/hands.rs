@@ -47,10 +47,10 @@ pub struct PoolMemory {
 
 /// What escape needs: memory outside the cache, somebody who copies, and the NIC's own knobs.
 pub struct EscapeHands {
+    /// Who copies. Dropped before the memory that they copy to.
+    pub workers: Workers,
     /// Escape memory and its key; none where it could not be had or is off.
     pub memory: Option<(Arc<SharedMemory>, MemoryKey)>,
-    /// Who copies.
-    pub workers: Workers,
     /// Told whether congestion is to be marked by the NIC; must not wait.
     pub congestion: Box<dyn FnMut(bool) + Send>,
 }
@@ -59,9 +59,10 @@ pub struct EscapeHands {
 pub struct Hands<N: Nic> {
     /// The NIC.
     pub nic: N,
+    /// Dropped before the pool that its threads copy from.
+    escape: EscapeHands,
     memory: PoolMemory,
     pool_slabs: u32,
-    escape: EscapeHands,
     qps: Box<[Option<Qp>]>,
     /// Peer by the QP's index, with the QP's generation.
     peers: Box<[Option<(u32, PeerId)>]>,
@@ -297,9 +298,9 @@ impl<N: Nic> Hands<N> {
         self.escape.workers.take_done().map(CopyId)
     }
 
-    /// Whether a copy is over and not taken.
-    pub fn any_copied(&self) -> bool {
-        !self.escape.workers.is_done_empty()
+    /// From now on a copy that is over wakes the reactor. `false`: one is over already.
+    pub fn arm_copies(&self) -> bool {
+        self.escape.workers.arm()
     }
 }
 

@@ -1,0 +1,118 @@
+//! What can be set, what is refused, and what it says then.
+
+use super::*;
+
+fn load(overrides: &[&str]) -> Result<Config, ConfigError> {
+    Config::load(None, &overrides.iter().map(|&text| text.to_owned()).collect::<Vec<_>>())
+}
+
+#[test]
+fn the_defaults_are_the_papers() {
+    let config = load(&[]).unwrap();
+    assert_eq!((config.pool.bytes, config.pool.srq_bytes), (12 << 20, 4 << 20));
+    assert_eq!((config.read.concurrency, config.read.in_flight_bytes), (32, 8 << 20));
+    assert_eq!(config.read.fragment_bytes, 256 << 10);
+}
+
+#[test]
+fn what_is_printed_can_be_read() {
+    let printed = toml::to_string(&Config::default()).unwrap();
+    assert_eq!(printed.parse::<toml::Table>().unwrap().try_into::<Config>().unwrap(), Config::default());
+}
+
+#[test]
+fn the_file_that_is_deployed_says_the_defaults() {
+    let deployed = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/jetd.toml");
+    assert_eq!(Config::load(Some(Path::new(deployed)), &[]).unwrap(), Config::default());
+}
+
+#[test]
+fn what_escape_does_can_be_turned_off_one_by_one() {
+    let core = |overrides: &[&str]| {
+        let core = load(overrides).unwrap().core(16).unwrap();
+        core.check().unwrap();
+        core
+    };
+    let defaults = core(&[]);
+    assert_eq!(
+        (defaults.escape.replace_slabs_max, defaults.memory_slabs, defaults.session_memory_slabs),
+        (256, 8192, 2048)
+    );
+    assert_eq!(defaults.escape, EscapeConfig::default());
+    let no_replace = core(&["escape.replace_bytes=0"]);
+    assert_eq!((no_replace.escape.replace_slabs_max, no_replace.memory_slabs), (0, 8192));
+    // What a session may hold of nothing does not matter.
+    let no_memory = core(&["escape.memory_bytes=0"]);
+    assert_eq!((no_memory.escape.replace_slabs_max, no_memory.memory_slabs), (256, 0));
+    core(&["escape.replace_bytes=0", "escape.memory_bytes=0", "escape.session_memory_bytes=0"]);
+    assert!(!core(&["escape.enabled=false"]).escape.enabled);
+    assert_eq!(load(&["escape.workers=0"]).unwrap().escape.workers, 0);
+}
+
+#[test]
+fn what_escape_is_told_reaches_the_receiver() {
+    let config = load(&[
+        "escape.safe_permille=300",
+        "escape.danger_permille=100",
+        "escape.hysteresis_permille=10",
+        "escape.credit_permille=700",
+        "escape.straggler_us=1500",
+        "escape.replace_bytes=8192",
+        "escape.memory_bytes=2097152",
+        "escape.session_memory_bytes=1048576",
+    ]);
+    let core = config.unwrap().core(16).unwrap();
+    let thresholds = Thresholds { safe_permille: 300, danger_permille: 100, hysteresis_permille: 10 };
+    let escape = EscapeConfig {
+        enabled: true,
+        thresholds,
+        replace_slabs_max: 2,
+        credit_permille: 700,
+        straggler_ns: 1_500_000,
+    };
+    assert_eq!(core.escape, escape);
+    assert_eq!((core.memory_slabs, core.session_memory_slabs), (512, 256));
+}
+
+#[test]
+fn overrides_reach_into_sections() {
+    let config = load(&["pool.bytes=25165824", "listen=[\"tcp:127.0.0.1:0\"]", "reactor.cpu=1"]).unwrap();
+    assert_eq!((config.pool.bytes, config.reactor.cpu), (24 << 20, Some(1)));
+    assert_eq!(config.listen, ["tcp:127.0.0.1:0"]);
+}
+
+#[test]
+fn what_cannot_be_says_what_to_write() {
+    for (given, named) in [
+        ("pool.bytez=1", "bytez"),
+        ("pool.bytes=5000", "pool.bytes"),
+        ("pool.bytes=8192", "pool.bytes"),
+        ("listen=[]", "listen"),
+        ("listen=[\"udp:x\"]", "tcp:host:port"),
+        ("read.concurrency=0", "read.concurrency"),
+        ("limits.messages=10", "limits.messages"),
+        ("pool.bytes=many", "pool.bytes"),
+        ("escape.danger_permille=900", "escape.danger_permille is 900 and safe_permille 200"),
+        ("escape.danger_permille=200", "must lie below the safe one"),
+        ("escape.hysteresis_permille=900", "escape.safe_permille is 200 and hysteresis_permille 900"),
+        ("escape.workers=65", "escape.workers is 65, but must be 0 to 64"),
+        ("escape.workers=-1", "escape"),
+        ("escape.straggler_us=0", "escape.straggler_us is 0, but must be at least 1"),
+        ("escape.credit_permille=1001", "escape.credit_permille is 1001, but must be 0 to 1000"),
+        ("escape.replace_bytes=4097", "escape.replace_bytes = 4097 must be a multiple"),
+        ("escape.replace_bytes=4294971392", "escape.replace_bytes, in slabs of 4096 bytes, is 1048577"),
+        ("escape.memory_bytes=1000", "escape.memory_bytes = 1000 must be a multiple"),
+        ("escape.memory_bytes=17592186044416", "and at most 4 GiB"),
+        ("escape.memory_bytes=4096", "escape.memory_bytes, in slabs of 4096 bytes, is 1"),
+        ("escape.session_memory_bytes=100", "escape.session_memory_bytes = 100 must be a multiple"),
+        ("escape.session_memory_bytes=1073741824", "escape.session_memory_bytes"),
+        ("nonsense", "SECTION.KEY=VALUE"),
+        ("congestion.hold_ms=0", "configuration: congestion.hold_ms"),
+        ("congestion.actuators=[\"ecn\"]", "roce_np"),
+    ] {
+        let error = load(&[given]).unwrap_err().to_string();
+        assert!(error.contains(named), "{given}: {error}");
+    }
+    let missing = Config::load(Some(Path::new("/nonexistent.toml")), &[]).unwrap_err();
+    assert!(missing.to_string().contains("/nonexistent.toml"));
+}
