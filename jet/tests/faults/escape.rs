@@ -99,7 +99,7 @@ fn a_stopped_applications_backlog_moves_to_memory_and_comes_to_it_whole() {
 #[test]
 fn one_that_pins_everything_and_sleeps_is_replaced_and_the_others_go_on() {
     let mut random = Random::for_test("pinned", 61);
-    let rig = Rig::start(&["escape.safe_permille=400"]);
+    let rig = Rig::start(&["escape.safe_permille=900"]);
     let good = rig.application(Role::Consumer, "store");
     let mut keeper = rig.application(Role::Keeper, "keeper");
     let mut waiting = crowd(&rig, 0, "keeper", random.fork());
@@ -109,7 +109,7 @@ fn one_that_pins_everything_and_sleeps_is_replaced_and_the_others_go_on() {
     rounds(&mut traffic, 20);
     let status = rig.status();
     assert!(number(&status, "escape.replaced.now") <= 256, "MEM_ESC: {status:#}");
-    assert_eq!(status["sessions"][1]["slow"], true, "{status:#}");
+    assert!(number(&status, "sessions.1.held_slabs") > 256, "{status:#}");
     keeper.process.kill();
     wait_home(&rig, &mut traffic);
     let ends = waiting.ends(62);
@@ -168,7 +168,10 @@ fn without_escape_memory_congestion_is_marked_and_the_others_go_on() {
     assert!(number(&status, "escape.marks") > 0, "{status:#}");
     rounds(&mut traffic, 20);
     let signalled = |traffic: &Traffic| traffic.sender.stats().protocol.window;
-    assert!(signalled(&waiting).cuts > 0, "{:?}", signalled(&waiting));
+    until("its sender to hear of it", || {
+        waiting.sender.flush();
+        (signalled(&waiting).cuts > 0).then_some(())
+    });
     stopped.process.signal(Signal::CONT);
     assert_eq!(waiting.ends(62), [AckStatus::Consumed; 62]);
     rig.wait_whole();
@@ -178,7 +181,7 @@ fn without_escape_memory_congestion_is_marked_and_the_others_go_on() {
 #[test]
 fn memory_is_given_instead_of_waiting_to_those_who_ask_for_it() {
     let mut random = Random::for_test("instead", 64);
-    let rig = Rig::start(&["escape.safe_permille=400"]);
+    let rig = Rig::start(&["escape.safe_permille=900"]);
     let keeper = rig.application(Role::Keeper, "keeper");
     let mut waiting = crowd(&rig, 0, "keeper", random.fork());
     pile_up(&mut waiting, 62, 0);
