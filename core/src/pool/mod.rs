@@ -58,6 +58,8 @@ pub struct Pool {
     total: u32,
     srq_floor: u32,
     srq_configured: u32,
+    /// Free slabs that the SRQ share leaves to READs once it has its floor.
+    read_floor: u32,
     /// The line: slabs that the SRQ share may use.
     srq_limit: u32,
     srq_used: u32,
@@ -82,6 +84,7 @@ impl Pool {
             total,
             srq_floor,
             srq_configured: srq,
+            read_floor: 0,
             srq_limit: srq,
             srq_used: 0,
             read_used: 0,
@@ -97,6 +100,12 @@ impl Pool {
         }
     }
 
+    /// The SRQ share leaves so many free slabs to READs once it has its floor: what is posted stays so until somebody
+    /// sends, and who waits for a READ may not.
+    pub fn with_read_floor(self, slabs: u32) -> Self {
+        Self { read_floor: slabs, ..self }
+    }
+
     /// The first so many slabs of escape memory may be used from now on.
     pub fn make_ready(&mut self, escape_slabs: u32) {
         self.escape.make_ready(escape_slabs);
@@ -105,6 +114,9 @@ impl Pool {
     /// Takes one slab for the SRQ; `None` where its share is used up and the READ share needs what it has.
     #[inline]
     pub fn take_srq(&mut self) -> Option<u32> {
+        if self.srq_used >= self.srq_floor && self.free() <= self.read_floor {
+            return None;
+        }
         if self.srq_used >= self.srq_limit && !self.raise_line() {
             return None;
         }
@@ -134,7 +146,7 @@ impl Pool {
         if room >= wanted {
             return room.min(self.free());
         }
-        let keep = srq_needed.max(self.srq_used).max(self.srq_floor);
+        let keep = self.line_at_least(srq_needed);
         let spare = self.srq_limit.saturating_sub(keep).min(wanted - room);
         if spare > 0 {
             self.srq_limit -= spare;
@@ -143,9 +155,17 @@ impl Pool {
         (room + spare).min(self.free())
     }
 
+    /// How far down the line may go: to what the SRQ share is about to need, or, where that leaves READs less than their
+    /// floor, to what it uses.
+    fn line_at_least(&self, srq_needed: u32) -> u32 {
+        let used = self.srq_used.max(self.srq_floor);
+        let most = self.total.saturating_sub(self.read_used + self.quarantined + self.read_floor);
+        srq_needed.min(most).max(used)
+    }
+
     /// What [`Self::read_room`] would find at most, without moving anything.
     pub fn read_room_max(&self, srq_needed: u32) -> u32 {
-        let line = srq_needed.max(self.srq_used).max(self.srq_floor).min(self.srq_limit);
+        let line = self.line_at_least(srq_needed).min(self.srq_limit);
         self.total.saturating_sub(line + self.read_used + self.quarantined).min(self.free())
     }
 
