@@ -128,7 +128,11 @@ impl<P: GrantPolicy> Receiver<P> {
                 config.srq_floor_slabs,
                 config.escape_shape(),
             )
-            .with_read_floor(config.fragment_bytes / jet_wire::SLAB_BYTES_U32),
+            .with_read_floor(if config.escape.enabled {
+                config.fragment_bytes / jet_wire::SLAB_BYTES_U32
+            } else {
+                0
+            }),
             messages: Messages::new(config.messages_max),
             reads: Reads::new(config.reads_max),
             peers: vec![Peer::GONE; config.peers_max as usize].into_boxed_slice(),

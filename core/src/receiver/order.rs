@@ -61,6 +61,9 @@ impl<P: GrantPolicy> Receiver<P> {
     fn may_use_reserve(&self, message: u32) -> bool {
         let record = &self.messages[message];
         let owner = &self.sessions[record.session as usize];
+        if !self.config.escape.enabled {
+            return owner.incomplete.0 == NONE || owner.incomplete.0 == message;
+        }
         if owner.incomplete.0 == message {
             return record.held == 0 && record.reads == 0;
         }
@@ -90,7 +93,8 @@ impl<P: GrantPolicy> Receiver<P> {
         let owner = &self.sessions[session as usize];
         // A bar for this is lifted only when there is room for more than one fragment.
         let slack = if owner.barred { self.fragment_slabs() } else { 0 };
-        self.holds_anything(session)
+        self.config.escape.enabled
+            && self.holds_anything(session)
             && self.pool.read_room_max(self.srq_needed()) < self.room_left_by(session) + slack
             && !(owner.takes_memory && self.pool.memory_room() >= self.fragment_slabs())
     }
