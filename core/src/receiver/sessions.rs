@@ -99,7 +99,8 @@ impl<P: GrantPolicy> Receiver<P> {
         effects: &mut impl Effects,
     ) {
         let session = &mut self.sessions[index as usize];
-        session.state = SessionState::Quarantine { until_ns: now_ns + self.config.quarantine_ns };
+        session.state =
+            SessionState::Quarantine { until_ns: now_ns.saturating_add(self.config.quarantine_ns) };
         self.stats.delivered_bytes += core::mem::take(&mut session.delivered_bytes);
         let app = session.app;
         self.apps[app as usize].session = NONE;

@@ -356,6 +356,16 @@ pub enum ConfigError {
         /// What it is.
         found: usize,
     },
+    /// A time that no clock of this daemon is meant to count to.
+    #[error("configuration: {key} is {found}, but must be at most {max}")]
+    Span {
+        /// Which key.
+        key: &'static str,
+        /// What it is.
+        found: u64,
+        /// What it may be, in the key's unit.
+        max: u64,
+    },
     /// The numbers do not fit each other.
     #[error("configuration: {}", with_keys(.0))]
     Core(#[from] jet_core::ConfigError),
@@ -429,12 +439,30 @@ impl Config {
             .try_into()
             .map_err(|source| ConfigError::Toml { file: file.map(Path::to_owned), source })?;
         config.addresses()?;
+        config.check_spans()?;
         config.core(1)?.check()?;
         if config.escape.workers > WORKERS_MAX {
             return Err(ConfigError::Workers { found: config.escape.workers });
         }
         config.congestion.check()?;
         Ok(config)
+    }
+
+    /// Times are a day at most, spinning a second: longer is a slip of the unit, and would overflow the clock's arithmetic.
+    fn check_spans(&self) -> Result<(), ConfigError> {
+        const DAY_MS: u64 = 24 * 60 * 60 * 1000;
+        for (key, found, max) in [
+            ("admission.aging_ms", self.admission.aging_ms, DAY_MS),
+            ("session.quarantine_ms", self.session.quarantine_ms, DAY_MS),
+            ("escape.straggler_us", self.escape.straggler_us, DAY_MS * 1000),
+            ("reactor.spin_us_max", self.reactor.spin_us_max, 1_000_000),
+            ("shutdown.drain_ms", self.shutdown.drain_ms, DAY_MS),
+        ] {
+            if found > max {
+                return Err(ConfigError::Span { key, found, max });
+            }
+        }
+        Ok(())
     }
 
     /// The addresses to listen on.
