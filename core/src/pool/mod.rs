@@ -111,31 +111,34 @@ impl Pool {
         self.escape.make_ready(escape_slabs);
     }
 
-    /// Takes one slab for the SRQ; `None` where its share is used up and the READ share needs what it has.
-    #[inline]
-    pub fn take_srq(&mut self) -> Option<u32> {
-        if self.srq_used >= self.srq_floor && self.free() <= self.read_floor {
-            return None;
+    /// Slabs that the SRQ may take now, up to `wanted`, after moving the line into what the READ share does not use: a
+    /// loan above where it was configured, which [`Self::read_room`] takes back as soon as the SRQ share lets go.
+    pub fn srq_room(&mut self, wanted: u32) -> u32 {
+        let free = self.free();
+        let to_floor = self.srq_floor.saturating_sub(self.srq_used);
+        let room = wanted.min(free).min(free.saturating_sub(self.read_floor).max(to_floor));
+        let below_line = self.srq_limit.saturating_sub(self.srq_used);
+        if room <= below_line {
+            return room;
         }
-        if self.srq_used >= self.srq_limit && !self.raise_line() {
-            return None;
+        let unused = self.total.saturating_sub(self.srq_limit + self.read_used + self.quarantined);
+        let raised = unused.min(room - below_line);
+        if raised > 0 {
+            self.srq_limit += raised;
+            self.line_moves += 1;
         }
-        // Not what stands in for a straggler, if it can be helped: what is posted stays so until somebody sends.
-        let slab = self.runs.take_one().or_else(|| self.escape.take_joined(1).map(|run| run.first))?;
-        self.srq_used += 1;
-        self.note_use();
-        Some(slab)
+        below_line + raised
     }
 
-    fn raise_line(&mut self) -> bool {
-        // Up only into what the READ share does not use. Above the configured line this is a loan: `take_read` takes
-        // it back as soon as the SRQ share lets go.
-        if self.srq_limit + self.read_used + self.quarantined >= self.total {
-            return false;
-        }
-        self.srq_limit += 1;
-        self.line_moves += 1;
-        true
+    /// Takes up to `most` slabs for the SRQ as one run, to be posted from its end; the caller has asked
+    /// [`Self::srq_room`].
+    #[inline]
+    pub fn take_srq(&mut self, most: u32) -> Option<Run> {
+        // Not what stands in for a straggler, if it can be helped: what is posted stays so until somebody sends.
+        let run = self.runs.take_loose(most).or_else(|| self.escape.take_joined(most))?;
+        self.srq_used += run.count;
+        self.note_use();
+        Some(run)
     }
 
     /// Slabs that READs may take now, after moving the line where the SRQ share can spare some. `srq_needed` is what
@@ -428,6 +431,16 @@ impl Pool {
 mod tests {
     use super::*;
 
+    /// How many could be taken for the SRQ.
+    fn post(pool: &mut Pool, wanted: u32) -> u32 {
+        let room = pool.srq_room(wanted);
+        let mut left = room;
+        while left > 0 {
+            left -= pool.take_srq(left).expect("the pool named the room").count;
+        }
+        room
+    }
+
     #[test]
     fn the_line_moves_to_who_needs_it_and_keeps_the_floor() {
         let mut pool = Pool::new(100, 40, 8, EscapeShape::default());
@@ -436,8 +449,7 @@ mod tests {
         assert_eq!(pool.read_room(40, 0), 32, "the SRQ floor stays");
         pool.take_read(32).unwrap();
         assert_eq!(pool.read_room(1, 0), 0);
-        let posted: u32 = (0..20).map_while(|_| pool.take_srq()).count().try_into().unwrap();
-        assert_eq!(posted, 8);
+        assert_eq!(post(&mut pool, 20), 8);
         pool.give(Run { first: 0, count: 60 }, Share::Read);
         pool.restore_line();
         assert_eq!(pool.srq_limit(), 40);
@@ -447,11 +459,22 @@ mod tests {
     #[test]
     fn the_srq_borrows_what_reads_leave() {
         let mut pool = Pool::new(100, 40, 8, EscapeShape::default());
-        let posted = (0..200).map_while(|_| pool.take_srq()).count();
-        assert_eq!(posted, 100);
+        assert_eq!(post(&mut pool, 200), 100);
         assert_eq!(pool.read_room(10, 0), 0);
         pool.give(Run { first: 0, count: 70 }, Share::Srq);
         assert_eq!(pool.read_room(64, 0), 64, "a loan comes back as soon as it is let go");
+    }
+
+    #[test]
+    fn the_srq_leaves_reads_their_floor_once_it_has_its_own() {
+        let mut pool = Pool::new(100, 40, 8, EscapeShape::default()).with_read_floor(16);
+        assert_eq!(post(&mut pool, 90), 84);
+        assert_eq!(post(&mut pool, 1), 0);
+        assert_eq!(pool.read_room(16, 84), 16);
+        let mut pool = Pool::new(100, 40, 8, EscapeShape::default()).with_read_floor(16);
+        assert_eq!(pool.read_room(90, 0), 90);
+        pool.take_read(90).unwrap();
+        assert_eq!(post(&mut pool, 20), 8, "its floor comes first");
     }
 
     #[test]

@@ -77,10 +77,12 @@ impl FreeRuns {
         self.free
     }
 
-    /// Takes one slab.
+    /// Takes up to `most` slabs that need not lie together with others: what was given last, else the smallest piece there
+    /// is. To be used from its end, where it grew last.
     #[inline]
-    pub fn take_one(&mut self) -> Option<u32> {
-        self.take(1).map(|run| run.first)
+    pub fn take_loose(&mut self, most: u32) -> Option<Run> {
+        let count = most.min(self.recent.count);
+        if count > 0 { self.take(count) } else { self.take_listed(most.min(1)) }
     }
 
     /// Takes `wanted` contiguous slabs, or the longest run there is where none is that long.
@@ -231,13 +233,13 @@ mod tests {
     #[test]
     fn the_last_given_is_the_first_taken() {
         let mut runs = FreeRuns::new(64);
-        let all: Vec<u32> = (0..64).map(|_| runs.take_one().unwrap()).collect();
-        assert_eq!(runs.take_one(), None);
+        let all: Vec<u32> = (0..64).map(|_| runs.take(1).unwrap().first).collect();
+        assert_eq!(runs.take(1).map(|run| run.first), None);
         for slab in [10, 30, 50] {
             runs.give(Run { first: all[slab], count: 1 });
         }
-        assert_eq!(runs.take_one(), Some(all[50]));
-        assert_eq!(runs.take_one(), Some(all[30]));
+        assert_eq!(runs.take(1).map(|run| run.first), Some(all[50]));
+        assert_eq!(runs.take(1).map(|run| run.first), Some(all[30]));
     }
 
     #[test]

@@ -280,15 +280,18 @@ impl<P: GrantPolicy> Receiver<P> {
         let reserve = self.config.srq_reserve_entries;
         let wanted =
             u32::try_from(self.credits).unwrap_or(NONE).saturating_add(reserve).min(self.config.srq_slabs);
-        while self.posted < wanted {
-            let Some(slab) = self.pool.take_srq() else { return };
-            let Some(entry) = self.free_entries.pop() else {
-                self.pool.give(crate::pool::Run { first: slab, count: 1 }, crate::pool::Share::Srq);
-                return;
-            };
-            self.entries[entry as usize] = slab;
-            self.posted += 1;
-            effects.post_srq(entry, slab);
+        let entries = u32::try_from(self.free_entries.len()).unwrap_or(NONE);
+        let mut room = self.pool.srq_room(wanted.saturating_sub(self.posted).min(entries));
+        while room > 0 {
+            let Some(run) = self.pool.take_srq(room) else { return };
+            room -= run.count;
+            self.posted += run.count;
+            for slab in (run.first..run.first + run.count).rev() {
+                let entry =
+                    self.free_entries.pop().expect("no more slabs were asked for than entries are free");
+                self.entries[entry as usize] = slab;
+                effects.post_srq(entry, slab);
+            }
         }
     }
 
