@@ -323,6 +323,34 @@ impl MessageList {
         }
     }
 
+    /// Puts one message before the others.
+    pub fn push_front(&mut self, messages: &mut Messages, index: u32) {
+        messages[index].next = self.head;
+        self.head = index;
+        self.tail = if self.tail == NONE { index } else { self.tail };
+        self.len += 1;
+    }
+
+    /// Puts one message behind another that is in the list.
+    pub fn insert_after(&mut self, messages: &mut Messages, before: u32, index: u32) {
+        messages[index].next = core::mem::replace(&mut messages[before].next, index);
+        if self.tail == before {
+            self.tail = index;
+        }
+        self.len += 1;
+    }
+
+    /// Takes the first messages, `most` at most, as a list of their own.
+    pub fn split_front(&mut self, messages: &mut Messages, most: u32) -> Self {
+        let mut front = Self::EMPTY;
+        while front.len < most
+            && let Some(index) = self.pop(messages)
+        {
+            front.push(messages, index);
+        }
+        front
+    }
+
     /// Puts another list's messages before its own.
     pub fn prepend(&mut self, messages: &mut Messages, other: Self) {
         if other.tail == NONE {

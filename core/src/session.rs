@@ -91,8 +91,16 @@ pub(crate) struct Session {
     pub barred: bool,
     /// That is its own application's doing.
     pub stuck: bool,
-    /// Messages that wait for that to end, by class.
+    /// It was so at some time since it was barred.
+    pub was_stuck: bool,
+    /// Messages that wait for that to end, by class, and those for which their class's queue has no place yet.
     pub parked: [MessageList; CLASSES_MAX],
+    /// Of them: the last that came out of its class's queue since the session was barred. The next one goes behind it.
+    pub parked_last: [u32; CLASSES_MAX],
+    /// Its messages in the queues of their classes that were not admitted.
+    pub waiting: [u32; CLASSES_MAX],
+    /// It is in the receiver's list of sessions that are barred or have parked messages.
+    pub reviewed: bool,
     /// Copies of its runs under way.
     pub copies: u32,
     /// What escaped of that which it holds, and of what is being read for it.
@@ -134,7 +142,11 @@ impl Session {
             promised_numbers: 0,
             barred: false,
             stuck: false,
+            was_stuck: false,
             parked: [MessageList::EMPTY; CLASSES_MAX],
+            parked_last: [NONE; CLASSES_MAX],
+            waiting: [0; CLASSES_MAX],
+            reviewed: false,
             copies: 0,
             now: Escaped::default(),
             escaped: Escaped::default(),
@@ -178,6 +190,11 @@ impl Session {
         self.slots_left() >= slabs + reserve && self.numbers_left() > 0
     }
 
+    /// Whether messages of it are parked.
+    pub fn has_parked(&self) -> bool {
+        self.parked.iter().any(|parked| parked.len() > 0)
+    }
+
     pub fn is_open(&self) -> bool {
         self.state == SessionState::Open
     }
@@ -201,7 +218,10 @@ impl Session {
         self.promised_numbers = 0;
         self.barred = false;
         self.stuck = false;
+        self.was_stuck = false;
         self.parked = [MessageList::EMPTY; CLASSES_MAX];
+        self.parked_last = [NONE; CLASSES_MAX];
+        self.waiting = [0; CLASSES_MAX];
         self.now = Escaped::default();
         self.escaped = Escaped::default();
         self.delivered_messages = 0;

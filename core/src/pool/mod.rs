@@ -112,11 +112,12 @@ impl Pool {
     }
 
     /// Slabs that the SRQ may take now, up to `wanted`, after moving the line into what the READ share does not use: a
-    /// loan above where it was configured, which [`Self::read_room`] takes back as soon as the SRQ share lets go.
-    pub fn srq_room(&mut self, wanted: u32) -> u32 {
+    /// loan above where it was configured, which [`Self::read_room`] takes back as soon as the SRQ share lets go. `kept`
+    /// of them whatever is left for READs.
+    pub fn srq_room(&mut self, wanted: u32, kept: u32) -> u32 {
         let free = self.free();
         let to_floor = self.srq_floor.saturating_sub(self.srq_used);
-        let room = wanted.min(free).min(free.saturating_sub(self.read_floor).max(to_floor));
+        let room = wanted.min(free).min(free.saturating_sub(self.read_floor).max(to_floor).max(kept));
         let below_line = self.srq_limit.saturating_sub(self.srq_used);
         if room <= below_line {
             return room;
@@ -433,7 +434,7 @@ mod tests {
 
     /// How many could be taken for the SRQ.
     fn post(pool: &mut Pool, wanted: u32) -> u32 {
-        let room = pool.srq_room(wanted);
+        let room = pool.srq_room(wanted, 0);
         let mut left = room;
         while left > 0 {
             left -= pool.take_srq(left).expect("the pool named the room").count;

@@ -192,7 +192,6 @@ impl<P: GrantPolicy> Receiver<P> {
         record.tag = request.tag.get();
         record.length = request.length.get();
         record.since_ns = now_ns;
-        let class = usize::from(record.class);
         *self.messages.transfer(message) = Transfer {
             address: request.address.get(),
             key: request.key.get(),
@@ -200,7 +199,7 @@ impl<P: GrantPolicy> Receiver<P> {
             ..Transfer::default()
         };
         self.messages.keep_user_header(message, request.inline_user_header().unwrap_or(payload));
-        self.queues[class].waiting.push(&mut self.messages, message);
+        self.enqueue(message);
     }
 
     /// No record is left to remember an end in: tell it now, or part with a peer that does not even listen.

@@ -40,25 +40,70 @@ impl<P: GrantPolicy> Receiver<P> {
         let stuck = self.is_stuck(session);
         let owner = &mut self.sessions[session as usize];
         owner.stuck = stuck;
-        if !owner.barred {
-            owner.barred = true;
-            self.barred_sessions.push(session);
+        owner.was_stuck = stuck || (owner.barred && owner.was_stuck);
+        owner.barred = true;
+        if !core::mem::replace(&mut owner.reviewed, true) {
+            self.reviewed_sessions.push(session);
+        }
+        self.waits_for_room |= !stuck;
+    }
+
+    /// A request waits in the queue of its class, or behind those of its session that have no place there yet.
+    pub(super) fn enqueue(&mut self, message: u32) {
+        let class = usize::from(self.messages[message].class);
+        let owner = &mut self.sessions[self.messages[message].session as usize];
+        if owner.parked[class].len() > 0 {
+            self.messages[message].state = State::Parked;
+            owner.parked[class].push(&mut self.messages, message);
+        } else {
+            owner.waiting[class] += 1;
+            self.queues[class].waiting.push(&mut self.messages, message);
         }
     }
 
-    /// A message that runs waits from now on, until its session is no longer barred.
+    /// The head of a class's queue leaves it.
+    pub(super) fn pop_waiting(&mut self, class: usize) {
+        if let Some(message) = self.queues[class].waiting.pop(&self.messages) {
+            self.sessions[self.messages[message].session as usize].waiting[class] -= 1;
+        }
+    }
+
+    /// A message that runs waits from now on, until its session is no longer barred: before those that never ran, for
+    /// what it was admitted for is still its due.
     pub(super) fn park_running(&mut self, message: u32) {
         let class = usize::from(self.messages[message].class);
         self.queues[class].running.take_one(&mut self.messages, message);
         self.leave_running(message);
-        self.park(message);
+        self.messages[message].state = State::Parked;
+        let owner = &mut self.sessions[self.messages[message].session as usize];
+        owner.parked[class].push_front(&mut self.messages, message);
+        if owner.parked_last[class] == NONE {
+            owner.parked_last[class] = message;
+        }
     }
 
+    /// A message that has just left the queue of its class waits with its session, before those that follow it.
     fn park(&mut self, message: u32) {
         let record = &mut self.messages[message];
         record.state = State::Parked;
-        let (session, class) = (record.session as usize, usize::from(record.class));
-        self.sessions[session].parked[class].push(&mut self.messages, message);
+        let class = usize::from(record.class);
+        let owner = &mut self.sessions[record.session as usize];
+        let last = core::mem::replace(&mut owner.parked_last[class], message);
+        if last == NONE {
+            owner.parked[class].push_front(&mut self.messages, message);
+        } else {
+            owner.parked[class].insert_after(&mut self.messages, last, message);
+        }
+    }
+
+    /// A parked message leaves its session's list.
+    pub(super) fn take_parked(&mut self, message: u32) {
+        let class = usize::from(self.messages[message].class);
+        let owner = &mut self.sessions[self.messages[message].session as usize];
+        owner.parked[class].take_one(&mut self.messages, message);
+        if owner.parked_last[class] == message {
+            owner.parked_last[class] = NONE;
+        }
     }
 
     /// The class's first waiting message whose session is not barred; the others go to their sessions' lists.
@@ -67,51 +112,80 @@ impl<P: GrantPolicy> Receiver<P> {
             if self.may_go_on(message) {
                 return Some(message);
             }
-            let session = self.messages[message].session;
-            self.bar(session);
-            self.queues[class].waiting.pop(&self.messages);
+            self.bar(self.messages[message].session);
+            self.pop_waiting(class);
             self.park(message);
         }
         None
     }
 
     /// Looks at the barred sessions again: at those for which nothing speaks any more, and at messages whose turn it has
-    /// become to be what their application waits for.
-    pub(super) fn review_barred(&mut self, now_ns: u64) {
+    /// become to be what their application waits for. What was parked goes back a few at a time: so a session that is
+    /// barred and not in turns costs the same however much waits for it.
+    pub(super) fn review_sessions(&mut self, now_ns: u64) {
+        self.waits_for_room = false;
         let mut position = 0;
-        while let Some(&session) = self.barred_sessions.get(position) {
-            if self.sessions[session as usize].barred && self.is_to_be_barred(session) {
-                let stuck = self.is_stuck(session);
-                let owner = &mut self.sessions[session as usize];
-                if core::mem::replace(&mut owner.stuck, stuck) && !stuck {
-                    self.feed_barred();
-                }
-                self.unpark_awaited(session);
+        while let Some(&session) = self.reviewed_sessions.get(position) {
+            let owner = &self.sessions[session as usize];
+            if owner.is_open() && owner.barred && self.is_to_be_barred(session) {
+                self.keep_barred(session);
+                position += 1;
+                continue;
+            }
+            self.unbar(session);
+            self.unpark(now_ns, session);
+            let owner = &mut self.sessions[session as usize];
+            if owner.has_parked() {
                 position += 1;
             } else {
-                self.barred_sessions.swap_remove(position);
-                self.unbar(now_ns, session);
+                owner.reviewed = false;
+                self.reviewed_sessions.swap_remove(position);
             }
         }
     }
 
-    fn unbar(&mut self, now_ns: u64, session: u32) {
+    fn keep_barred(&mut self, session: u32) {
+        let stuck = self.is_stuck(session);
         let owner = &mut self.sessions[session as usize];
-        (owner.barred, owner.stuck) = (false, false);
+        owner.was_stuck |= stuck;
+        self.waits_for_room |= !stuck && owner.has_parked();
+        if core::mem::replace(&mut owner.stuck, stuck) && !stuck {
+            self.feed_barred();
+        }
+        self.unpark_awaited(session);
+    }
+
+    fn unbar(&mut self, session: u32) {
+        let owner = &mut self.sessions[session as usize];
+        owner.stuck = false;
+        owner.parked_last = [NONE; CLASSES_MAX];
+        if core::mem::take(&mut owner.barred) {
+            self.feed_barred();
+        }
+    }
+
+    /// The first parked messages go back to the heads of their queues, where none of the session's is left: no more than
+    /// could run at once.
+    fn unpark(&mut self, now_ns: u64, session: u32) {
         for class in 0..CLASSES_MAX {
-            let parked =
-                core::mem::replace(&mut self.sessions[session as usize].parked[class], MessageList::EMPTY);
-            let mut next = parked.head();
+            let owner = &mut self.sessions[session as usize];
+            if owner.waiting[class] > 0 || owner.parked[class].len() == 0 {
+                continue;
+            }
+            let back = owner.parked[class].split_front(&mut self.messages, self.config.reads_max);
+            owner.waiting[class] = back.len();
+            let mut next = back.head();
             while let Some(message) = next {
                 let record = &mut self.messages[message];
                 record.state = State::Waiting;
-                // It waited for its own application: that gives it no claim over others.
-                record.since_ns = now_ns;
+                if owner.was_stuck {
+                    // It waited for its own application: that gives it no claim over others.
+                    record.since_ns = now_ns;
+                }
                 next = (record.next != NONE).then_some(record.next);
             }
-            self.queues[class].waiting.prepend(&mut self.messages, parked);
+            self.queues[class].waiting.prepend(&mut self.messages, back);
         }
-        self.feed_barred();
     }
 
     fn unpark_awaited(&mut self, session: u32) {
@@ -119,12 +193,17 @@ impl<P: GrantPolicy> Receiver<P> {
         if awaited == NONE || self.messages[awaited].state != State::Parked || !self.may_go_on(awaited) {
             return;
         }
+        self.take_parked(awaited);
         let class = usize::from(self.messages[awaited].class);
-        self.sessions[session as usize].parked[class].take_out(&mut self.messages, |m| m == awaited);
         self.messages[awaited].state = State::Waiting;
-        let mut alone = MessageList::EMPTY;
-        alone.push(&mut self.messages, awaited);
-        self.queues[class].waiting.prepend(&mut self.messages, alone);
+        self.sessions[session as usize].waiting[class] += 1;
+        self.queues[class].waiting.push_front(&mut self.messages, awaited);
+    }
+
+    /// Sessions that are barred now.
+    pub(super) fn barred(&self) -> u32 {
+        let barred = self.sessions.iter().filter(|session| session.is_open() && session.barred);
+        u32::try_from(barred.count()).unwrap_or(NONE)
     }
 
     /// Messages that wait for their sessions to be no longer barred.

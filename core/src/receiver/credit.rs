@@ -22,11 +22,15 @@ const IDLE_TICKS: u32 = 2;
 const RECALL_TICKS: u32 = 10;
 
 impl<P: GrantPolicy> Receiver<P> {
+    /// Slabs that small messages can have: posted, and held.
+    fn credit_slabs(&self) -> u32 {
+        self.pool.srq_limit_max().min(self.config.srq_slabs)
+    }
+
     /// Credit that active senders may have altogether: what the SRQ share can have posted, less the reserve.
     fn credit_usable(&self) -> u64 {
         let small_held = self.pool.srq_used() - self.posted;
-        let share = self.pool.srq_limit_max().min(self.config.srq_slabs);
-        u64::from(share.saturating_sub(small_held + self.config.srq_reserve_entries))
+        u64::from(self.credit_slabs().saturating_sub(small_held + self.config.srq_reserve_entries))
     }
 
     fn credit_budget(&self) -> u64 {
@@ -112,7 +116,7 @@ impl<P: GrantPolicy> Receiver<P> {
             return false;
         }
         let owner = &self.sessions[session as usize];
-        owner.stuck || owner.slots_used() >= self.config.srq_slabs / 4 * 3
+        owner.stuck || owner.slots_used() >= self.credit_slabs() / 4 * 3
     }
 
     /// Nothing, until its session is no longer barred.
@@ -151,7 +155,12 @@ impl<P: GrantPolicy> Receiver<P> {
         }
         let wanted = u64::from(record.credit_target).min(share).saturating_sub(outstanding);
         // Not each single one: a limit moves when it is worth a message, or rides on an acknowledgement.
-        let grant = wanted.min(budget);
+        let mut grant = wanted.min(budget);
+        if outstanding == 0 && grant < u64::from(CREDIT_FLOOR) && self.posted > 0 {
+            // Who sits on the SRQ share must not silence the others: each has what an idle sender has, and while too many
+            // use it their NICs wait.
+            grant = u64::from(CREDIT_FLOOR);
+        }
         if grant > 0 {
             record.credit_limit += grant;
             if record.active {
@@ -167,7 +176,7 @@ impl<P: GrantPolicy> Receiver<P> {
     /// Senders without credit are looked at again now that some may be left. The dirty list is a stack: what is pushed
     /// last, the sender that waited longest, is served first.
     pub(super) fn feed_hungry(&mut self) {
-        if self.hungry_peers.is_empty() || self.credit_budget() == 0 {
+        if self.hungry_peers.is_empty() || (self.credit_budget() == 0 && self.posted == 0) {
             return;
         }
         while let Some(peer) = self.hungry_peers.pop() {

@@ -23,6 +23,9 @@ const SIGNAL_PERMILLE: u32 = 500;
 /// Senders signalled in one evaluation.
 const SIGNALS_MAX: usize = 64;
 
+/// Senders looked at in one evaluation; the cursor goes on with the others.
+const LOOKS_MAX: usize = 4 * SIGNALS_MAX;
+
 /// How much escape memory was in use for how long.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct MemoryMeter {
@@ -64,6 +67,11 @@ impl<P: GrantPolicy> Receiver<P> {
         if small_held * 2 > share {
             let left = u64::from(share.saturating_sub(small_held)) * u64::from(total) / u64::from(share);
             available = available.min(u32::try_from(left).unwrap_or(NONE));
+        }
+        if self.waits_for_room {
+            // Danger is for a pool that is used up; this is one that others hold, or have posted.
+            let safe = u64::from(total) * u64::from(self.config.escape.thresholds.safe_permille) / 1000;
+            available = available.min(u32::try_from(safe.saturating_sub(1)).unwrap_or(NONE));
         }
         // Escape memory that is not there counts as used: then copying is next.
         let replaced_slabs = self.pool.replaced_or_missing(self.config.escape.replace_slabs_max);
@@ -246,7 +254,7 @@ impl<P: GrantPolicy> Receiver<P> {
             let session = receiver.apps[app as usize].session;
             session != NONE && receiver.escape.is_slow(session)
         };
-        let mut looks = self.active_peers.len();
+        let mut looks = self.active_peers.len().min(LOOKS_MAX);
         let any_slow = (0..self.config.sessions_max).any(|session| self.escape.is_slow(session));
         let mut signalled = 0;
         while looks > 0 && signalled < SIGNALS_MAX {
@@ -274,7 +282,7 @@ impl<P: GrantPolicy> Receiver<P> {
 
     /// When Algorithm 1 is to be evaluated though nothing happens: runs become stragglers by waiting.
     pub(super) fn next_idle_evaluation_ns(&self) -> Option<u64> {
-        (self.config.escape.enabled && self.escape.pressure() != Pressure::Ok)
+        (self.config.escape.enabled && (self.waits_for_room || self.escape.pressure() != Pressure::Ok))
             .then_some(self.flushed_ns + IDLE_EVALUATION_NS)
     }
 

@@ -1,12 +1,12 @@
 //! READs: admission, fragments, completion (Jet §3.2 steps 2 to 4, §4.1.2).
 
-use super::Receiver;
 use super::order::Turn;
 use super::settle::{Part, UserHeader};
+use super::{ClassQueue, Receiver};
 use crate::admission::{GrantPolicy, QueueHead, footprint_bytes};
 use crate::config::{CLASSES_MAX, FRAGMENT_SLABS_MAX};
 use crate::effects::{Effects, PeerId, ReadId, Remote};
-use crate::message::{NONE, State};
+use crate::message::{MessageList, NONE, State};
 use crate::pool::{Run, Share};
 use jet_wire::message::{AckStatus, ByeReason};
 use jet_wire::{SLAB_BYTES, SLAB_BYTES_U32};
@@ -54,10 +54,10 @@ impl<P: GrantPolicy> Receiver<P> {
 
     /// Admits the head of the class's queue if its footprint fits and the concurrency window has room.
     fn admit(&mut self, class: usize) -> bool {
-        let Some(message) = self.first_waiting(class) else { return false };
         if self.running >= self.config.reads_max {
             return false;
         }
+        let Some(message) = self.first_waiting(class) else { return false };
         let record = &self.messages[message];
         let owner = &self.sessions[record.session as usize];
         let mut footprint =
@@ -71,7 +71,7 @@ impl<P: GrantPolicy> Receiver<P> {
             // Memory instead of waiting (Jet §5): nothing of it will be in the cache.
             footprint = 0;
         }
-        self.queues[class].waiting.pop(&self.messages);
+        self.pop_waiting(class);
         self.messages[message].state = State::Running;
         let transfer = self.messages.transfer(message);
         transfer.running = true;
@@ -341,12 +341,12 @@ impl<P: GrantPolicy> Receiver<P> {
         let record = &self.messages[message];
         let class = usize::from(record.class);
         match record.state {
-            State::Waiting => self.queues[class].waiting.take_out(&mut self.messages, |m| m == message),
-            State::Running => self.queues[class].running.take_out(&mut self.messages, |m| m == message),
-            State::Parked => {
-                let parked = &mut self.sessions[record.session as usize].parked[class];
-                parked.take_out(&mut self.messages, |m| m == message);
+            State::Waiting => {
+                self.sessions[record.session as usize].waiting[class] -= 1;
+                self.queues[class].waiting.take_out(&mut self.messages, |m| m == message);
             }
+            State::Running => self.queues[class].running.take_out(&mut self.messages, |m| m == message),
+            State::Parked => self.take_parked(message),
             State::Backlogged => {
                 let session = record.session as usize;
                 self.sessions[session].backlog.take_out(&mut self.messages, |m| m == message);
@@ -355,9 +355,44 @@ impl<P: GrantPolicy> Receiver<P> {
             }
             State::Free | State::Settling => return,
         }
+        self.unlinked(message);
+    }
+
+    fn unlinked(&mut self, message: u32) {
         self.messages[message].state = State::Settling;
         if self.messages[message].reads == 0 {
             self.leave_running(message);
         }
+    }
+
+    /// [`Self::unlink`] for all messages of a session, in one pass over the queues.
+    pub(super) fn unlink_all(&mut self, session: u32) {
+        for class in 0..CLASSES_MAX {
+            let queue = core::mem::replace(&mut self.queues[class], ClassQueue::EMPTY);
+            self.queues[class].waiting = self.without_session(queue.waiting, session);
+            self.queues[class].running = self.without_session(queue.running, session);
+            while let Some(message) = self.sessions[session as usize].parked[class].pop(&self.messages) {
+                self.unlinked(message);
+            }
+        }
+        let owner = &mut self.sessions[session as usize];
+        (owner.waiting, owner.parked_last) = ([0; CLASSES_MAX], [NONE; CLASSES_MAX]);
+        while let Some(message) = self.sessions[session as usize].backlog.pop(&self.messages) {
+            let (slab, share) = self.take_backlogged_slab(message);
+            self.pool.give(Run { first: slab, count: 1 }, share);
+            self.unlinked(message);
+        }
+    }
+
+    fn without_session(&mut self, mut list: MessageList, session: u32) -> MessageList {
+        let mut rest = MessageList::EMPTY;
+        while let Some(message) = list.pop(&self.messages) {
+            if self.messages[message].session == session {
+                self.unlinked(message);
+            } else {
+                rest.push(&mut self.messages, message);
+            }
+        }
+        rest
     }
 }

@@ -48,6 +48,8 @@ struct ClassQueue {
 }
 
 impl ClassQueue {
+    const EMPTY: Self = Self { waiting: MessageList::EMPTY, running: MessageList::EMPTY };
+
     /// What its turn is about: what runs, else what waits.
     fn head(&self) -> Option<u32> {
         self.running.head().or_else(|| self.waiting.head())
@@ -95,7 +97,10 @@ pub struct Receiver<P: GrantPolicy = StrictWithAging> {
     marking: bool,
     /// Where in `active_peers` the last congestion signal went.
     signal_cursor: usize,
-    barred_sessions: Vec<u32>,
+    /// Sessions that are barred, or have parked messages left.
+    reviewed_sessions: Vec<u32>,
+    /// A session is barred because the pool has no room for what waits: pressure, however many slabs are posted.
+    waits_for_room: bool,
     /// Senders without credit whose sessions are barred.
     barred_peers: Vec<u32>,
 }
@@ -144,7 +149,7 @@ impl<P: GrantPolicy> Receiver<P> {
             sessions: (0..config.sessions_max)
                 .map(|_| Session::new(config.session_slots, config.session_messages))
                 .collect(),
-            queues: [ClassQueue { waiting: MessageList::EMPTY, running: MessageList::EMPTY }; CLASSES_MAX],
+            queues: [ClassQueue::EMPTY; CLASSES_MAX],
             running: 0,
             footprint_bytes: 0,
             in_flight_bytes: 0,
@@ -163,7 +168,8 @@ impl<P: GrantPolicy> Receiver<P> {
             meter: MemoryMeter::default(),
             marking: false,
             signal_cursor: 0,
-            barred_sessions: Vec::with_capacity(config.sessions_max as usize),
+            reviewed_sessions: Vec::with_capacity(config.sessions_max as usize),
+            waits_for_room: false,
             barred_peers: Vec::with_capacity(config.peers_max as usize),
         })
     }
@@ -183,8 +189,8 @@ impl<P: GrantPolicy> Receiver<P> {
     pub fn flush(&mut self, now_ns: u64, effects: &mut impl Effects) {
         self.flushed_ns = now_ns;
         self.relieve(now_ns, effects);
-        if !self.barred_sessions.is_empty() {
-            self.review_barred(now_ns);
+        if !self.reviewed_sessions.is_empty() {
+            self.review_sessions(now_ns);
         }
         if self.running > 0 || self.has_waiting() {
             self.grant(now_ns, effects);
@@ -281,7 +287,10 @@ impl<P: GrantPolicy> Receiver<P> {
         let wanted =
             u32::try_from(self.credits).unwrap_or(NONE).saturating_add(reserve).min(self.config.srq_slabs);
         let entries = u32::try_from(self.free_entries.len()).unwrap_or(NONE);
-        let mut room = self.pool.srq_room(wanted.saturating_sub(self.posted).min(entries));
+        let wanted = wanted.saturating_sub(self.posted).min(entries);
+        // Whatever READs need: without a few posted entries nobody can ask for one, nor give credit back.
+        let kept = (self.config.srq_floor_slabs / 8).max(1).saturating_sub(self.posted);
+        let mut room = self.pool.srq_room(wanted, kept.min(wanted));
         while room > 0 {
             let Some(run) = self.pool.take_srq(room) else { return };
             room -= run.count;
@@ -330,7 +339,7 @@ impl<P: GrantPolicy> Receiver<P> {
                 copied_now: self.pool.copied(),
                 granted_now: self.pool.granted(),
                 copies_in_flight: self.config.copies_max - u32::try_from(self.free_copies.len()).unwrap_or(0),
-                barred_sessions: u32::try_from(self.barred_sessions.len()).unwrap_or(NONE),
+                barred_sessions: self.barred(),
                 ..self.stats.escape
             },
             ..self.stats

@@ -142,9 +142,6 @@ impl<P: GrantPolicy> Receiver<P> {
         }
         let is_awaited = record.held == 0 && record.reads == 0;
         owner.slots_left() > 0
-            && (is_awaited
-                || (!self.lacks_room(session)
-                    && !self.holds_its_memory(session)
-                    && self.escape.pressure() != Pressure::Danger))
+            && (is_awaited || (!self.lacks_room(session) && self.escape.pressure() != Pressure::Danger))
     }
 }

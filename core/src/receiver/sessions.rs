@@ -105,12 +105,12 @@ impl<P: GrantPolicy> Receiver<P> {
         let app = session.app;
         self.apps[app as usize].session = NONE;
         self.drop_app(app);
+        self.unlink_all(index);
         for message in self.messages.indices() {
             let record = &self.messages[message];
             if record.state == State::Free || record.session != index {
                 continue;
             }
-            self.unlink(message);
             self.end_arrival(message);
             let record = &mut self.messages[message];
             record.session = NONE;

@@ -1,6 +1,7 @@
 //! The receiver against a driver that remembers everything: scenarios one by one, and a model under random ones.
 
 mod escape;
+mod liveness;
 mod memory;
 mod model;
 mod scenarios;
