@@ -68,6 +68,21 @@ impl Escaped<u32> {
     }
 }
 
+/// A session's messages of one class that were not admitted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Queued {
+    /// How many are in the class's queue.
+    pub waiting: u32,
+    /// The others: they wait until the session is no longer barred, or until their class's queue has a place for them.
+    pub parked: MessageList,
+    /// Of them: the last that came out of its class's queue since the session was barred. The next one goes behind it.
+    pub parked_last: u32,
+}
+
+impl Queued {
+    pub const NOTHING: Self = Self { waiting: 0, parked: MessageList::EMPTY, parked_last: NONE };
+}
+
 #[derive(Debug)]
 pub(crate) struct Session {
     pub state: SessionState,
@@ -93,12 +108,8 @@ pub(crate) struct Session {
     pub stuck: bool,
     /// It was so at some time since it was barred.
     pub was_stuck: bool,
-    /// Messages that wait for that to end, by class, and those for which their class's queue has no place yet.
-    pub parked: [MessageList; CLASSES_MAX],
-    /// Of them: the last that came out of its class's queue since the session was barred. The next one goes behind it.
-    pub parked_last: [u32; CLASSES_MAX],
-    /// Its messages in the queues of their classes that were not admitted.
-    pub waiting: [u32; CLASSES_MAX],
+    /// Its messages that were not admitted, by class. Apart, so that what every message passes lies close together.
+    pub queued: Box<[Queued; CLASSES_MAX]>,
     /// It is in the receiver's list of sessions that are barred or have parked messages.
     pub reviewed: bool,
     /// Copies of its runs under way.
@@ -143,9 +154,7 @@ impl Session {
             barred: false,
             stuck: false,
             was_stuck: false,
-            parked: [MessageList::EMPTY; CLASSES_MAX],
-            parked_last: [NONE; CLASSES_MAX],
-            waiting: [0; CLASSES_MAX],
+            queued: Box::new([Queued::NOTHING; CLASSES_MAX]),
             reviewed: false,
             copies: 0,
             now: Escaped::default(),
@@ -192,7 +201,7 @@ impl Session {
 
     /// Whether messages of it are parked.
     pub fn has_parked(&self) -> bool {
-        self.parked.iter().any(|parked| parked.len() > 0)
+        self.queued.iter().any(|queued| queued.parked.len() > 0)
     }
 
     pub fn is_open(&self) -> bool {
@@ -219,9 +228,7 @@ impl Session {
         self.barred = false;
         self.stuck = false;
         self.was_stuck = false;
-        self.parked = [MessageList::EMPTY; CLASSES_MAX];
-        self.parked_last = [NONE; CLASSES_MAX];
-        self.waiting = [0; CLASSES_MAX];
+        *self.queued = [Queued::NOTHING; CLASSES_MAX];
         self.now = Escaped::default();
         self.escaped = Escaped::default();
         self.delivered_messages = 0;

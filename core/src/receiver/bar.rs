@@ -9,7 +9,7 @@
 use super::Receiver;
 use crate::admission::GrantPolicy;
 use crate::config::CLASSES_MAX;
-use crate::message::{MessageList, NONE, State};
+use crate::message::{NONE, State};
 use jet_escape::Pressure;
 
 impl<P: GrantPolicy> Receiver<P> {
@@ -52,11 +52,11 @@ impl<P: GrantPolicy> Receiver<P> {
     pub(super) fn enqueue(&mut self, message: u32) {
         let class = usize::from(self.messages[message].class);
         let owner = &mut self.sessions[self.messages[message].session as usize];
-        if owner.parked[class].len() > 0 {
+        if owner.queued[class].parked.len() > 0 {
             self.messages[message].state = State::Parked;
-            owner.parked[class].push(&mut self.messages, message);
+            owner.queued[class].parked.push(&mut self.messages, message);
         } else {
-            owner.waiting[class] += 1;
+            owner.queued[class].waiting += 1;
             self.queues[class].waiting.push(&mut self.messages, message);
         }
     }
@@ -64,7 +64,7 @@ impl<P: GrantPolicy> Receiver<P> {
     /// The head of a class's queue leaves it.
     pub(super) fn pop_waiting(&mut self, class: usize) {
         if let Some(message) = self.queues[class].waiting.pop(&self.messages) {
-            self.sessions[self.messages[message].session as usize].waiting[class] -= 1;
+            self.sessions[self.messages[message].session as usize].queued[class].waiting -= 1;
         }
     }
 
@@ -76,9 +76,9 @@ impl<P: GrantPolicy> Receiver<P> {
         self.leave_running(message);
         self.messages[message].state = State::Parked;
         let owner = &mut self.sessions[self.messages[message].session as usize];
-        owner.parked[class].push_front(&mut self.messages, message);
-        if owner.parked_last[class] == NONE {
-            owner.parked_last[class] = message;
+        owner.queued[class].parked.push_front(&mut self.messages, message);
+        if owner.queued[class].parked_last == NONE {
+            owner.queued[class].parked_last = message;
         }
     }
 
@@ -88,11 +88,11 @@ impl<P: GrantPolicy> Receiver<P> {
         record.state = State::Parked;
         let class = usize::from(record.class);
         let owner = &mut self.sessions[record.session as usize];
-        let last = core::mem::replace(&mut owner.parked_last[class], message);
+        let last = core::mem::replace(&mut owner.queued[class].parked_last, message);
         if last == NONE {
-            owner.parked[class].push_front(&mut self.messages, message);
+            owner.queued[class].parked.push_front(&mut self.messages, message);
         } else {
-            owner.parked[class].insert_after(&mut self.messages, last, message);
+            owner.queued[class].parked.insert_after(&mut self.messages, last, message);
         }
     }
 
@@ -100,9 +100,9 @@ impl<P: GrantPolicy> Receiver<P> {
     pub(super) fn take_parked(&mut self, message: u32) {
         let class = usize::from(self.messages[message].class);
         let owner = &mut self.sessions[self.messages[message].session as usize];
-        owner.parked[class].take_one(&mut self.messages, message);
-        if owner.parked_last[class] == message {
-            owner.parked_last[class] = NONE;
+        owner.queued[class].parked.take_one(&mut self.messages, message);
+        if owner.queued[class].parked_last == message {
+            owner.queued[class].parked_last = NONE;
         }
     }
 
@@ -158,7 +158,7 @@ impl<P: GrantPolicy> Receiver<P> {
     fn unbar(&mut self, session: u32) {
         let owner = &mut self.sessions[session as usize];
         owner.stuck = false;
-        owner.parked_last = [NONE; CLASSES_MAX];
+        owner.queued.iter_mut().for_each(|queued| queued.parked_last = NONE);
         if core::mem::take(&mut owner.barred) {
             self.feed_barred();
         }
@@ -169,11 +169,11 @@ impl<P: GrantPolicy> Receiver<P> {
     fn unpark(&mut self, now_ns: u64, session: u32) {
         for class in 0..CLASSES_MAX {
             let owner = &mut self.sessions[session as usize];
-            if owner.waiting[class] > 0 || owner.parked[class].len() == 0 {
+            if owner.queued[class].waiting > 0 || owner.queued[class].parked.len() == 0 {
                 continue;
             }
-            let back = owner.parked[class].split_front(&mut self.messages, self.config.reads_max);
-            owner.waiting[class] = back.len();
+            let back = owner.queued[class].parked.split_front(&mut self.messages, self.config.reads_max);
+            owner.queued[class].waiting = back.len();
             let mut next = back.head();
             while let Some(message) = next {
                 let record = &mut self.messages[message];
@@ -196,7 +196,7 @@ impl<P: GrantPolicy> Receiver<P> {
         self.take_parked(awaited);
         let class = usize::from(self.messages[awaited].class);
         self.messages[awaited].state = State::Waiting;
-        self.sessions[session as usize].waiting[class] += 1;
+        self.sessions[session as usize].queued[class].waiting += 1;
         self.queues[class].waiting.push_front(&mut self.messages, awaited);
     }
 
@@ -208,7 +208,7 @@ impl<P: GrantPolicy> Receiver<P> {
 
     /// Messages that wait for their sessions to be no longer barred.
     pub(super) fn parked(&self) -> u32 {
-        let lists = self.sessions.iter().flat_map(|session| session.parked.iter());
-        lists.map(MessageList::len).sum()
+        let queued = self.sessions.iter().flat_map(|session| session.queued.iter());
+        queued.map(|queued| queued.parked.len()).sum()
     }
 }

@@ -8,6 +8,7 @@ use crate::config::{CLASSES_MAX, FRAGMENT_SLABS_MAX};
 use crate::effects::{Effects, PeerId, ReadId, Remote};
 use crate::message::{MessageList, NONE, State};
 use crate::pool::{Run, Share};
+use crate::session::Queued;
 use jet_wire::message::{AckStatus, ByeReason};
 use jet_wire::{SLAB_BYTES, SLAB_BYTES_U32};
 
@@ -342,7 +343,7 @@ impl<P: GrantPolicy> Receiver<P> {
         let class = usize::from(record.class);
         match record.state {
             State::Waiting => {
-                self.sessions[record.session as usize].waiting[class] -= 1;
+                self.sessions[record.session as usize].queued[class].waiting -= 1;
                 self.queues[class].waiting.take_out(&mut self.messages, |m| m == message);
             }
             State::Running => self.queues[class].running.take_out(&mut self.messages, |m| m == message),
@@ -371,12 +372,12 @@ impl<P: GrantPolicy> Receiver<P> {
             let queue = core::mem::replace(&mut self.queues[class], ClassQueue::EMPTY);
             self.queues[class].waiting = self.without_session(queue.waiting, session);
             self.queues[class].running = self.without_session(queue.running, session);
-            while let Some(message) = self.sessions[session as usize].parked[class].pop(&self.messages) {
+            while let Some(message) = self.sessions[session as usize].queued[class].parked.pop(&self.messages)
+            {
                 self.unlinked(message);
             }
         }
-        let owner = &mut self.sessions[session as usize];
-        (owner.waiting, owner.parked_last) = ([0; CLASSES_MAX], [NONE; CLASSES_MAX]);
+        *self.sessions[session as usize].queued = [Queued::NOTHING; CLASSES_MAX];
         while let Some(message) = self.sessions[session as usize].backlog.pop(&self.messages) {
             let (slab, share) = self.take_backlogged_slab(message);
             self.pool.give(Run { first: slab, count: 1 }, share);
