@@ -362,6 +362,17 @@ impl MessageList {
         self.len += other.len;
     }
 
+    /// Puts another list's messages behind its own.
+    pub fn append(&mut self, messages: &mut Messages, other: Self) {
+        if self.tail == NONE {
+            *self = other;
+        } else if other.head != NONE {
+            messages[self.tail].next = other.head;
+            self.tail = other.tail;
+            self.len += other.len;
+        }
+    }
+
     pub fn pop(&mut self, messages: &Messages) -> Option<u32> {
         let index = self.head()?;
         self.head = messages[index].next;

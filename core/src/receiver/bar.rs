@@ -9,7 +9,7 @@
 use super::Receiver;
 use crate::admission::GrantPolicy;
 use crate::config::CLASSES_MAX;
-use crate::message::{NONE, State};
+use crate::message::{MessageList, NONE, State};
 use jet_escape::Pressure;
 
 impl<P: GrantPolicy> Receiver<P> {
@@ -132,7 +132,7 @@ impl<P: GrantPolicy> Receiver<P> {
                 position += 1;
                 continue;
             }
-            self.unbar(session);
+            self.unbar(now_ns, session);
             self.unpark(now_ns, session);
             let owner = &mut self.sessions[session as usize];
             if owner.has_parked() {
@@ -155,37 +155,49 @@ impl<P: GrantPolicy> Receiver<P> {
         self.unpark_awaited(session);
     }
 
-    fn unbar(&mut self, session: u32) {
+    /// The first of what was parked goes back to the heads of the queues: what had begun to arrive, and what follows it.
+    fn unbar(&mut self, now_ns: u64, session: u32) {
         let owner = &mut self.sessions[session as usize];
         owner.stuck = false;
-        owner.queued.iter_mut().for_each(|queued| queued.parked_last = NONE);
-        if core::mem::take(&mut owner.barred) {
-            self.feed_barred();
+        if !core::mem::take(&mut owner.barred) {
+            return;
+        }
+        for class in 0..CLASSES_MAX {
+            self.sessions[session as usize].queued[class].parked_last = NONE;
+            let back = self.split_parked(now_ns, session, class);
+            self.queues[class].waiting.prepend(&mut self.messages, back);
+        }
+        self.feed_barred();
+    }
+
+    /// What is left goes to the ends of the queues, where none of the session's waits there any more: what others asked
+    /// for meanwhile goes first.
+    fn unpark(&mut self, now_ns: u64, session: u32) {
+        for class in 0..CLASSES_MAX {
+            if self.sessions[session as usize].queued[class].waiting == 0 {
+                let back = self.split_parked(now_ns, session, class);
+                self.queues[class].waiting.append(&mut self.messages, back);
+            }
         }
     }
 
-    /// The first parked messages go back to the heads of their queues, where none of the session's is left: no more than
-    /// could run at once.
-    fn unpark(&mut self, now_ns: u64, session: u32) {
-        for class in 0..CLASSES_MAX {
-            let owner = &mut self.sessions[session as usize];
-            if owner.queued[class].waiting > 0 || owner.queued[class].parked.len() == 0 {
-                continue;
+    /// The first parked messages of a class, no more than could run at once. They wait again.
+    fn split_parked(&mut self, now_ns: u64, session: u32, class: usize) -> MessageList {
+        let owner = &mut self.sessions[session as usize];
+        let queued = &mut owner.queued[class];
+        let back = queued.parked.split_front(&mut self.messages, self.config.reads_max);
+        queued.waiting += back.len();
+        let mut next = back.head();
+        while let Some(message) = next {
+            let record = &mut self.messages[message];
+            record.state = State::Waiting;
+            if owner.was_stuck {
+                // It waited for its own application: that gives it no claim over others.
+                record.since_ns = now_ns;
             }
-            let back = owner.queued[class].parked.split_front(&mut self.messages, self.config.reads_max);
-            owner.queued[class].waiting = back.len();
-            let mut next = back.head();
-            while let Some(message) = next {
-                let record = &mut self.messages[message];
-                record.state = State::Waiting;
-                if owner.was_stuck {
-                    // It waited for its own application: that gives it no claim over others.
-                    record.since_ns = now_ns;
-                }
-                next = (record.next != NONE).then_some(record.next);
-            }
-            self.queues[class].waiting.prepend(&mut self.messages, back);
+            next = (record.next != NONE).then_some(record.next);
         }
+        back
     }
 
     fn unpark_awaited(&mut self, session: u32) {

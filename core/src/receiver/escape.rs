@@ -70,8 +70,8 @@ impl<P: GrantPolicy> Receiver<P> {
         }
         if self.waits_for_room {
             // Danger is for a pool that is used up; this is one that others hold, or have posted.
-            let safe = u64::from(total) * u64::from(self.config.escape.thresholds.safe_permille) / 1000;
-            available = available.min(u32::try_from(safe.saturating_sub(1)).unwrap_or(NONE));
+            let safe = u64::from(total) * u64::from(self.config.escape.thresholds.safe_permille);
+            available = available.min(u32::try_from(safe.saturating_sub(1) / 1000).unwrap_or(NONE));
         }
         // Escape memory that is not there counts as used: then copying is next.
         let replaced_slabs = self.pool.replaced_or_missing(self.config.escape.replace_slabs_max);

@@ -55,16 +55,22 @@ impl<P: GrantPolicy> Receiver<P> {
 
     /// Admits the head of the class's queue if its footprint fits and the concurrency window has room.
     fn admit(&mut self, class: usize) -> bool {
-        if self.running >= self.config.reads_max {
+        let Some(head) = self.queues[class].waiting.head() else { return false };
+        if self.running >= self.config.reads_max && !self.is_oldest(head) {
             return false;
         }
         let Some(message) = self.first_waiting(class) else { return false };
+        // What began to arrive was admitted before. Those that run may wait for what only its end gives back.
+        let goes_on = self.is_oldest(message);
+        if self.running >= self.config.reads_max && !goes_on {
+            return false;
+        }
         let record = &self.messages[message];
         let owner = &self.sessions[record.session as usize];
         let mut footprint =
             footprint_bytes(record.length, self.config.fragment_bytes, owner.bytes_per_ms, owner.post_nic_ns);
         let takes_memory = owner.takes_memory;
-        let fits = self.running == 0 || self.footprint_bytes + footprint <= self.footprint_room();
+        let fits = self.running == 0 || goes_on || self.footprint_bytes + footprint <= self.footprint_room();
         if !fits {
             if !takes_memory || self.pool.memory_room() < self.fragment_slabs() {
                 return false;

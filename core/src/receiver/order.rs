@@ -70,6 +70,11 @@ impl<P: GrantPolicy> Receiver<P> {
         owner.incomplete.0 == NONE && !self.holds_anything(record.session)
     }
 
+    /// Whether it is the message of its session that began to arrive first and is not complete.
+    pub(super) fn is_oldest(&self, message: u32) -> bool {
+        self.sessions[self.messages[message].session as usize].incomplete.0 == message
+    }
+
     /// Whether anything was delivered to the session and not released, or is being read for it.
     fn holds_anything(&self, session: u32) -> bool {
         let owner = &self.sessions[session as usize];

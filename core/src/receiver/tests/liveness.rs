@@ -245,3 +245,86 @@ fn who_sits_on_a_small_pool_does_not_silence_others() {
         hogs_leave_a_way(config, 4, false);
     }
 }
+
+/// Gives back what it got in any order, and keeps up to `keep` runs for a while; another application reads at once.
+fn shuffles(config: Config, messages: usize, seed: u64, keep: usize) {
+    let mut bench = bench(config);
+    let mut crowd = Crowd::new();
+    let (app, other) = (bench.open("shuffle"), bench.open("other"));
+    let peers = [bench.join("shuffle"), bench.join("shuffle")];
+    let beside = bench.join("other");
+    let mut random = seed | 1;
+    let mut below = move |bound: usize| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        usize::try_from(random >> 20).unwrap() % bound
+    };
+    let mut requested = 0;
+    let mut left = BTreeMap::<u32, u64>::new();
+    let mut held = Vec::<Delivery>::new();
+    for _ in 0..20_000 {
+        let ended = bench.world.ends.iter().filter(|end| end.0 != beside.0).count();
+        if ended == messages {
+            return;
+        }
+        if bench.receiver.peers[beside.0 as usize].requests < 2 {
+            crowd.large(&mut bench, beside, 4097 + below(1 << 18) as u64);
+        }
+        for peer in peers {
+            let may = requested < messages && requested < ended + 100;
+            let sent = match below(3) {
+                _ if !may => false,
+                0 => crowd.small(&mut bench, peer),
+                _ => crowd.large(&mut bench, peer, 4097 + below(1 << 18) as u64),
+            };
+            requested += usize::from(sent);
+        }
+        crowd.turn(&mut bench);
+        while let Some((delivery, _)) = bench.delivery(app) {
+            if delivery.flags & delivery_flags::FIRST != 0 {
+                left.insert(delivery.message, delivery.message_bytes);
+            }
+            held.push(delivery);
+        }
+        while let Some((delivery, _)) = bench.delivery(other) {
+            bench.release(other, &delivery, delivery.flags & delivery_flags::LAST != 0, 0);
+        }
+        let keep = if below(3) == 0 { 0 } else { below(keep + 1) };
+        while held.len() > keep {
+            let delivery = held.swap_remove(below(held.len()));
+            let rest = left.get_mut(&delivery.message).unwrap();
+            *rest -= u64::from(delivery.bytes);
+            let done = *rest == 0;
+            bench.release(app, &delivery, done, 0);
+        }
+        bench.wait(500_000);
+    }
+    let ended = bench.world.ends.len();
+    panic!(
+        "seed {seed}: {ended} ends, of {messages} and others: held {}, {:?}",
+        held.len(),
+        bench.receiver.stats()
+    );
+}
+
+#[test]
+fn who_gives_back_in_any_order_gets_everything() {
+    let smallest = Config {
+        pool_slabs: 8,
+        srq_slabs: 4,
+        srq_floor_slabs: 2,
+        srq_reserve_entries: 1,
+        fragment_bytes: 8 * 4096,
+        in_flight_bytes: 8 * 4096,
+        credit_max: 2,
+        ..Config::default()
+    };
+    let escape = EscapeConfig { replace_slabs_max: 0, ..smallest.escape };
+    let without_memory = Config { memory_slabs: 0, escape, ..smallest };
+    for seed in 1..=8 {
+        for config in [smallest, without_memory, super::config(), Config::default()] {
+            shuffles(config, 400, seed * 0x9e37_79b9, 60);
+        }
+    }
+}
