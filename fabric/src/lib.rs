@@ -5,6 +5,7 @@
 //! implementation; every implementation passes the same conformance suite (`tests/conformance/`).
 //!
 //! * [`soft`]: a software RNIC for machines with none, over `shm:` (same host) and `tcp:` (any host).
+//! * `verbs` (cargo feature `verbs`): RNICs, and the kernel's soft-RoCE, on `rdma-sys` and RDMA CM.
 //! * [`memory`]: sealed shared memory, and passing it between processes; what is registered is made of it.
 //!
 //! What this crate does *not* do: it knows no sessions, no credits and no admission; it never decides.
@@ -14,6 +15,8 @@ pub mod memory;
 pub mod nic;
 pub mod soft;
 pub mod unix;
+#[cfg(feature = "verbs")]
+pub mod verbs;
 
 pub use address::{Address, AddressError};
 pub use nic::{Completion, Event, Nic, Qp};

@@ -1,5 +1,5 @@
 //! The rules of the `Nic` trait, checked for every software NIC: over `shm:` and `tcp:`, polled by its user and on a
-//! thread of its own. A hardware NIC joins by one more line at the end.
+//! thread of its own; and for NICs on verbs, where the feature `verbs` is on and somebody names a device.
 //!
 //! Everything is driven by polling and bounded by a deadline; nothing sleeps. What every case checks besides its own
 //! subject (each request completes once, READs in order, nothing after the end of a QP, no byte beyond a payload) is in
@@ -22,20 +22,22 @@ mod sends;
 mod waking;
 
 macro_rules! suite {
-    ($fabric:expr; $($module:ident: $($case:ident),+;)+) => {
-        $($(
-            #[test]
-            fn $case() {
-                crate::$module::$case(&$fabric);
-            }
-        )+)+
+    (@case [$(#[$how:meta])*] $fabric:expr; $module:ident $case:ident) => {
+        #[test]
+        $(#[$how])*
+        fn $case() {
+            crate::$module::$case(&$fabric);
+        }
+    };
+    ($how:tt $fabric:expr; $($module:ident: $($case:ident),+;)+) => {
+        $($(suite! { @case $how $fabric; $module $case })+)+
     };
 }
 
 macro_rules! conforms {
-    ($($name:ident: $fabric:ident;)+) => {
+    ($($(#[$how:meta])* $name:ident: $fabric:ident;)+) => {
         $(mod $name {
-            suite! { crate::harness::$fabric;
+            suite! { [$(#[$how])*] crate::harness::$fabric;
                 connections:
                     private_data_travels_both_ways,
                     a_rejected_connection_is_stale_at_both_ends,
@@ -81,4 +83,10 @@ conforms! {
     tcp: Tcp;
     shm_threaded: ShmThreaded;
     tcp_threaded: TcpThreaded;
+}
+
+#[cfg(feature = "verbs")]
+conforms! {
+    #[ignore = "needs an RDMA device: deploy/vm/run --net one -- cargo test -p jet-fabric --features verbs -- --ignored"]
+    rdma: Rdma;
 }

@@ -10,7 +10,7 @@
 //! It works when it is polled: the thread that polls is the NIC's processor.
 
 mod options;
-mod readiness;
+pub(crate) mod readiness;
 mod shm;
 mod tables;
 mod tcp;

@@ -45,6 +45,12 @@ impl Readiness {
         Ok(epoll::add(&self.epoll, fd, EventData::new_u64(token.to_u64()), flags)?)
     }
 
+    /// Watches a descriptor for as long as the epoll lives; which one is ready does not matter.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn watch(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(epoll::add(&self.epoll, fd, EventData::new_u64(u64::MAX), EventFlags::IN)?)
+    }
+
     /// Changes what a watched descriptor is watched for.
     pub(crate) fn modify(&self, fd: BorrowedFd<'_>, token: Token, flags: EventFlags) -> io::Result<()> {
         Ok(epoll::modify(&self.epoll, fd, EventData::new_u64(token.to_u64()), flags)?)

@@ -191,7 +191,9 @@ pub fn a_killed_peer_flushes_what_is_in_flight(fabric: &dyn Fabric) {
         let payload = world.server().received[0].payload.clone();
         let address = u64::from_le_bytes(payload[..8].try_into().unwrap());
         let key = u32::from_le_bytes(payload[8..].try_into().unwrap());
-        let scatter: Vec<Sge> = (0..16).map(|slab| world.server().read_area(slab * 2 * SLAB, SLAB)).collect();
+        let most = world.server().nic().limits().scatter_max.min(16) as usize;
+        let scatter: Vec<Sge> =
+            (0..most).map(|slab| world.server().read_area(slab * 2 * SLAB, SLAB)).collect();
         for _ in 0..16 {
             world.server().try_read(qp, address, key, &scatter).unwrap();
         }

@@ -1,0 +1,189 @@
+//! How a connection ends: farewell, error state, work back, quiet, gone.
+
+use super::VerbsNic;
+use super::connections::State;
+use super::device_events::{ESTABLISHED, FATAL, LAST_WQE};
+use super::polling::Expansion;
+use crate::nic::{DisconnectReason, Event, Qp, Status};
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+impl VerbsNic {
+    /// The user ends it; SENDs on the way are waited for, for a while.
+    pub(super) fn begin_farewell(&mut self, qp: Qp) {
+        self.give_gathered();
+        let farewell = self.options.farewell;
+        let Some(connection) = self.connections.get_mut(qp) else { return };
+        match connection.state {
+            State::Connected if connection.sends > 0 => {
+                connection.state = State::Farewell;
+                connection.reason = Some(DisconnectReason::Local);
+                self.wait_until(qp, Instant::now() + farewell);
+            }
+            State::Connected | State::Resolving | State::Connecting | State::Requested | State::Accepting => {
+                self.fail(qp, DisconnectReason::Local);
+            }
+            State::Free | State::Farewell | State::Draining | State::Ended => {}
+        }
+    }
+
+    /// It ends, for this reason if there was none before. Its work comes back first.
+    pub(super) fn fail(&mut self, qp: Qp, reason: DisconnectReason) {
+        let now = Instant::now();
+        let (drain, last_wqe) = (self.options.drain, self.options.last_wqe);
+        let Some(connection) = self.connections.get_mut(qp) else { return };
+        if matches!(connection.state, State::Draining | State::Ended) {
+            return;
+        }
+        let reason = *connection.reason.get_or_insert(reason);
+        if connection.qp_number.is_none() {
+            self.let_go(qp);
+            self.events.push_back(Event::Disconnected { qp, reason });
+            return;
+        }
+        connection.state = State::Draining;
+        connection.last_wqe_deadline = Some(now + last_wqe);
+        if let Some(id) = &connection.id {
+            id.hang_up();
+        }
+        self.wait_until(qp, now + drain);
+    }
+
+    /// Destroys what the connection has of the device.
+    pub(super) fn let_go(&mut self, qp: Qp) {
+        let Some(connection) = self.connections.get_mut(qp) else { return };
+        connection.state = State::Ended;
+        connection.id = None;
+        if let Some(number) = connection.qp_number.take() {
+            self.by_qp_number.remove(number);
+        }
+    }
+
+    pub(super) fn wait_until(&mut self, qp: Qp, deadline: Instant) {
+        let Some(connection) = self.connections.get_mut(qp) else { return };
+        connection.deadline = Some(deadline);
+        if !std::mem::replace(&mut connection.is_timed, true) {
+            self.timed.push(qp.index);
+        }
+    }
+
+    pub(super) fn next_deadline(&mut self) -> Option<Instant> {
+        let mut next: Option<Instant> = None;
+        for &index in &self.timed {
+            let (_, connection) = self.connections.at(index);
+            let soonest = match connection.state {
+                State::Draining if connection.quiet => connection.deadline,
+                State::Draining => connection.last_wqe_deadline,
+                _ => connection.deadline,
+            };
+            next = next.into_iter().chain(soonest).min();
+        }
+        next
+    }
+
+    /// What waited long enough goes on.
+    pub(super) fn look_at_time(&mut self, now: Instant) {
+        let mut position = 0;
+        while let Some(&index) = self.timed.get(position) {
+            let (qp, connection) = self.connections.at(index);
+            // Acquire, as the Release of whoever took the event.
+            let events = connection.events.load(Ordering::Acquire);
+            let is_due = connection.deadline.is_some_and(|deadline| now >= deadline);
+            match connection.state {
+                State::Free | State::Requested | State::Connected | State::Ended => {
+                    connection.is_timed = false;
+                    self.timed.swap_remove(position);
+                    continue;
+                }
+                State::Accepting if events & ESTABLISHED != 0 => {
+                    if let Some(id) = &connection.id {
+                        id.notify_established();
+                    }
+                    self.established(qp);
+                }
+                State::Resolving | State::Connecting | State::Accepting if is_due => {
+                    self.fail(qp, DisconnectReason::Transport(libc::ETIMEDOUT));
+                }
+                State::Farewell if is_due => self.fail(qp, DisconnectReason::Local),
+                State::Draining => {
+                    let told = events & LAST_WQE != 0;
+                    if !connection.quiet
+                        && (told || connection.last_wqe_deadline.is_some_and(|deadline| now >= deadline))
+                    {
+                        connection.quiet = true;
+                        self.own_counters.last_wqe_missed += u64::from(!told);
+                    }
+                }
+                State::Resolving | State::Connecting | State::Accepting | State::Farewell => {}
+            }
+            position += 1;
+        }
+    }
+
+    /// The device said something: connections whose QPs failed end.
+    pub(super) fn look_at_failures(&mut self) {
+        for index in self.connections.indices() {
+            let (qp, connection) = self.connections.at(index);
+            let events = &connection.events;
+            if events.load(Ordering::Relaxed) & FATAL == 0 {
+                continue;
+            }
+            events.fetch_and(!FATAL, Ordering::Acquire);
+            if matches!(connection.state, State::Connected | State::Farewell | State::Accepting) {
+                self.counters.protocol_errors += 1;
+                self.fail(qp, DisconnectReason::Protocol);
+            }
+        }
+    }
+
+    /// The completion queue was found empty: connections that are quiet and have their work back are over. What a QP
+    /// keeps for too long is given up.
+    pub(super) fn settle_endings(&mut self) {
+        let now = Instant::now();
+        let mut position = 0;
+        while let Some(&index) = self.timed.get(position) {
+            position += 1;
+            let (qp, connection) = self.connections.at(index);
+            if connection.state != State::Draining || !connection.quiet {
+                continue;
+            }
+            if !connection.queue.is_empty() {
+                if connection.deadline.is_some_and(|deadline| now >= deadline) && self.expanding.is_none() {
+                    self.give_up_drain(qp);
+                }
+                continue;
+            }
+            let reason = connection.reason.unwrap_or(DisconnectReason::Peer);
+            self.let_go(qp);
+            self.events.push_back(Event::Disconnected { qp, reason });
+        }
+    }
+
+    /// The QP is destroyed with its work; after that the device touches nothing of it.
+    fn give_up_drain(&mut self, qp: Qp) {
+        let Some(connection) = self.connections.get_mut(qp) else { return };
+        if let Some(id) = &mut connection.id {
+            id.destroy_qp();
+        }
+        self.own_counters.drains_given_up += 1;
+        let (_, tail) = connection.queue.span();
+        let upto = tail.wrapping_sub(1);
+        self.expanding =
+            Some(Expansion { index: qp.index, upto, last: Status::Flushed, others: Status::Flushed });
+    }
+
+    /// Takes the next event; what is over after it gives back its place.
+    pub(super) fn take_event(&mut self) -> Option<Event> {
+        let event = self.events.pop_front()?;
+        match event {
+            Event::Connected { qp, .. } => {
+                if let Some(connection) = self.connections.get_mut(qp) {
+                    connection.announced = true;
+                }
+            }
+            Event::Disconnected { qp, .. } | Event::Rejected { qp, .. } => self.connections.release(qp),
+            Event::ConnectRequest { .. } => {}
+        }
+        Some(event)
+    }
+}

@@ -1,0 +1,70 @@
+//! Why there is no NIC on verbs.
+
+use std::io;
+use std::net::IpAddr;
+
+/// Why a [`super::VerbsNic`] could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum VerbsError {
+    /// Numbers that cannot be.
+    #[error("{0}")]
+    Options(&'static str),
+    /// There is no RDMA device at all.
+    #[error(
+        "there is no RDMA device: {source}; load its driver and rdma_ucm, or try a soft one \
+         (modprobe rdma_rxe rdma_ucm; rdma link add rxe0 type rxe netdev eth0)"
+    )]
+    NoDevices {
+        /// What the system said.
+        source: io::Error,
+    },
+    /// No device of that name.
+    #[error("there is no RDMA device '{wanted}'; there are: {}", .present.join(", "))]
+    NoSuchDevice {
+        /// The name asked for.
+        wanted: String,
+        /// Those that are there.
+        present: Vec<String>,
+    },
+    /// The GID is empty, or no address of this host.
+    #[error(
+        "GID {index} of '{device}' {problem}; see /sys/class/infiniband/{device}/ports/1/gids and gid_attrs/types, and \
+         take one of type RoCE v2 with the address of the interface"
+    )]
+    Gid {
+        /// The device.
+        device: String,
+        /// The index asked for.
+        index: u8,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// No device has the address or a way to it.
+    #[error("no RDMA device reaches {address}: {source}; is the link up, and has its interface an address?")]
+    Unreachable {
+        /// The address.
+        address: IpAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A verb failed.
+    #[error("{verb} failed: {source}; {advice}")]
+    Verb {
+        /// Its name.
+        verb: &'static str,
+        /// What the system said.
+        source: io::Error,
+        /// What to change.
+        advice: &'static str,
+    },
+    /// Something of the system around it failed.
+    #[error("cannot make a NIC on verbs: {0}")]
+    System(#[from] io::Error),
+}
+
+impl VerbsError {
+    /// The last error of this thread, as a verb leaves it.
+    pub(super) fn verb(verb: &'static str, advice: &'static str) -> Self {
+        Self::Verb { verb, source: io::Error::last_os_error(), advice }
+    }
+}

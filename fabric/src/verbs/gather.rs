@@ -1,0 +1,108 @@
+//! Send requests that were posted and not yet given to the device: one chain a QP, so that ringing the doorbell once
+//! gives all of them.
+
+use rdma_sys::{ibv_post_send, ibv_qp, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode};
+use std::mem::MaybeUninit;
+
+/// Gathered at most; more make room by being given to the device.
+const BATCH: usize = 64;
+
+/// The requests, and the connections they are of.
+pub(super) struct Gathered {
+    wrs: Box<[MaybeUninit<ibv_send_wr>]>,
+    sges: Box<[ibv_sge]>,
+    sges_each: usize,
+    used: usize,
+    /// Connections that have requests here.
+    pub connections: Vec<u32>,
+}
+
+/// What a request does.
+pub(super) enum Verb {
+    /// SEND; `inline`: the stretches' addresses are this process's own.
+    Send { inline: bool },
+    /// READ.
+    Read { address: u64, key: u32 },
+}
+
+impl Gathered {
+    /// With so many scatter entries a request.
+    pub fn new(sges_each: usize) -> Self {
+        Self {
+            wrs: (0..BATCH).map(|_| MaybeUninit::zeroed()).collect(),
+            sges: vec![ibv_sge { addr: 0, length: 0, lkey: 0 }; BATCH * sges_each].into(),
+            sges_each,
+            used: 0,
+            connections: Vec::with_capacity(BATCH),
+        }
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.used == BATCH
+    }
+
+    /// Adds a request behind the last of its connection's chain; returns its place.
+    #[inline]
+    pub fn add(
+        &mut self,
+        id: u64,
+        verb: &Verb,
+        stretches: impl Iterator<Item = ibv_sge>,
+        after: Option<usize>,
+    ) -> usize {
+        let at = self.used;
+        self.used += 1;
+        let sges = &mut self.sges[at * self.sges_each..(at + 1) * self.sges_each];
+        let mut count = 0;
+        for stretch in stretches {
+            sges[count] = stretch;
+            count += 1;
+        }
+        let sges = sges.as_mut_ptr();
+        // SAFETY: zeros, or a former request: both are values of the structure.
+        let wr = unsafe { self.wrs[at].assume_init_mut() };
+        wr.wr_id = id;
+        wr.next = std::ptr::null_mut();
+        wr.sg_list = sges;
+        wr.num_sge = i32::try_from(count).expect("scatter entries are few");
+        match *verb {
+            Verb::Send { inline } => {
+                wr.opcode = ibv_wr_opcode::IBV_WR_SEND;
+                wr.send_flags = if inline { ibv_send_flags::IBV_SEND_INLINE.0 } else { 0 };
+            }
+            Verb::Read { address, key } => {
+                wr.opcode = ibv_wr_opcode::IBV_WR_RDMA_READ;
+                wr.send_flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
+                wr.wr.rdma = rdma_sys::rdma_t { remote_addr: address, rkey: key };
+            }
+        }
+        let this = std::ptr::from_mut(wr);
+        if let Some(after) = after {
+            // SAFETY: as above.
+            unsafe { self.wrs[after].assume_init_mut() }.next = this;
+        }
+        at
+    }
+
+    /// Gives a chain to the device; its last request is signalled, so that all of it is heard of. An errno where the
+    /// device refused.
+    ///
+    /// # Safety
+    /// The QP lives.
+    #[inline]
+    pub unsafe fn post(&mut self, qp: *mut ibv_qp, first: usize, last: usize) -> Result<(), i32> {
+        // SAFETY: both were written by `add`.
+        unsafe { self.wrs[last].assume_init_mut() }.send_flags |= ibv_send_flags::IBV_SEND_SIGNALED.0;
+        let mut bad = std::ptr::null_mut();
+        // SAFETY: the chain lies within `wrs`, which the device copies; the QP lives, says the caller.
+        match unsafe { ibv_post_send(qp, self.wrs[first].as_mut_ptr(), &mut bad) } {
+            0 => Ok(()),
+            errno => Err(errno),
+        }
+    }
+
+    /// All was given.
+    pub fn clear(&mut self) {
+        self.used = 0;
+    }
+}

@@ -1,0 +1,228 @@
+//! How a connection comes about, by RDMA CM's events.
+
+use super::VerbsNic;
+use super::connection_manager::{CmEvent, ConnectionId, QpParts, Terms};
+use super::connections::{State, from_context, to_context};
+use crate::address::Address;
+use crate::nic::{ConnectError, DisconnectReason, Event, ListenError, PostError, PrivateData, Qp};
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::Instant;
+
+fn resolve(text: &str) -> io::Result<SocketAddr> {
+    let none = || io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    text.to_socket_addrs()?.next().ok_or_else(none)
+}
+
+fn errno(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(libc::EIO)
+}
+
+fn nothing() -> PrivateData {
+    PrivateData::new(&[]).expect("nothing is short enough")
+}
+
+impl VerbsNic {
+    pub(super) fn begin_listening(&mut self, address: &Address) -> Result<Address, ListenError> {
+        let Address::Rdma(text) = address else {
+            return Err(ListenError::WrongFabric { address: address.clone() });
+        };
+        let listening = resolve(text)
+            .and_then(|socket| Ok((ConnectionId::new(&self.channel, 0)?, socket)))
+            .and_then(|(id, socket)| id.listen(socket).map(|socket| (id, socket)));
+        match listening {
+            Ok((id, socket)) => {
+                self.listeners.push(id);
+                Ok(Address::Rdma(socket.to_string()))
+            }
+            Err(error) if error.raw_os_error() == Some(libc::EADDRINUSE) => {
+                Err(ListenError::InUse { address: address.clone() })
+            }
+            Err(source) => Err(ListenError::System { address: address.clone(), source }),
+        }
+    }
+
+    pub(super) fn begin_connecting(
+        &mut self,
+        address: &Address,
+        private_data: &PrivateData,
+    ) -> Result<Qp, ConnectError> {
+        let Address::Rdma(text) = address else {
+            return Err(ConnectError::WrongFabric { address: address.clone() });
+        };
+        let failed = |source| ConnectError::System { address: address.clone(), source };
+        let to = resolve(text).map_err(failed)?;
+        let from = self.options.source.or(self.device.source).map(|ip| SocketAddr::new(ip, 0));
+        let max = self.limits.qps_max;
+        let qp = self.take_place(State::Resolving).ok_or(ConnectError::TooMany { max })?;
+        let begun = ConnectionId::new(&self.channel, to_context(qp)).and_then(|id| {
+            id.resolve_address(from, to, self.options.handshake)?;
+            Ok(id)
+        });
+        match begun {
+            Ok(id) => {
+                let connection = self.connections.get_mut(qp).expect("it was just made");
+                (connection.id, connection.said) = (Some(id), *private_data);
+                self.wait_until(qp, Instant::now() + self.options.handshake);
+                Ok(qp)
+            }
+            Err(error) => {
+                self.connections.release(qp);
+                Err(failed(error))
+            }
+        }
+    }
+
+    fn take_place(&mut self, state: State) -> Option<Qp> {
+        let queue = self.limits.sends_per_qp_max + self.limits.reads_per_qp_max;
+        self.connections.take(state, queue)
+    }
+
+    /// Something happened to an identifier.
+    pub(super) fn handle(&mut self, context: u64, event: CmEvent) {
+        if let CmEvent::Request { id, private_data, reads } = event {
+            self.requested(id, private_data, reads);
+            return;
+        }
+        // What belongs to a connection that is gone says nothing any more.
+        let Some(qp) = from_context(context) else { return };
+        let Some(connection) = self.connections.get_mut(qp) else { return };
+        match (event, connection.state) {
+            (CmEvent::AddressResolved, State::Resolving) => self.find_route(qp),
+            (CmEvent::RouteResolved, State::Resolving) => self.ask(qp),
+            (CmEvent::Established { private_data }, State::Connecting) => {
+                connection.state = State::Connected;
+                self.events.push_back(Event::Connected { qp, private_data });
+            }
+            (CmEvent::Established { .. }, State::Accepting) => self.established(qp),
+            (CmEvent::Rejected { private_data }, State::Connecting) => {
+                self.let_go(qp);
+                self.events.push_back(Event::Rejected { qp, private_data });
+            }
+            (CmEvent::Failed(errno), state) if state != State::Ended => {
+                self.fail(qp, DisconnectReason::Transport(errno));
+            }
+            (CmEvent::Rejected { .. }, state) if state != State::Ended => {
+                self.fail(qp, DisconnectReason::Transport(libc::ECONNREFUSED));
+            }
+            (CmEvent::Disconnected, state) if state != State::Ended => {
+                self.fail(qp, DisconnectReason::Peer);
+            }
+            (CmEvent::DeviceRemoved, state) if state != State::Ended => {
+                self.fail(qp, DisconnectReason::Transport(libc::ENODEV));
+            }
+            _ => {}
+        }
+    }
+
+    /// The accepted connection stands: the peer said so, or its first message came.
+    pub(super) fn established(&mut self, qp: Qp) {
+        if let Some(connection) = self.connections.get_mut(qp) {
+            connection.state = State::Connected;
+            self.events.push_back(Event::Connected { qp, private_data: nothing() });
+        }
+    }
+
+    fn requested(&mut self, mut id: ConnectionId, private_data: PrivateData, reads: (u8, u8)) {
+        if id.context() != self.device.context() {
+            // It came by another device, to an address of all devices.
+            id.reject(&nothing());
+            return;
+        }
+        let Some(qp) = self.take_place(State::Requested) else {
+            id.reject(&nothing());
+            return;
+        };
+        id.set_place(to_context(qp));
+        let connection = self.connections.get_mut(qp).expect("it was just made");
+        (connection.id, connection.peer_reads) = (Some(id), reads);
+        self.events.push_back(Event::ConnectRequest { qp, private_data });
+    }
+
+    fn find_route(&mut self, qp: Qp) {
+        let (device, handshake) = (self.device.context(), self.options.handshake);
+        let Some(connection) = self.connections.get_mut(qp) else { return };
+        let Some(id) = &connection.id else { return };
+        let result = if id.context() == device {
+            id.resolve_route(handshake)
+        } else {
+            // The way leads over another device than this NIC's.
+            Err(io::Error::from_raw_os_error(libc::ENETUNREACH))
+        };
+        if let Err(error) = result {
+            self.fail(qp, DisconnectReason::Transport(errno(&error)));
+        }
+    }
+
+    fn ask(&mut self, qp: Qp) {
+        let attributes = self.device.attributes();
+        let asked = self.make_qp(qp).and_then(|()| {
+            let connection = self.connections.get_mut(qp).expect("it was just seen");
+            connection.state = State::Connecting;
+            let terms = Terms {
+                private_data: connection.said,
+                reads: (attributes.reads_in, attributes.reads_out),
+                retry: self.options.retry,
+                rnr_retry: self.options.rnr_retry,
+            };
+            connection.id.as_ref().expect("it has an identifier").connect(&terms)
+        });
+        if let Err(error) = asked {
+            self.fail(qp, DisconnectReason::Transport(errno(&error)));
+        }
+    }
+
+    pub(super) fn accept_request(&mut self, qp: Qp, private_data: &PrivateData) -> Result<(), PostError> {
+        let attributes = self.device.attributes();
+        match self.connections.get_mut(qp) {
+            Some(connection) if connection.state == State::Requested => {}
+            _ => return Err(PostError::Stale),
+        }
+        let accepted = self.make_qp(qp).and_then(|()| {
+            let connection = self.connections.get_mut(qp).expect("it was just seen");
+            let (peer_answers, peer_makes) = connection.peer_reads;
+            let terms = Terms {
+                private_data: *private_data,
+                reads: (attributes.reads_in.min(peer_makes), attributes.reads_out.min(peer_answers)),
+                retry: self.options.retry,
+                rnr_retry: self.options.rnr_retry,
+            };
+            connection.id.as_ref().expect("it has an identifier").accept(&terms)
+        });
+        if let Err(error) = accepted {
+            self.fail(qp, DisconnectReason::Transport(errno(&error)));
+            return Err(PostError::Stale);
+        }
+        self.connections.get_mut(qp).expect("it was just seen").state = State::Accepting;
+        self.wait_until(qp, Instant::now() + self.options.handshake);
+        Ok(())
+    }
+
+    pub(super) fn reject_request(&mut self, qp: Qp, private_data: &PrivateData) {
+        let Some(connection) = self.connections.get_mut(qp) else { return };
+        if connection.state != State::Requested {
+            return;
+        }
+        if let Some(id) = connection.id.take() {
+            id.reject(private_data);
+        }
+        self.connections.release(qp);
+    }
+
+    fn make_qp(&mut self, qp: Qp) -> io::Result<()> {
+        let connection = self.connections.get_mut(qp).expect("the caller looked");
+        let parts = QpParts {
+            domain: &self.domain,
+            completions: &self.completions,
+            receives: &self.receives,
+            events: &connection.events,
+            send_entries: self.limits.sends_per_qp_max + self.limits.reads_per_qp_max,
+            send_sges: self.limits.scatter_max.max(2),
+        };
+        let (number, inline_bytes) =
+            connection.id.as_mut().expect("it has an identifier").create_qp(&parts)?;
+        (connection.qp_number, connection.inline_bytes) = (Some(number), inline_bytes);
+        self.by_qp_number.insert(number, qp.index);
+        Ok(())
+    }
+}

@@ -1,0 +1,362 @@
+//! A NIC in hardware, or the kernel's own in software, on verbs and RDMA CM (Jet §4.1).
+//!
+//! One file per object of verbs; each holds what it is made in. What ties them together is the connection, whose life
+//! [`handshake`] and [`ending`] tell; [`polling`] turns the device's completions into those of [`crate::Nic`].
+//!
+//! * All QPs take from one SRQ and complete to one queue. SENDs and READs are gathered and given to the device as one
+//!   chain a QP; only the last of a chain and READs are signalled, and what lies before a signalled one completed with it.
+//! * Nothing is posted that could not complete: the completion queue has a place for every SRQ entry, SEND and READ.
+//! * A QP ends in the error state, gives back its work, and is destroyed when the device says that it takes no SRQ entry
+//!   any more, or has said nothing for a while: what it took and nobody saw would be lost with it.
+
+mod completion_queue;
+mod connection_manager;
+mod connections;
+mod device;
+mod device_events;
+mod ending;
+mod error;
+mod gather;
+mod handshake;
+mod lookup;
+mod options;
+mod polling;
+mod posting;
+mod regions;
+mod shared_receive_queue;
+mod staging;
+mod status;
+
+pub use error::VerbsError;
+pub use options::{DeviceChoice, VerbsOptions};
+
+use crate::address::Address;
+use crate::memory::SharedMemory;
+use crate::nic::{
+    Access, Completion, ConnectError, Counters, Event, Limits, ListenError, MemoryKey, Nic, Payload,
+    PostError, PrivateData, Qp, ReadRequest, RegisterError, SendRequest, SrqEntry,
+};
+use crate::soft::readiness::{Readiness, none_ready};
+use completion_queue::CompletionQueue;
+use connection_manager::{ConnectionId, EventChannel};
+use connections::Connections;
+use device::Device;
+use gather::Gathered;
+use jet_wire::message::HEADER_BYTES;
+use lookup::Lookup;
+use options::{PAYLOAD_BYTES_MAX, SCATTER_WANTED, SENDS_PER_QP_MAX};
+use polling::Expansion;
+use regions::{Domain, Regions};
+use shared_receive_queue::SharedReceiveQueue;
+use staging::Staging;
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::time::Instant;
+
+/// Polls between two looks at the event channels while there is work, as in the software NIC.
+const LOOK_EVERY_BUSY: u32 = 1024;
+/// The same while there is none.
+const LOOK_EVERY_IDLE: u32 = 64;
+
+/// What only NICs on verbs count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VerbsCounters {
+    /// QPs that were destroyed before they gave back their work.
+    pub drains_given_up: u64,
+    /// QPs of which the device never said that they take no SRQ entry any more.
+    pub last_wqe_missed: u64,
+    /// Times that few SRQ entries were left.
+    pub srq_limit_reached: u64,
+}
+
+/// A NIC on verbs. See the module.
+pub struct VerbsNic {
+    // In the order in which they must be dropped: connections before the queues that they use, those before the domain.
+    listeners: Vec<ConnectionId>,
+    connections: Connections,
+    receives: SharedReceiveQueue,
+    completions: CompletionQueue,
+    regions: Regions,
+    headers: Staging,
+    payloads: Staging,
+    channel: Rc<EventChannel>,
+    domain: Rc<Domain>,
+    device: Device,
+    options: VerbsOptions,
+    limits: Limits,
+    by_qp_number: Lookup,
+    gathered: Gathered,
+    events: VecDeque<Event>,
+    /// Told of the SRQ's events. In a place of its own, which stays.
+    srq_events: Box<AtomicU32>,
+    readiness: Readiness,
+    expanding: Option<Expansion>,
+    /// Connections that wait for something with a deadline.
+    timed: Vec<u32>,
+    receives_posted: u32,
+    sends: u32,
+    reads: u32,
+    counters: Counters,
+    own_counters: VerbsCounters,
+    polls_since_look: u32,
+    worked: bool,
+    look_first: bool,
+    polled: bool,
+}
+
+// SAFETY: the library's objects may be used by any thread, by one at a time; `&mut self` sees to that.
+unsafe impl Send for VerbsNic {}
+
+impl VerbsNic {
+    /// A NIC with nothing registered and no connections.
+    ///
+    /// # Errors
+    /// [`VerbsError`] names the verb, what the system said, and what to change.
+    pub fn new(options: VerbsOptions) -> Result<Self, VerbsError> {
+        if let Some(problem) = options.problem() {
+            return Err(VerbsError::Options(problem));
+        }
+        let device = Device::open(&options.device)?;
+        device_events::prepare(&device)?;
+        let attributes = device.attributes();
+        let limits = Limits {
+            scatter_max: SCATTER_WANTED.min(attributes.sge).min(attributes.read_sge),
+            reads_per_qp_max: options
+                .reads_per_qp_max
+                .min(options.reads_max)
+                .min(u32::from(attributes.reads_out).max(1)),
+            reads_max: options.reads_max,
+            sends_per_qp_max: SENDS_PER_QP_MAX.min(attributes.send_entries / 2).min(options.sends_max),
+            srq_entries_max: options.srq_entries_max.min(attributes.srq_entries),
+            inline_bytes_max: PAYLOAD_BYTES_MAX,
+            qps_max: options.qps_max.min(attributes.qps),
+        };
+        if attributes.srq_sge < 2 {
+            return Err(VerbsError::Options(
+                "the device's SRQ takes one scatter entry; Jet needs two, a header and a slab",
+            ));
+        }
+        let places = limits.srq_entries_max + options.sends_max + options.reads_max;
+        if places > attributes.completions {
+            return Err(VerbsError::Options(
+                "srq_entries_max + sends_max + reads_max exceed the device's completions; lower limits.peers or \
+                 pool.srq_bytes",
+            ));
+        }
+        let domain = Rc::new(Domain::new(&device)?);
+        let channel = Rc::new(EventChannel::new()?);
+        let completions = CompletionQueue::new(&device, places)?;
+        let srq_events = Box::<AtomicU32>::default();
+        let receives = SharedReceiveQueue::new(&domain, limits.srq_entries_max, &srq_events)?;
+        let headers = Staging::new(&domain, "jet-headers-out", options.sends_max, HEADER_BYTES)?;
+        let payloads =
+            Staging::new(&domain, "jet-payloads-out", options.inline_places, PAYLOAD_BYTES_MAX as usize)?;
+        let readiness = Readiness::new()?;
+        readiness.watch(completions.fd())?;
+        readiness.watch(channel.fd())?;
+        readiness.watch(device.async_fd())?;
+        Ok(Self {
+            listeners: Vec::new(),
+            connections: Connections::new(limits.qps_max),
+            receives,
+            completions,
+            regions: Regions::new(&domain, options.regions_max),
+            headers,
+            payloads,
+            channel,
+            domain,
+            device,
+            limits,
+            by_qp_number: Lookup::new(limits.qps_max as usize),
+            gathered: Gathered::new(limits.scatter_max.max(2) as usize),
+            events: VecDeque::with_capacity(3 * limits.qps_max as usize),
+            srq_events,
+            readiness,
+            expanding: None,
+            timed: Vec::with_capacity(limits.qps_max as usize),
+            receives_posted: 0,
+            sends: 0,
+            reads: 0,
+            counters: Counters::default(),
+            own_counters: VerbsCounters::default(),
+            polls_since_look: 0,
+            worked: false,
+            look_first: false,
+            polled: false,
+            options,
+        })
+    }
+
+    /// The device's name.
+    pub fn device(&self) -> &str {
+        self.device.name()
+    }
+
+    /// What only NICs on verbs count.
+    pub fn verbs_counters(&self) -> VerbsCounters {
+        self.own_counters
+    }
+
+    /// Looks at the event channels now and then, gives the device what was gathered, and gives up what took too long.
+    fn progress(&mut self) {
+        self.polled = true;
+        self.polls_since_look = self.polls_since_look.saturating_add(1);
+        let every = if self.worked { LOOK_EVERY_BUSY } else { LOOK_EVERY_IDLE };
+        if self.look_first || self.polls_since_look >= every || !self.timed.is_empty() {
+            self.look();
+        }
+        self.flush();
+    }
+
+    /// Takes what the event channels have; how many were ready.
+    fn look(&mut self) -> usize {
+        (self.look_first, self.polls_since_look) = (false, 0);
+        let ready = self.readiness.look(&mut none_ready());
+        if ready > 0 {
+            self.readiness.set_timer(None);
+            self.completions.take_events();
+            if device_events::take(&self.device) {
+                self.look_at_failures();
+            }
+            self.take_srq_events();
+            while let Some((context, event)) = connection_manager::next_event(&self.channel) {
+                self.handle(context, event);
+            }
+        }
+        if !self.timed.is_empty() {
+            self.look_at_time(Instant::now());
+        }
+        ready
+    }
+
+    fn take_srq_events(&mut self) {
+        use std::sync::atomic::Ordering;
+        // Acquire, as the Release of whoever took the event.
+        if self.srq_events.swap(0, Ordering::Acquire) & device_events::SRQ_LIMIT != 0 {
+            self.own_counters.srq_limit_reached += 1;
+            self.receives.limit_was_reached();
+        }
+    }
+
+    fn has_news(&mut self) -> bool {
+        !self.events.is_empty() || self.expanding.is_some() || self.completions.peek().is_some()
+    }
+}
+
+impl Nic for VerbsNic {
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    fn counters(&self) -> Counters {
+        Counters { rnr: self.device.rnr(), ..self.counters }
+    }
+
+    fn register(&mut self, memory: &Arc<SharedMemory>, access: Access) -> Result<MemoryKey, RegisterError> {
+        self.regions.register(memory, access)
+    }
+
+    fn deregister(&mut self, key: MemoryKey) {
+        // What was gathered may name it.
+        self.flush();
+        self.regions.deregister(key);
+    }
+
+    fn remote_address(&self, _key: MemoryKey, offset: u64) -> u64 {
+        // Addresses count from the region's start; see `regions`.
+        offset
+    }
+
+    fn listen(&mut self, address: &Address) -> Result<Address, ListenError> {
+        self.begin_listening(address)
+    }
+
+    fn stop_listening(&mut self) {
+        self.listeners.clear();
+    }
+
+    fn connect(&mut self, address: &Address, private_data: &PrivateData) -> Result<Qp, ConnectError> {
+        self.begin_connecting(address, private_data)
+    }
+
+    fn accept(&mut self, qp: Qp, private_data: &PrivateData) -> Result<(), PostError> {
+        self.accept_request(qp, private_data)
+    }
+
+    fn reject(&mut self, qp: Qp, private_data: &PrivateData) {
+        self.reject_request(qp, private_data);
+    }
+
+    fn disconnect(&mut self, qp: Qp) {
+        self.begin_farewell(qp);
+    }
+
+    fn post_srq(&mut self, entry: SrqEntry) -> Result<(), PostError> {
+        self.post_receive(entry)
+    }
+
+    fn post_send(&mut self, qp: Qp, request: SendRequest<'_>) -> Result<(), PostError> {
+        match request.payload {
+            Payload::Inline(bytes) if bytes.len() > PAYLOAD_BYTES_MAX as usize => Err(PostError::Limit),
+            Payload::Registered(sge) if sge.bytes > PAYLOAD_BYTES_MAX => Err(PostError::Limit),
+            _ => self.gather_send(qp, request),
+        }
+    }
+
+    fn post_read(&mut self, qp: Qp, request: ReadRequest<'_>) -> Result<(), PostError> {
+        self.gather_read(qp, request)
+    }
+
+    fn flush(&mut self) {
+        self.give_gathered();
+    }
+
+    fn poll(&mut self, completions: &mut [Completion]) -> usize {
+        self.progress();
+        let polled = self.take_completions(completions);
+        self.worked = polled > 0;
+        polled
+    }
+
+    fn poll_event(&mut self) -> Option<Event> {
+        if !std::mem::take(&mut self.polled) {
+            self.progress();
+            self.polled = false;
+        }
+        self.take_event()
+    }
+
+    fn wait_fd(&self) -> BorrowedFd<'_> {
+        self.readiness.fd()
+    }
+
+    fn arm(&mut self) -> bool {
+        self.flush();
+        if self.has_news() || self.look() > 0 {
+            return false;
+        }
+        self.completions.request_event();
+        // What completed before the request gives no event.
+        if self.has_news() {
+            return false;
+        }
+        let wait = self.next_deadline().map(|at| at.saturating_duration_since(Instant::now()));
+        self.readiness.set_timer(wait);
+        self.look_first = true;
+        true
+    }
+}
+
+impl Drop for VerbsNic {
+    fn drop(&mut self) {
+        self.stop_listening();
+        self.gathered.clear();
+        for index in self.connections.indices() {
+            // Its QP, and then itself; the peer is told by the kernel.
+            self.connections.at(index).1.id = None;
+        }
+    }
+}

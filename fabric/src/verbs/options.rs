@@ -1,0 +1,103 @@
+//! What a NIC on verbs is built with.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// Scatter entries of one READ that this crate makes use of: a fragment of 256 KiB in slabs of 4 KiB (Jet §3.2).
+pub(super) const SCATTER_WANTED: u32 = 64;
+/// Outstanding SENDs of one QP.
+pub(super) const SENDS_PER_QP_MAX: u32 = 128;
+/// Bytes of a SEND's payload: one slab.
+pub(super) const PAYLOAD_BYTES_MAX: u32 = jet_wire::SLAB_BYTES_U32;
+
+/// Which device, of those that RDMA CM knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeviceChoice {
+    /// By name, as `rdma link` shows it; connections leave from the address of its GID `gid_index`, where one is given.
+    Named {
+        /// The device's name.
+        device: String,
+        /// Index in the table of its first port's GIDs; none: as the kernel routes.
+        gid_index: Option<u8>,
+    },
+    /// The one that has this address, or from which it is reached.
+    Reaching(IpAddr),
+}
+
+/// Sizes and times of a [`super::VerbsNic`]. Everything is allocated once, by these numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VerbsOptions {
+    /// The device.
+    pub device: DeviceChoice,
+    /// The local address that connections leave from; none: as the kernel routes, or as `gid_index` says.
+    pub source: Option<IpAddr>,
+    /// Connections, those in the making counted (1,024).
+    pub qps_max: u32,
+    /// SRQ entries, posted or completed but not polled (4,096).
+    pub srq_entries_max: u32,
+    /// Outstanding READs altogether (256).
+    pub reads_max: u32,
+    /// Outstanding READs of one QP (32, Jet §3.2), or as many as the device has.
+    pub reads_per_qp_max: u32,
+    /// Outstanding SENDs altogether (4,096); each has a place for its header, 128 bytes.
+    pub sends_max: u32,
+    /// Places of 4 KiB for payloads of SENDs that are copied, [`crate::nic::Payload::Inline`] (256).
+    pub inline_places: u32,
+    /// Regions that can be registered (64).
+    pub regions_max: u32,
+    /// How often a SEND that finds no SRQ entry is tried again before its QP fails: 0 to 6 times, 7 for ever (7).
+    pub rnr_retry: u8,
+    /// How often a packet that is not acknowledged is sent again before its QP fails: 0 to 7 times (7).
+    pub retry: u8,
+    /// How long [`crate::Nic::disconnect`] waits for posted SENDs to be taken (1 s).
+    pub farewell: Duration,
+    /// How long a connection may take to come about (5 s).
+    pub handshake: Duration,
+    /// How long a QP in the error state may take to give back its work (1 s); then it is destroyed all the same, and
+    /// counted.
+    pub drain: Duration,
+    /// How long the device's word may take that such a QP takes no SRQ entry any more ("last WQE reached", 20 ms). Some
+    /// never give it; that is counted, too.
+    pub last_wqe: Duration,
+}
+
+impl VerbsOptions {
+    /// The defaults, on this device.
+    pub fn on(device: DeviceChoice) -> Self {
+        Self {
+            device,
+            source: None,
+            qps_max: 1024,
+            srq_entries_max: 4096,
+            reads_max: 256,
+            reads_per_qp_max: 32,
+            sends_max: 4096,
+            inline_places: 256,
+            regions_max: 64,
+            rnr_retry: 7,
+            retry: 7,
+            farewell: Duration::from_secs(1),
+            handshake: Duration::from_secs(5),
+            drain: Duration::from_secs(1),
+            last_wqe: Duration::from_millis(20),
+        }
+    }
+
+    /// Says what is wrong with these numbers, if anything is.
+    pub(super) fn problem(&self) -> Option<&'static str> {
+        let sizes = [
+            self.qps_max,
+            self.srq_entries_max,
+            self.reads_max,
+            self.reads_per_qp_max,
+            self.sends_max,
+            self.regions_max,
+        ];
+        if sizes.contains(&0) {
+            return Some(
+                "qps_max, srq_entries_max, reads_max, reads_per_qp_max, sends_max and regions_max must be at least 1",
+            );
+        }
+        (self.rnr_retry > 7 || self.retry > 7).then_some("rnr_retry and retry must be 0 to 7")
+    }
+}

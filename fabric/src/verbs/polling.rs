@@ -1,0 +1,169 @@
+//! From the device's completions to those of [`crate::Nic`].
+
+use super::VerbsNic;
+use super::connections::{NOWHERE, Posted, State};
+use super::shared_receive_queue::RECEIVE_TAG;
+use super::status::{reason_of, status_of};
+use crate::nic::{Completion, DisconnectReason, Qp, Status, Work};
+use jet_wire::message::HEADER_BYTES;
+
+/// A completion of a send queue stands for all work up to it; what of that is not shown yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Expansion {
+    pub index: u32,
+    /// The last position that it stands for.
+    pub upto: u32,
+    /// How that ended, and how those before it did.
+    pub last: Status,
+    pub others: Status,
+}
+
+/// What became of an SRQ entry's completion.
+enum Received {
+    Done(Completion),
+    /// The user must hear first that the connection stands.
+    Blocked,
+}
+
+impl VerbsNic {
+    pub(super) fn take_completions(&mut self, out: &mut [Completion]) -> usize {
+        let mut filled = 0;
+        loop {
+            if let Some(expansion) = self.expanding {
+                filled += self.expand(expansion, &mut out[filled..]);
+                if self.expanding.is_some() {
+                    return filled;
+                }
+            }
+            if filled == out.len() {
+                return filled;
+            }
+            let Some(wc) = self.completions.peek() else { break };
+            let (id, status, number, bytes) = (wc.wr_id, status_of(wc.status), wc.qp_num, wc.byte_len);
+            if id & RECEIVE_TAG != 0 {
+                let entry = u32::try_from(id & u64::from(u32::MAX)).expect("entries are u32");
+                match self.received(entry, number, status, bytes) {
+                    Received::Done(completion) => out[filled] = completion,
+                    Received::Blocked => return filled,
+                }
+                filled += 1;
+                self.completions.pass();
+            } else {
+                self.completions.pass();
+                let index = u32::try_from(id >> 32).expect("indices are u32");
+                let upto = u32::try_from(id & u64::from(u32::MAX)).expect("positions are u32");
+                self.expanding = Some(Expansion { index, upto, last: status, others: Status::Success });
+            }
+        }
+        if !self.timed.is_empty() {
+            self.settle_endings();
+        }
+        filled
+    }
+
+    /// Shows as much of a completion's work as there is room for.
+    #[inline]
+    fn expand(&mut self, expansion: Expansion, out: &mut [Completion]) -> usize {
+        let Expansion { index, upto, last, others } = expansion;
+        let mut filled = 0;
+        while filled < out.len() {
+            let (qp, connection) = self.connections.at(index);
+            let ends = matches!(connection.state, State::Draining | State::Farewell);
+            let Some((position, id, posted)) = connection.queue.pop() else {
+                self.expanding = None;
+                return filled;
+            };
+            let is_last = position == upto;
+            // Whatever the end of a connection does to its work, its user sees that it was flushed.
+            let status = match if is_last { last } else { others } {
+                Status::Success => Status::Success,
+                _ if ends => Status::Flushed,
+                status => status,
+            };
+            let succeeded = status == Status::Success;
+            let work = match posted {
+                Posted::Send { header, payload } => {
+                    connection.sends -= 1;
+                    self.sends -= 1;
+                    self.headers.give(header);
+                    if payload != NOWHERE {
+                        self.payloads.give(payload);
+                    }
+                    self.counters.sends += u64::from(succeeded);
+                    Work::Send { id }
+                }
+                Posted::Read { bytes } => {
+                    connection.reads -= 1;
+                    self.reads -= 1;
+                    self.counters.reads += u64::from(succeeded);
+                    self.counters.bytes_in += if succeeded { u64::from(bytes) } else { 0 };
+                    Work::Read { id }
+                }
+            };
+            self.counters.flushed += u64::from(status == Status::Flushed);
+            out[filled] = Completion { qp, work, status };
+            filled += 1;
+            let says_farewell = connection.state == State::Farewell && connection.sends == 0;
+            if is_last {
+                self.expanding = None;
+                if let Some(reason) = reason_of(status) {
+                    self.fail(qp, reason);
+                }
+            }
+            if says_farewell {
+                self.fail(qp, DisconnectReason::Local);
+            }
+            if is_last {
+                return filled;
+            }
+        }
+        filled
+    }
+
+    #[inline]
+    fn received(&mut self, entry: u32, number: u32, status: Status, bytes: u32) -> Received {
+        let Some(index) = self.by_qp_number.get(number) else {
+            // Of a QP that was given up: the entry is all that is left of it.
+            self.receives_posted -= 1;
+            let nobody = Qp { index: u32::MAX, generation: 0 };
+            let work = Work::SrqFlush { entry };
+            return Received::Done(Completion { qp: nobody, work, status: Status::Flushed });
+        };
+        let (qp, connection) = self.connections.at(index);
+        if !connection.announced {
+            match connection.state {
+                State::Accepting => {
+                    self.established(qp);
+                    return Received::Blocked;
+                }
+                State::Connecting | State::Connected => {
+                    // The answer is on its way, or waits to be polled.
+                    self.look_first = true;
+                    return Received::Blocked;
+                }
+                _ => {}
+            }
+        }
+        let was_known = connection.announced;
+        self.receives_posted -= 1;
+        let header_bytes = u32::try_from(HEADER_BYTES).expect("a header is short");
+        let status = match status {
+            Status::Success if bytes < header_bytes => Status::Length,
+            // The user never heard of the connection.
+            Status::Success if !was_known => Status::Flushed,
+            status => status,
+        };
+        let payload_bytes = if status == Status::Success { bytes - header_bytes } else { 0 };
+        if status == Status::Success {
+            self.counters.receives += 1;
+            self.counters.bytes_in += u64::from(bytes);
+        } else {
+            self.counters.flushed += u64::from(status == Status::Flushed);
+            self.counters.protocol_errors += u64::from(status == Status::Length);
+            if let Some(reason) = reason_of(status) {
+                self.fail(qp, reason);
+            }
+        }
+        Received::Done(Completion { qp, work: Work::Receive { entry, payload_bytes }, status })
+    }
+}

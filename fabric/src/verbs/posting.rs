@@ -1,0 +1,144 @@
+//! Posting: checks, and gathering for the device.
+
+use super::VerbsNic;
+use super::connections::{NOWHERE, Posted, State};
+use super::gather::Verb;
+use crate::nic::{DisconnectReason, Payload, PostError, Qp, ReadRequest, SendRequest, SrqEntry};
+use jet_wire::message::HEADER_BYTES;
+
+impl VerbsNic {
+    pub(super) fn post_receive(&mut self, entry: SrqEntry) -> Result<(), PostError> {
+        if self.receives_posted >= self.limits.srq_entries_max {
+            return Err(PostError::QueueFull);
+        }
+        if entry.header.bytes as usize != HEADER_BYTES || !entry.header.offset.is_multiple_of(64) {
+            return Err(PostError::LocalProtection);
+        }
+        let header = self.regions.translate(entry.header).ok_or(PostError::LocalProtection)?;
+        let payload = match entry.payload {
+            None => None,
+            Some(payload) => Some(self.regions.translate(payload).ok_or(PostError::LocalProtection)?),
+        };
+        self.receives.post(entry.id, header, payload);
+        self.receives_posted += 1;
+        Ok(())
+    }
+
+    /// The id of a request: whose it is, and its place in the send queue.
+    fn request_id(qp: Qp, position: u32) -> u64 {
+        (u64::from(qp.index) << 32) | u64::from(position)
+    }
+
+    #[inline]
+    pub(super) fn gather_send(&mut self, qp: Qp, request: SendRequest<'_>) -> Result<(), PostError> {
+        if self.gathered.is_full() {
+            self.give_gathered();
+        }
+        let connection = self.connections.get_mut(qp).ok_or(PostError::Stale)?;
+        if connection.state != State::Connected {
+            return Err(PostError::Stale);
+        }
+        let registered = match request.payload {
+            Payload::Registered(sge) => Some(self.regions.translate(sge).ok_or(PostError::LocalProtection)?),
+            _ => None,
+        };
+        let copied = match request.payload {
+            Payload::Inline(bytes) if !bytes.is_empty() => Some(bytes),
+            _ => None,
+        };
+        if connection.sends >= self.limits.sends_per_qp_max
+            || self.sends >= self.options.sends_max
+            || (copied.is_some() && !self.payloads.has_room())
+        {
+            return Err(PostError::QueueFull);
+        }
+        let (header_place, mut header) = self.headers.put_header(request.header);
+        let copied = copied.map(|bytes| self.payloads.put(bytes));
+        let bytes = header.length + copied.map_or(0, |(_, sge)| sge.length);
+        let inline = registered.is_none() && bytes <= connection.inline_bytes;
+        let (payload_place, mut payload) = match copied {
+            Some((place, sge)) => (place, Some(sge)),
+            None => (NOWHERE, registered),
+        };
+        if inline {
+            // The processor copies it into the request: its own addresses.
+            header.addr = self.headers.address(&header);
+            payload = payload.map(|sge| rdma_sys::ibv_sge { addr: self.payloads.address(&sge), ..sge });
+        }
+        let posted = Posted::Send { header: header_place, payload: payload_place };
+        let position = connection.queue.push(request.id, posted);
+        connection.sends += 1;
+        self.sends += 1;
+        let stretches = std::iter::once(header).chain(payload);
+        let last = connection.gathered.map(|(_, last)| last);
+        let at = self.gathered.add(Self::request_id(qp, position), &Verb::Send { inline }, stretches, last);
+        match &mut connection.gathered {
+            Some((_, last)) => *last = at,
+            none => {
+                *none = Some((at, at));
+                self.gathered.connections.push(qp.index);
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    pub(super) fn gather_read(&mut self, qp: Qp, request: ReadRequest<'_>) -> Result<(), PostError> {
+        if self.gathered.is_full() {
+            self.give_gathered();
+        }
+        let connection = self.connections.get_mut(qp).ok_or(PostError::Stale)?;
+        if connection.state != State::Connected {
+            return Err(PostError::Stale);
+        }
+        if request.scatter.len() > self.limits.scatter_max as usize {
+            return Err(PostError::Limit);
+        }
+        let mut bytes = 0u32;
+        for sge in request.scatter {
+            bytes = bytes.checked_add(sge.bytes).ok_or(PostError::Limit)?;
+            self.regions.translate(*sge).ok_or(PostError::LocalProtection)?;
+        }
+        if connection.reads >= self.limits.reads_per_qp_max || self.reads >= self.limits.reads_max {
+            return Err(PostError::QueueFull);
+        }
+        let position = connection.queue.push(request.id, Posted::Read { bytes });
+        connection.reads += 1;
+        self.reads += 1;
+        let regions = &self.regions;
+        let stretches = request.scatter.iter().filter_map(|sge| regions.translate(*sge));
+        let last = connection.gathered.map(|(_, last)| last);
+        let verb = Verb::Read { address: request.address, key: request.key };
+        let at = self.gathered.add(Self::request_id(qp, position), &verb, stretches, last);
+        match &mut connection.gathered {
+            Some((_, last)) => *last = at,
+            none => {
+                *none = Some((at, at));
+                self.gathered.connections.push(qp.index);
+            }
+        }
+        Ok(())
+    }
+
+    /// Rings the doorbells.
+    #[inline]
+    pub(super) fn give_gathered(&mut self) {
+        self.receives.flush();
+        self.receives.arm_limit(self.receives_posted);
+        if self.gathered.connections.is_empty() {
+            return;
+        }
+        while let Some(index) = self.gathered.connections.pop() {
+            let (qp, connection) = self.connections.at(index);
+            let Some((first, last)) = connection.gathered.take() else { continue };
+            let Some(id) = &connection.id else { continue };
+            // SAFETY: a connection that gathered work has a QP, which lives as long as its identifier.
+            let posted = unsafe { self.gathered.post(id.qp(), first, last) };
+            if let Err(errno) = posted {
+                // What was not taken comes back flushed, with the rest.
+                self.fail(qp, DisconnectReason::Transport(errno));
+            }
+        }
+        self.gathered.clear();
+    }
+}

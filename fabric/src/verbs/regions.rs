@@ -1,0 +1,149 @@
+//! The protection domain and the memory registered in it.
+
+use super::device::Device;
+use super::error::VerbsError;
+use super::lookup::Lookup;
+use crate::memory::SharedMemory;
+use crate::nic::{Access, MemoryKey, RegisterError, Sge};
+use rdma_sys::{
+    ibv_access_flags, ibv_alloc_pd, ibv_dealloc_pd, ibv_dereg_mr, ibv_mr, ibv_pd, ibv_reg_mr_iova2, ibv_sge,
+};
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// A protection domain, freed when dropped: after everything in it.
+#[derive(Debug)]
+pub(super) struct Domain {
+    pd: *mut ibv_pd,
+}
+
+impl Domain {
+    pub fn new(device: &Device) -> Result<Self, VerbsError> {
+        // SAFETY: the device's context is open.
+        let pd = unsafe { ibv_alloc_pd(device.context()) };
+        if pd.is_null() {
+            return Err(VerbsError::verb("ibv_alloc_pd", "the device has no protection domain left"));
+        }
+        Ok(Self { pd })
+    }
+
+    pub fn as_ptr(&self) -> *mut ibv_pd {
+        self.pd
+    }
+}
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        // SAFETY: ours, and whoever holds something in it holds it behind an `Rc` of this.
+        unsafe { ibv_dealloc_pd(self.pd) };
+    }
+}
+
+/// A registration, taken back when dropped. Keeps the memory and the domain.
+#[derive(Debug)]
+pub(super) struct Region {
+    mr: *mut ibv_mr,
+    bytes: u64,
+    lkey: u32,
+    _memory: Arc<SharedMemory>,
+    _domain: Rc<Domain>,
+}
+
+impl Region {
+    /// Registers all of it. Addresses in it count from 0, so that a peer learns nothing of this process's layout.
+    pub fn new(domain: &Rc<Domain>, memory: &Arc<SharedMemory>, access: Access) -> io::Result<Self> {
+        let allowed = match access {
+            Access::LocalWrite => ibv_access_flags::IBV_ACCESS_LOCAL_WRITE,
+            Access::RemoteRead => ibv_access_flags::IBV_ACCESS_REMOTE_READ,
+        };
+        // Optional: the library leaves it out where kernel or device do not know it.
+        let flags = (allowed | ibv_access_flags::IBV_ACCESS_RELAXED_ORDERING).0;
+        // SAFETY: the mapping lives as long as the registration: `_memory` keeps it.
+        let mr = unsafe {
+            ibv_reg_mr_iova2(domain.as_ptr(), memory.base().cast(), memory.bytes(), 0, flags as libc::c_uint)
+        };
+        if mr.is_null() {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the verb succeeded.
+        let lkey = unsafe { (*mr).lkey };
+        Ok(Self {
+            mr,
+            bytes: memory.bytes() as u64,
+            lkey,
+            _memory: Arc::clone(memory),
+            _domain: Rc::clone(domain),
+        })
+    }
+
+    fn rkey(&self) -> u32 {
+        // SAFETY: the registration lives.
+        unsafe { (*self.mr).rkey }
+    }
+
+    /// A stretch of it, if it lies inside.
+    #[inline]
+    pub fn sge(&self, offset: u64, bytes: u32) -> Option<ibv_sge> {
+        let end = offset.checked_add(u64::from(bytes))?;
+        (end <= self.bytes).then_some(ibv_sge { addr: offset, length: bytes, lkey: self.lkey })
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: ours; the NIC takes it out of its table first, so no new request names it.
+        unsafe { ibv_dereg_mr(self.mr) };
+    }
+}
+
+/// The regions that the NIC's user registered.
+#[derive(Debug)]
+pub(super) struct Regions {
+    domain: Rc<Domain>,
+    places: Box<[Option<Region>]>,
+    by_key: Lookup,
+}
+
+impl Regions {
+    pub fn new(domain: &Rc<Domain>, max: u32) -> Self {
+        Self {
+            domain: Rc::clone(domain),
+            places: (0..max).map(|_| None).collect(),
+            by_key: Lookup::new(max as usize),
+        }
+    }
+
+    pub fn register(
+        &mut self,
+        memory: &Arc<SharedMemory>,
+        access: Access,
+    ) -> Result<MemoryKey, RegisterError> {
+        let max = self.places.len();
+        let place = self.places.iter().position(Option::is_none).ok_or(RegisterError::TooMany { max })?;
+        let region = Region::new(&self.domain, memory, access)
+            .map_err(|source| RegisterError::System { bytes: memory.bytes(), source })?;
+        // What peers may read has the key that they name; what they may not has one that the device knows for local use.
+        let key = match access {
+            Access::LocalWrite => region.lkey,
+            Access::RemoteRead => region.rkey(),
+        };
+        self.by_key.insert(key, u32::try_from(place).expect("regions are few"));
+        self.places[place] = Some(region);
+        Ok(MemoryKey(key))
+    }
+
+    pub fn deregister(&mut self, key: MemoryKey) {
+        if let Some(place) = self.by_key.get(key.0) {
+            self.by_key.remove(key.0);
+            self.places[place as usize] = None;
+        }
+    }
+
+    /// The stretch in the device's terms; `None` where it is not of a registered region.
+    #[inline]
+    pub fn translate(&self, sge: Sge) -> Option<ibv_sge> {
+        let place = self.by_key.get(sge.key.0)?;
+        self.places[place as usize].as_ref()?.sge(sge.offset, sge.bytes)
+    }
+}

@@ -1,0 +1,120 @@
+//! The shared receive queue. Entries are given to the device a batch at a time.
+
+use super::error::VerbsError;
+use super::regions::Domain;
+use rdma_sys::{
+    ibv_create_srq, ibv_destroy_srq, ibv_modify_srq, ibv_post_srq_recv, ibv_recv_wr, ibv_sge, ibv_srq,
+    ibv_srq_attr, ibv_srq_attr_mask, ibv_srq_init_attr,
+};
+use std::rc::Rc;
+use std::sync::atomic::AtomicU32;
+
+/// Given to the device at once.
+const BATCH: usize = 64;
+/// Header and payload.
+const SGES: usize = 2;
+const SGES_U32: u32 = 2;
+/// Fewer entries than that are few: the user is woken to post more.
+const LIMIT: u32 = 8;
+/// Marks the ids of SRQ entries among those of all completions.
+pub(super) const RECEIVE_TAG: u64 = 1 << 63;
+
+/// Destroyed when dropped: after every QP that takes from it.
+pub(super) struct SharedReceiveQueue {
+    srq: *mut ibv_srq,
+    wrs: Box<[ibv_recv_wr]>,
+    sges: Box<[[ibv_sge; SGES]]>,
+    gathered: usize,
+    limit_is_armed: bool,
+    _domain: Rc<Domain>,
+}
+
+impl SharedReceiveQueue {
+    /// For so many entries. `events` is told of events; it must live longer.
+    pub fn new(domain: &Rc<Domain>, entries: u32, events: &AtomicU32) -> Result<Self, VerbsError> {
+        let mut attributes = ibv_srq_init_attr {
+            srq_context: std::ptr::from_ref(events).cast_mut().cast(),
+            attr: ibv_srq_attr { max_wr: entries, max_sge: SGES_U32, srq_limit: 0 },
+        };
+        // SAFETY: the domain lives as long as the queue: `_domain` keeps it.
+        let srq = unsafe { ibv_create_srq(domain.as_ptr(), &mut attributes) };
+        if srq.is_null() {
+            return Err(VerbsError::verb(
+                "ibv_create_srq",
+                "the device has no SRQ of that size with two scatter entries; lower pool.srq_bytes, or raise ulimit -l (memlock)",
+            ));
+        }
+        let wr =
+            ibv_recv_wr { wr_id: 0, next: std::ptr::null_mut(), sg_list: std::ptr::null_mut(), num_sge: 0 };
+        Ok(Self {
+            srq,
+            wrs: vec![wr; BATCH].into(),
+            sges: vec![[ibv_sge { addr: 0, length: 0, lkey: 0 }; SGES]; BATCH].into(),
+            gathered: 0,
+            limit_is_armed: false,
+            _domain: Rc::clone(domain),
+        })
+    }
+
+    pub fn as_ptr(&self) -> *mut ibv_srq {
+        self.srq
+    }
+
+    /// Keeps an entry for the next [`Self::flush`].
+    #[inline]
+    pub fn post(&mut self, entry: u32, header: ibv_sge, payload: Option<ibv_sge>) {
+        if self.gathered == BATCH {
+            self.flush();
+        }
+        let at = self.gathered;
+        self.sges[at] = [header, payload.unwrap_or(header)];
+        self.wrs[at] = ibv_recv_wr {
+            wr_id: RECEIVE_TAG | u64::from(entry),
+            next: std::ptr::null_mut(),
+            sg_list: self.sges[at].as_mut_ptr(),
+            num_sge: if payload.is_some() { 2 } else { 1 },
+        };
+        if at > 0 {
+            self.wrs[at - 1].next = &raw mut self.wrs[at];
+        }
+        self.gathered += 1;
+    }
+
+    /// Gives the device what was gathered.
+    #[inline]
+    pub fn flush(&mut self) {
+        if self.gathered == 0 {
+            return;
+        }
+        let mut bad = std::ptr::null_mut();
+        // SAFETY: the requests are chained, and point to scatter entries that stay in place; the device copies both.
+        let result = unsafe { ibv_post_srq_recv(self.srq, self.wrs.as_mut_ptr(), &mut bad) };
+        // The NIC counts what is posted, so the queue is not full; a dead device ends every connection by its own event.
+        debug_assert_eq!(result, 0, "an SRQ entry was refused");
+        self.gathered = 0;
+    }
+
+    /// Asks for one event when fewer than a few entries are left, where so many are posted.
+    pub fn arm_limit(&mut self, posted: u32) {
+        if self.limit_is_armed || posted < 2 * LIMIT {
+            return;
+        }
+        self.limit_is_armed = true;
+        let mut attributes = ibv_srq_attr { max_wr: 0, max_sge: 0, srq_limit: LIMIT };
+        let mask = ibv_srq_attr_mask::IBV_SRQ_LIMIT.0;
+        // SAFETY: the queue lives. A device that does not know limits refuses; then there are no such events.
+        unsafe { ibv_modify_srq(self.srq, &mut attributes, mask.cast_signed()) };
+    }
+
+    /// The event came: it is asked for again with the next [`Self::arm_limit`].
+    pub fn limit_was_reached(&mut self) {
+        self.limit_is_armed = false;
+    }
+}
+
+impl Drop for SharedReceiveQueue {
+    fn drop(&mut self) {
+        // SAFETY: ours; the NIC destroys its QPs before.
+        unsafe { ibv_destroy_srq(self.srq) };
+    }
+}
