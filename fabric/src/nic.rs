@@ -2,7 +2,8 @@
 //!
 //! Rules that hold for every implementation (the conformance suite checks them):
 //!
-//! * A work request that was posted completes exactly once, with success, an error, or [`Status::Flushed`].
+//! * A work request that was posted completes exactly once, with success, an error, or [`Status::Flushed`]. SENDs that
+//!   were posted between two [`Nic::flush`] may complete together.
 //! * SENDs of one QP arrive in the order they were posted, each in one SRQ entry, header in the entry's header area,
 //!   payload in its slab.
 //! * No SRQ entry there: the sender's NIC waits ("receiver not ready", RNR) and tries again; nothing is lost, the

@@ -12,7 +12,7 @@ use rdma_sys::{
     rdma_cm_event, rdma_cm_event_type as kind, rdma_cm_id, rdma_conn_param, rdma_connect,
     rdma_create_event_channel, rdma_create_id, rdma_create_qp, rdma_destroy_event_channel, rdma_destroy_id,
     rdma_destroy_qp, rdma_disconnect, rdma_event_channel, rdma_get_cm_event, rdma_get_src_port, rdma_listen,
-    rdma_notify, rdma_port_space, rdma_reject, rdma_resolve_addr, rdma_resolve_route,
+    rdma_notify, rdma_port_space, rdma_reject, rdma_resolve_addr, rdma_resolve_route, rdma_set_option,
 };
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use std::io;
@@ -26,6 +26,9 @@ use std::time::Duration;
 const BACKLOG: i32 = 1024;
 /// What InfiniBand's CM says of a request that the other end's user refused.
 const REJECTED_BY_USER: i32 = 28;
+/// The level and the name of RDMA CM's option for the acknowledgements' timeout.
+const OPTION_ID: i32 = 0;
+const OPTION_ID_ACK_TIMEOUT: i32 = 3;
 /// The inline bytes that are asked for: a header and a little more. Then half of it, then none.
 const INLINE_WANTED: [u32; 3] = [256, 128, 0];
 
@@ -259,6 +262,29 @@ impl ConnectionId {
         let bytes = u8::try_from(data.len()).expect("at most PRIVATE_DATA_MAX");
         // SAFETY: as above. Where it fails the peer is gone already.
         unsafe { rdma_reject(self.id, data.as_ptr().cast(), bytes) };
+    }
+
+    /// How long a peer of this connection is to wait when it found no SRQ entry. RDMA CM has no word for it, so it is set
+    /// once the QP can receive.
+    pub fn set_rnr_timer(&self, timer: u8) -> io::Result<()> {
+        // SAFETY: the QP lives; every bit pattern is a value of the structure, of which two fields are read.
+        let errno = unsafe {
+            let mut attributes: ibv_qp_attr = std::mem::zeroed();
+            attributes.qp_state = ibv_qp_state::IBV_QPS_RTS;
+            attributes.min_rnr_timer = timer;
+            let mask = ibv_qp_attr_mask::IBV_QP_STATE.0 | ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER.0;
+            ibv_modify_qp(self.qp(), &mut attributes, mask.cast_signed())
+        };
+        if errno == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(errno)) }
+    }
+
+    /// How long its packets' acknowledgements may take. Before it asks or accepts.
+    pub fn set_ack_timeout(&self, timeout: u8) {
+        let mut timeout = timeout;
+        // SAFETY: the value is copied by the call. Kernels before 5.1 do not know the option and keep their own.
+        unsafe {
+            rdma_set_option(self.id, OPTION_ID, OPTION_ID_ACK_TIMEOUT, (&raw mut timeout).cast(), 1);
+        }
     }
 
     /// Its first message came before the answer to its answer: it stands all the same.

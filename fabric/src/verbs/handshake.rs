@@ -92,6 +92,8 @@ impl VerbsNic {
             (CmEvent::RouteResolved, State::Resolving) => self.ask(qp),
             (CmEvent::Established { private_data }, State::Connecting) => {
                 connection.state = State::Connected;
+                // A device that refuses keeps a longer time; it works all the same.
+                let _ = connection.id.as_ref().map(|id| id.set_rnr_timer(self.options.rnr_timer));
                 self.events.push_back(Event::Connected { qp, private_data });
             }
             (CmEvent::Established { .. }, State::Accepting) => self.established(qp),
@@ -165,7 +167,9 @@ impl VerbsNic {
                 retry: self.options.retry,
                 rnr_retry: self.options.rnr_retry,
             };
-            connection.id.as_ref().expect("it has an identifier").connect(&terms)
+            let id = connection.id.as_ref().expect("it has an identifier");
+            id.set_ack_timeout(self.options.ack_timeout);
+            id.connect(&terms)
         });
         if let Err(error) = asked {
             self.fail(qp, DisconnectReason::Transport(errno(&error)));
@@ -187,7 +191,11 @@ impl VerbsNic {
                 retry: self.options.retry,
                 rnr_retry: self.options.rnr_retry,
             };
-            connection.id.as_ref().expect("it has an identifier").accept(&terms)
+            let id = connection.id.as_ref().expect("it has an identifier");
+            id.set_ack_timeout(self.options.ack_timeout);
+            id.accept(&terms)?;
+            let _ = id.set_rnr_timer(self.options.rnr_timer);
+            Ok(())
         });
         if let Err(error) = accepted {
             self.fail(qp, DisconnectReason::Transport(errno(&error)));

@@ -47,8 +47,14 @@ pub struct VerbsOptions {
     pub regions_max: u32,
     /// How often a SEND that finds no SRQ entry is tried again before its QP fails: 0 to 6 times, 7 for ever (7).
     pub rnr_retry: u8,
+    /// How long a peer waits that found no SRQ entry, in the InfiniBand specification's code: 7 is 0.12 ms (7). What RDMA CM
+    /// leaves it at, 0, is 655 ms.
+    pub rnr_timer: u8,
     /// How often a packet that is not acknowledged is sent again before its QP fails: 0 to 7 times (7).
     pub retry: u8,
+    /// How long an acknowledgement may take before that: 4.096 us x 2^this (16: 268 ms). A peer that is gone without a word
+    /// is noticed after eight times as long.
+    pub ack_timeout: u8,
     /// How long [`crate::Nic::disconnect`] waits for posted SENDs to be taken (1 s).
     pub farewell: Duration,
     /// How long a connection may take to come about (5 s).
@@ -75,7 +81,9 @@ impl VerbsOptions {
             inline_places: 256,
             regions_max: 64,
             rnr_retry: 7,
+            rnr_timer: 7,
             retry: 7,
+            ack_timeout: 16,
             farewell: Duration::from_secs(1),
             handshake: Duration::from_secs(5),
             drain: Duration::from_secs(1),
@@ -97,6 +105,9 @@ impl VerbsOptions {
             return Some(
                 "qps_max, srq_entries_max, reads_max, reads_per_qp_max, sends_max and regions_max must be at least 1",
             );
+        }
+        if self.rnr_timer > 31 || self.ack_timeout > 31 {
+            return Some("rnr_timer and ack_timeout must be 0 to 31");
         }
         (self.rnr_retry > 7 || self.retry > 7).then_some("rnr_retry and retry must be 0 to 7")
     }

@@ -6,6 +6,7 @@ use super::shared_receive_queue::RECEIVE_TAG;
 use super::status::{reason_of, status_of};
 use crate::nic::{Completion, DisconnectReason, Qp, Status, Work};
 use jet_wire::message::HEADER_BYTES;
+use rdma_sys::ibv_wc_status::IBV_WC_REM_OP_ERR;
 
 /// A completion of a send queue stands for all work up to it; what of that is not shown yet.
 #[derive(Clone, Copy, Debug)]
@@ -81,6 +82,11 @@ impl VerbsNic {
                 status => status,
             };
             let succeeded = status == Status::Success;
+            let status = match (posted, status) {
+                // What soft-RoCE calls a SEND that its entry could not take.
+                (Posted::Send { .. }, Status::Other(IBV_WC_REM_OP_ERR)) => Status::Length,
+                _ => status,
+            };
             let work = match posted {
                 Posted::Send { header, payload } => {
                     connection.sends -= 1;

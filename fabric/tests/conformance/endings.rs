@@ -176,7 +176,7 @@ pub fn a_killed_peer_flushes_what_is_in_flight(fabric: &dyn Fabric) {
     for patience in [1, 100, 1000] {
         world.server().received.clear();
         let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", &name, "--test-threads=1"])
+            .args(["--exact", &name, "--test-threads=1", "--include-ignored"])
             .env(CHILD, world.address.to_string())
             .stdout(Stdio::null())
             .spawn()
