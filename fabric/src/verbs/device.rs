@@ -99,6 +99,27 @@ fn contexts() -> Result<Vec<*mut ibv_context>, VerbsError> {
     }
 }
 
+/// The addresses of this host's RDMA devices that routes lead from, as their GIDs of RoCE v2 say: device, index, address.
+///
+/// # Errors
+/// What the system says where there are no devices.
+pub fn local_addresses() -> Result<Vec<(String, u8, IpAddr)>, VerbsError> {
+    let mut found = Vec::new();
+    for context in contexts()? {
+        let name = name_of(context);
+        for index in 0..=u8::MAX {
+            let kind = format!("/sys/class/infiniband/{name}/ports/1/gid_attrs/types/{index}");
+            let Ok(kind) = std::fs::read_to_string(kind) else { continue };
+            if kind.trim() == "RoCE v2"
+                && let Ok(address) = address_of_gid(context, &name, index)
+            {
+                found.push((name.clone(), index, address));
+            }
+        }
+    }
+    Ok(found)
+}
+
 fn name_of(context: *mut ibv_context) -> String {
     // SAFETY: an open context has a device, whose name is a C string that lives as long.
     unsafe { CStr::from_ptr(ibv_get_device_name((*context).device)) }.to_string_lossy().into_owned()

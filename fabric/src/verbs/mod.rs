@@ -27,6 +27,7 @@ mod shared_receive_queue;
 mod staging;
 mod status;
 
+pub use device::local_addresses;
 pub use error::VerbsError;
 pub use options::{DeviceChoice, VerbsOptions};
 
@@ -139,13 +140,15 @@ impl VerbsNic {
                 "the device's SRQ takes one scatter entry; Jet needs two, a header and a slab",
             ));
         }
-        let places = limits.srq_entries_max + options.sends_max + options.reads_max;
-        if places > attributes.completions {
+        // What the device's largest completion queue leaves to SENDs: more have to wait.
+        let left = attributes.completions.saturating_sub(limits.srq_entries_max + options.reads_max);
+        let options = VerbsOptions { sends_max: options.sends_max.min(left), ..options };
+        if left == 0 {
             return Err(VerbsError::Options(
-                "srq_entries_max + sends_max + reads_max exceed the device's completions; lower limits.peers or \
-                 pool.srq_bytes",
+                "srq_entries_max and reads_max leave no place in the device's completion queue; lower pool.srq_bytes",
             ));
         }
+        let places = limits.srq_entries_max + options.sends_max + options.reads_max;
         let domain = Rc::new(Domain::new(&device)?);
         let channel = Rc::new(EventChannel::new()?);
         let completions = CompletionQueue::new(&device, places)?;

@@ -1,6 +1,7 @@
 //! What a NIC on verbs is built with.
 
-use std::net::IpAddr;
+use std::io;
+use std::net::{IpAddr, ToSocketAddrs};
 use std::time::Duration;
 
 /// Scatter entries of one READ that this crate makes use of: a fragment of 256 KiB in slabs of 4 KiB (Jet §3.2).
@@ -39,7 +40,8 @@ pub struct VerbsOptions {
     pub reads_max: u32,
     /// Outstanding READs of one QP (32, Jet §3.2), or as many as the device has.
     pub reads_per_qp_max: u32,
-    /// Outstanding SENDs altogether (4,096); each has a place for its header, 128 bytes.
+    /// Outstanding SENDs altogether (4,096), or as many as the device has completions left for; each has a place for its
+    /// header, 128 bytes.
     pub sends_max: u32,
     /// Places of 4 KiB for payloads of SENDs that are copied, [`crate::nic::Payload::Inline`] (256).
     pub inline_places: u32,
@@ -68,6 +70,16 @@ pub struct VerbsOptions {
 }
 
 impl VerbsOptions {
+    /// The defaults, on the device that has the address of `host:port`, or from which it is reached.
+    ///
+    /// # Errors
+    /// What the resolver says of the host.
+    pub fn reaching(host_and_port: &str) -> io::Result<Self> {
+        let none = || io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        let address = host_and_port.to_socket_addrs()?.next().ok_or_else(none)?;
+        Ok(Self::on(DeviceChoice::Reaching(address.ip())))
+    }
+
     /// The defaults, on this device.
     pub fn on(device: DeviceChoice) -> Self {
         Self {

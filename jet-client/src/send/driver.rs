@@ -42,6 +42,21 @@ pub(super) fn nic_for(address: &Address) -> Result<Box<dyn Nic>, SendConnectErro
     match address {
         Address::Shm(_) => Ok(Box::new(SoftNic::new(options)?)),
         Address::Tcp(_) => Ok(Box::new(Threaded::new(SoftNic::new(options)?, &ThreadedOptions::default())?)),
+        #[cfg(feature = "verbs")]
+        Address::Rdma(text) => {
+            use jet_fabric::verbs::{VerbsNic, VerbsOptions};
+            let options = VerbsOptions {
+                qps_max: 4,
+                srq_entries_max: 256,
+                reads_max: 4,
+                reads_per_qp_max: 4,
+                sends_max: 512,
+                inline_places: 64,
+                ..VerbsOptions::reaching(text)?
+            };
+            Ok(Box::new(VerbsNic::new(options)?))
+        }
+        #[cfg(not(feature = "verbs"))]
         Address::Rdma(_) => Err(SendConnectError::WrongFabric { address: address.clone() }),
     }
 }

@@ -18,11 +18,15 @@ pub enum SendConnectError {
     #[error("{0}")]
     Option(&'static str),
     /// No NIC of this build speaks that address.
-    #[error("this build has no NIC for {address}; use shm: or tcp:")]
+    #[error("this build has no NIC for {address}; use shm: or tcp:, or build it with --features verbs")]
     WrongFabric {
         /// The address.
         address: Address,
     },
+    /// There is no NIC on verbs.
+    #[cfg(feature = "verbs")]
+    #[error(transparent)]
+    Verbs(#[from] jet_fabric::verbs::VerbsError),
     /// Nobody listens there.
     #[error(
         "cannot connect: {source} If not, start it with `jet daemon`, and let its `listen` name {address}"

@@ -35,6 +35,8 @@ pub struct Config {
     pub reactor: Reactor,
     /// The software NIC.
     pub nic: Nic,
+    /// The RDMA device, for `rdma:` addresses.
+    pub rdma: Rdma,
     /// The end.
     pub shutdown: Shutdown,
 }
@@ -168,6 +170,15 @@ pub struct Nic {
     pub cpu: Option<usize>,
 }
 
+/// The RDMA device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Rdma {
+    /// Its name; none: the one that has the first address of `listen`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
+}
+
 /// Whether the software NIC has a thread of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -202,6 +213,7 @@ impl Default for Config {
             congestion: CongestionConfig::default(),
             reactor: Reactor::default(),
             nic: Nic::default(),
+            rdma: Rdma::default(),
             shutdown: Shutdown::default(),
         }
     }
@@ -334,6 +346,21 @@ pub enum ConfigError {
         "configuration: listen is empty; name at least one address, as in listen = [\"shm:/run/jet/nic.sock\"]"
     )]
     NoAddress,
+    /// One NIC cannot have them all.
+    #[error(
+        "configuration: listen has rdma: addresses beside others, but a daemon has one NIC; run two, each with its own \
+         control_socket"
+    )]
+    Mixed,
+    /// The build cannot.
+    #[error(
+        "configuration: listen = [\"{address}\"], but this build has no RDMA; build it with --features verbs \
+         (it needs libibverbs-dev, librdmacm-dev, libclang-dev and pkg-config)"
+    )]
+    NoVerbs {
+        /// The address.
+        address: Address,
+    },
     /// A size is no multiple of the slab, or too large.
     #[error("configuration: {key} = {bytes} must be a multiple of the 4096-byte slab, and below 4 GiB")]
     Slabs {
@@ -468,12 +495,21 @@ impl Config {
     /// The addresses to listen on.
     ///
     /// # Errors
-    /// [`ConfigError::Address`], [`ConfigError::NoAddress`].
+    /// [`ConfigError::Address`], [`ConfigError::NoAddress`], [`ConfigError::Mixed`], [`ConfigError::NoVerbs`].
     pub fn addresses(&self) -> Result<Vec<Address>, ConfigError> {
         if self.listen.is_empty() {
             return Err(ConfigError::NoAddress);
         }
-        Ok(self.listen.iter().map(|text| text.parse()).collect::<Result<_, _>>()?)
+        let addresses: Vec<Address> =
+            self.listen.iter().map(|text| text.parse()).collect::<Result<_, _>>()?;
+        let is_rdma = |address: &&Address| matches!(address, Address::Rdma(_));
+        match addresses.iter().find(is_rdma) {
+            Some(address) if !cfg!(feature = "verbs") => {
+                Err(ConfigError::NoVerbs { address: address.clone() })
+            }
+            Some(_) if !addresses.iter().all(|address| is_rdma(&address)) => Err(ConfigError::Mixed),
+            _ => Ok(addresses),
+        }
     }
 
     /// The receiver's part of it, for a NIC with so many scatter entries.

@@ -19,6 +19,8 @@ use jet_fabric::memory::{Pages, SharedMemory};
 use jet_fabric::nic::{Access, ListenError, Nic, RegisterError};
 use jet_fabric::soft::threaded::{Threaded, ThreadedOptions};
 use jet_fabric::soft::{SoftNic, SoftOptions};
+#[cfg(feature = "verbs")]
+use jet_fabric::verbs::{DeviceChoice, VerbsError, VerbsNic, VerbsOptions};
 use jet_wire::message::HEADER_BYTES;
 use jet_wire::segment::SegmentShape;
 use reactor::{
@@ -89,6 +91,10 @@ pub enum DaemonError {
     /// The pool cannot be registered.
     #[error(transparent)]
     Register(#[from] RegisterError),
+    /// There is no NIC on verbs.
+    #[cfg(feature = "verbs")]
+    #[error(transparent)]
+    Verbs(#[from] VerbsError),
     /// The pool cannot be had.
     #[error("cannot get {bytes} bytes of memory for the pool: {source}")]
     Pool {
@@ -300,6 +306,11 @@ fn start_reactor(
         completions: srq_entries + config.read.concurrency + peers.saturating_mul(8) + 64,
         ..SoftOptions::default()
     };
+    #[cfg(feature = "verbs")]
+    if let Some(Address::Rdma(text)) = config.addresses()?.first() {
+        let nic = verbs_nic(config, &options, text)?;
+        return launch(config, nic, false, commands, mark, inbox, ended);
+    }
     let nic = SoftNic::new(options).map_err(system("cannot make the software NIC"))?;
     if threaded {
         let nic = Threaded::new(
@@ -315,6 +326,25 @@ fn start_reactor(
     } else {
         launch(config, nic, false, commands, mark, inbox, ended)
     }
+}
+
+/// A NIC on verbs, of the sizes that the software NIC would have.
+#[cfg(feature = "verbs")]
+fn verbs_nic(config: &Config, sizes: &SoftOptions, listen: &str) -> Result<VerbsNic, DaemonError> {
+    let defaults = match &config.rdma.device {
+        Some(device) => VerbsOptions::on(DeviceChoice::Named { device: device.clone(), gid_index: None }),
+        None => VerbsOptions::reaching(listen).map_err(system("cannot resolve the address to listen on"))?,
+    };
+    Ok(VerbsNic::new(VerbsOptions {
+        qps_max: sizes.qps_max,
+        srq_entries_max: sizes.srq_entries_max,
+        reads_max: sizes.reads_max,
+        reads_per_qp_max: sizes.reads_per_qp_max,
+        sends_max: sizes.completions - sizes.srq_entries_max - sizes.reads_max,
+        // A daemon sends headers only.
+        inline_places: 1,
+        ..defaults
+    })?)
 }
 
 /// Gives the NIC its memory, lets it listen, and starts the reactor's thread.

@@ -58,8 +58,10 @@ enum Fabric {
     Shm,
     /// TCP over the loopback.
     Tcp,
-    /// One after the other.
+    /// Both of these, one after the other.
     Both,
+    /// RDMA, from this host to itself; for builds with the feature `verbs`.
+    Rdma,
 }
 
 impl Fabric {
@@ -68,6 +70,7 @@ impl Fabric {
             Self::Shm => &["shm"],
             Self::Tcp => &["tcp"],
             Self::Both => &["shm", "tcp"],
+            Self::Rdma => &["rdma"],
         }
     }
 }

@@ -79,12 +79,31 @@ pub(super) enum DemoError {
         /// The end of its log.
         words: String,
     },
+    /// There is no device, or no build that knows it.
+    #[error("{0}")]
+    Rdma(String),
     /// SIGINT or SIGTERM.
     #[error("interrupted; everything that was started is ended and removed")]
     Interrupted,
     /// The system.
     #[error("{0}")]
     Io(#[from] io::Error),
+}
+
+/// Where the daemon listens, on the first RDMA device that has an address.
+#[cfg(feature = "verbs")]
+fn rdma_address() -> Result<String, DemoError> {
+    let found = jet_fabric::verbs::local_addresses().map_err(|error| DemoError::Rdma(error.to_string()))?;
+    let none =
+        "no RDMA device has an IP address among its GIDs of RoCE v2; give its interface one, and set it up";
+    let (_, _, address) = found.first().ok_or_else(|| DemoError::Rdma(none.to_owned()))?;
+    Ok(format!("rdma:{}", std::net::SocketAddr::new(*address, 0)))
+}
+
+#[cfg(not(feature = "verbs"))]
+fn rdma_address() -> Result<String, DemoError> {
+    let words = "this build has no RDMA; run it with `cargo run --release --features verbs --bin jet -- demo --fabric rdma`";
+    Err(DemoError::Rdma(words.to_owned()))
 }
 
 /// What a run needs.
@@ -104,6 +123,7 @@ impl Run<'_> {
         let out = self.work.join(format!("received-{}", self.fabric));
         let listen = match self.fabric {
             "shm" => format!("shm:{}", self.work.join("nic.sock").display()),
+            "rdma" => rdma_address()?,
             _ => "tcp:127.0.0.1:0".to_owned(),
         };
         let os = OsStr::new;
