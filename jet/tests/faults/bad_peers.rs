@@ -242,6 +242,10 @@ fn first_words_that_cannot_be_are_refused() {
     }
     for address in bystanders.rig.addresses() {
         for (words, refusal) in &cases {
+            // RDMA CM pads with zeros, and a hello ends in zeros.
+            if matches!(address, Address::Rdma(_)) && words.len() == HELLO_BYTES - 1 {
+                continue;
+            }
             let mut peer = RawPeer::knock(&address, words, 4096);
             assert_eq!(peer.wait_refused(), Some(*refusal), "{words:?} over {address}");
         }

@@ -20,7 +20,7 @@ const _: () = assert!(ENTRY_BYTES as usize == HEADER_BYTES);
 
 /// One connection of its own NIC.
 pub struct RawPeer {
-    nic: SoftNic,
+    nic: Box<dyn Nic>,
     qp: Qp,
     headers: Arc<SharedMemory>,
     headers_key: MemoryKey,
@@ -43,10 +43,22 @@ pub fn hello(app: &str) -> Hello {
     }
 }
 
+fn nic_for(address: &Address) -> Box<dyn Nic> {
+    match address {
+        #[cfg(feature = "verbs")]
+        Address::Rdma(text) => {
+            use jet_fabric::verbs::{VerbsNic, VerbsOptions};
+            let options = VerbsOptions { qps_max: 4, ..VerbsOptions::reaching(text).expect("an address") };
+            Box::new(VerbsNic::new(options).expect("a NIC"))
+        }
+        _ => Box::new(SoftNic::new(SoftOptions::default()).expect("a NIC")),
+    }
+}
+
 impl RawPeer {
     /// Asks to connect with these first words, with `bytes` of memory.
     pub fn knock(address: &Address, words: &[u8], bytes: usize) -> Self {
-        let mut nic = SoftNic::new(SoftOptions::default()).expect("a NIC");
+        let mut nic = nic_for(address);
         let headers = SharedMemory::new("jet-raw", (ENTRIES * ENTRY_BYTES) as usize, false)
             .map(Arc::new)
             .expect("memory");

@@ -157,8 +157,11 @@ impl Rig {
 
     fn start_as(address_space: Option<u64>, settings: &[&str]) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
-        let addresses =
-            vec![format!("shm:{}", dir.path().join("nic.sock").display()), "tcp:127.0.0.1:0".to_owned()];
+        // Where a device is named, all of it runs on verbs, twice: `deploy/vm` does so.
+        let addresses = match std::env::var("JET_RDMA_ADDRESS") {
+            Ok(address) if cfg!(feature = "verbs") => vec![format!("rdma:{address}:0"); 2],
+            _ => vec![format!("shm:{}", dir.path().join("nic.sock").display()), "tcp:127.0.0.1:0".to_owned()],
+        };
         let settings = settings.iter().map(|&text| text.to_owned()).collect();
         let mut rig = Self { settings, address_space, daemon: None, addresses, started: Cell::new(0), dir };
         rig.start_again();

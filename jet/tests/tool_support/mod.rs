@@ -100,10 +100,15 @@ pub struct Host {
 }
 
 impl Host {
-    /// `fabric` is shm or tcp.
+    /// `fabric` is shm or tcp; where an RDMA device is named, all of it runs on verbs.
     pub fn new(fabric: &str) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
+        let device = std::env::var("JET_RDMA_ADDRESS").ok().filter(|_| cfg!(feature = "verbs"));
         let (listen, _port) = match fabric {
+            _ if device.is_some() => {
+                let (port, lock) = own_port();
+                (format!("rdma:{}:{port}", device.unwrap_or_default()), Some(lock))
+            }
             "shm" => (format!("shm:{}", dir.path().join("nic.sock").display()), None),
             _ => {
                 let (port, lock) = own_port();
