@@ -59,7 +59,7 @@ pub struct VerbsOptions {
     pub ack_timeout: u8,
     /// How long [`crate::Nic::disconnect`] waits for posted SENDs to be taken (1 s).
     pub farewell: Duration,
-    /// How long a connection may take to come about (5 s).
+    /// How long a connection may take to come about (20 s: RDMA CM sends a request that was lost again after 4.3 s).
     pub handshake: Duration,
     /// How long a QP in the error state may take to give back its work (1 s); then it is destroyed all the same, and
     /// counted.
@@ -97,7 +97,7 @@ impl VerbsOptions {
             retry: 7,
             ack_timeout: 16,
             farewell: Duration::from_secs(1),
-            handshake: Duration::from_secs(5),
+            handshake: Duration::from_secs(20),
             drain: Duration::from_secs(1),
             last_wqe: Duration::from_millis(20),
         }

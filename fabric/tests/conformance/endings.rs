@@ -157,8 +157,8 @@ fn send_until_killed(fabric: &dyn Fabric, address: &str) {
     let (at, key) = ends[0].source_address(0);
     let mut payload = at.to_le_bytes().to_vec();
     payload.extend(key.to_le_bytes());
-    let deadline = Instant::now() + 2 * DEADLINE;
-    while Instant::now() < deadline && ends[0].ended.is_empty() {
+    let give_up = Instant::now() + 2 * deadline();
+    while Instant::now() < give_up && ends[0].ended.is_empty() {
         while ends[0].try_send(qp, &header(number), Payload::Inline(&payload)).is_ok() {
             number += 1;
         }
