@@ -35,6 +35,8 @@ pub(super) enum Posted {
     Send { header: u32, payload: u32 },
     /// A READ of so many bytes.
     Read { bytes: u32 },
+    /// A WRITE of no bytes, of which the user does not know.
+    Probe,
 }
 
 /// No place.
@@ -121,6 +123,8 @@ pub(super) struct Connection {
     pub peer_reads: (u8, u8),
     /// What this end says when it asks.
     pub said: PrivateData,
+    /// Something happened since it was last looked at whether it should be probed.
+    pub is_active: bool,
     /// It is in the NIC's list of those that wait for something.
     pub is_timed: bool,
 }
@@ -145,6 +149,7 @@ impl Connection {
             events: Box::default(),
             peer_reads: (u8::MAX, u8::MAX),
             said: PrivateData::new(&[]).expect("nothing is short enough"),
+            is_active: true,
             is_timed: false,
         }
     }
@@ -197,6 +202,11 @@ impl Connections {
     pub fn at(&mut self, index: u32) -> (Qp, &mut Connection) {
         let entry = &mut self.entries[index as usize];
         (Qp { index, generation: entry.generation }, entry)
+    }
+
+    /// Whether there are any.
+    pub fn any(&self) -> bool {
+        self.free.len() < self.entries.len()
     }
 
     pub fn indices(&self) -> std::ops::Range<u32> {

@@ -1,6 +1,8 @@
 //! Send requests that were posted and not yet given to the device: one chain a QP, so that ringing the doorbell once
 //! gives all of them.
 
+use super::connections::Connection;
+use crate::nic::Qp;
 use rdma_sys::{ibv_post_send, ibv_qp, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode};
 use std::mem::MaybeUninit;
 
@@ -23,6 +25,8 @@ pub(super) enum Verb {
     Send { inline: bool },
     /// READ.
     Read { address: u64, key: u32 },
+    /// WRITE of no bytes: it needs no key, and succeeds where the peer is there.
+    Probe,
 }
 
 impl Gathered {
@@ -43,7 +47,7 @@ impl Gathered {
 
     /// Adds a request behind the last of its connection's chain; returns its place.
     #[inline]
-    pub fn add(
+    fn add(
         &mut self,
         id: u64,
         verb: &Verb,
@@ -70,6 +74,11 @@ impl Gathered {
                 wr.opcode = ibv_wr_opcode::IBV_WR_SEND;
                 wr.send_flags = if inline { ibv_send_flags::IBV_SEND_INLINE.0 } else { 0 };
             }
+            Verb::Probe => {
+                wr.opcode = ibv_wr_opcode::IBV_WR_RDMA_WRITE;
+                wr.send_flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
+                wr.wr.rdma = rdma_sys::rdma_t { remote_addr: 0, rkey: 0 };
+            }
             Verb::Read { address, key } => {
                 wr.opcode = ibv_wr_opcode::IBV_WR_RDMA_READ;
                 wr.send_flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
@@ -82,6 +91,27 @@ impl Gathered {
             unsafe { self.wrs[after].assume_init_mut() }.next = this;
         }
         at
+    }
+
+    /// Adds a request to its connection's chain; `position` is its place in the send queue.
+    #[inline]
+    pub fn chain(
+        &mut self,
+        qp: Qp,
+        connection: &mut Connection,
+        position: u32,
+        verb: &Verb,
+        stretches: impl Iterator<Item = ibv_sge>,
+    ) {
+        let id = (u64::from(qp.index) << 32) | u64::from(position);
+        let at = self.add(id, verb, stretches, connection.gathered.map(|(_, last)| last));
+        match &mut connection.gathered {
+            Some((_, last)) => *last = at,
+            none => {
+                *none = Some((at, at));
+                self.connections.push(qp.index);
+            }
+        }
     }
 
     /// Gives a chain to the device; its last request is signalled, so that all of it is heard of. An errno where the

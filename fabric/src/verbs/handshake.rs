@@ -73,8 +73,13 @@ impl VerbsNic {
         }
     }
 
+    /// Of one QP: SENDs, READs and a probe.
+    fn queue_entries(&self) -> u32 {
+        self.limits.sends_per_qp_max + self.limits.reads_per_qp_max + 1
+    }
+
     fn take_place(&mut self, state: State) -> Option<Qp> {
-        let queue = self.limits.sends_per_qp_max + self.limits.reads_per_qp_max;
+        let queue = self.queue_entries();
         self.connections.take(state, queue)
     }
 
@@ -218,13 +223,14 @@ impl VerbsNic {
     }
 
     fn make_qp(&mut self, qp: Qp) -> io::Result<()> {
+        let queue_entries = self.queue_entries();
         let connection = self.connections.get_mut(qp).expect("the caller looked");
         let parts = QpParts {
             domain: &self.domain,
             completions: &self.completions,
             receives: &self.receives,
             events: &connection.events,
-            send_entries: self.limits.sends_per_qp_max + self.limits.reads_per_qp_max,
+            send_entries: queue_entries,
             send_sges: self.limits.scatter_max.max(2),
         };
         let (number, inline_bytes) =

@@ -95,6 +95,8 @@ pub struct VerbsNic {
     srq_events: Box<AtomicU32>,
     readiness: Readiness,
     expanding: Option<Expansion>,
+    /// When connections are looked at next on which nothing happens.
+    next_probe: Instant,
     /// Connections that wait for something with a deadline.
     timed: Vec<u32>,
     receives_posted: u32,
@@ -141,14 +143,15 @@ impl VerbsNic {
             ));
         }
         // What the device's largest completion queue leaves to SENDs: more have to wait.
-        let left = attributes.completions.saturating_sub(limits.srq_entries_max + options.reads_max);
+        let fixed = limits.srq_entries_max + options.reads_max + limits.qps_max;
+        let left = attributes.completions.saturating_sub(fixed);
         let options = VerbsOptions { sends_max: options.sends_max.min(left), ..options };
         if left == 0 {
             return Err(VerbsError::Options(
                 "srq_entries_max and reads_max leave no place in the device's completion queue; lower pool.srq_bytes",
             ));
         }
-        let places = limits.srq_entries_max + options.sends_max + options.reads_max;
+        let places = fixed + options.sends_max;
         let domain = Rc::new(Domain::new(&device)?);
         let channel = Rc::new(EventChannel::new()?);
         let completions = CompletionQueue::new(&device, places)?;
@@ -179,6 +182,7 @@ impl VerbsNic {
             srq_events,
             readiness,
             expanding: None,
+            next_probe: Instant::now() + options.keep_alive,
             timed: Vec::with_capacity(limits.qps_max as usize),
             receives_posted: 0,
             sends: 0,
@@ -229,8 +233,13 @@ impl VerbsNic {
                 self.handle(context, event);
             }
         }
+        let now = Instant::now();
         if !self.timed.is_empty() {
-            self.look_at_time(Instant::now());
+            self.look_at_time(now);
+        }
+        if now >= self.next_probe {
+            self.next_probe = now + self.options.keep_alive;
+            self.probe_silent();
         }
         ready
     }
@@ -341,13 +350,16 @@ impl Nic for VerbsNic {
         if self.has_news() || self.look() > 0 {
             return false;
         }
+        // The look may have gathered probes.
+        self.flush();
         self.completions.request_event();
         // What completed before the request gives no event.
         if self.has_news() {
             return false;
         }
-        let wait = self.next_deadline().map(|at| at.saturating_duration_since(Instant::now()));
-        self.readiness.set_timer(wait);
+        let probe = self.connections.any().then_some(self.next_probe);
+        let next = self.next_deadline().into_iter().chain(probe).min();
+        self.readiness.set_timer(next.map(|at| at.saturating_duration_since(Instant::now())));
         self.look_first = true;
         true
     }

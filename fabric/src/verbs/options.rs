@@ -61,6 +61,9 @@ pub struct VerbsOptions {
     pub farewell: Duration,
     /// How long a connection may take to come about (20 s: RDMA CM sends a request that was lost again after 4.3 s).
     pub handshake: Duration,
+    /// A connection on which nothing happens for so long is probed with a WRITE of no bytes (5 s): the word of a peer that
+    /// went may have been lost, and RC has no other way to notice.
+    pub keep_alive: Duration,
     /// How long a QP in the error state may take to give back its work (1 s); then it is destroyed all the same, and
     /// counted.
     pub drain: Duration,
@@ -98,6 +101,7 @@ impl VerbsOptions {
             ack_timeout: 16,
             farewell: Duration::from_secs(1),
             handshake: Duration::from_secs(20),
+            keep_alive: Duration::from_secs(5),
             drain: Duration::from_secs(1),
             last_wqe: Duration::from_millis(20),
         }

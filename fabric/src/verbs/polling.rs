@@ -87,7 +87,18 @@ impl VerbsNic {
                 (Posted::Send { .. }, Status::Other(IBV_WC_REM_OP_ERR)) => Status::Length,
                 _ => status,
             };
+            connection.is_active |= status == Status::Success;
             let work = match posted {
+                Posted::Probe => {
+                    if is_last {
+                        self.expanding = None;
+                        if let Some(reason) = reason_of(status) {
+                            self.fail(qp, reason);
+                        }
+                        return filled;
+                    }
+                    continue;
+                }
                 Posted::Send { header, payload } => {
                     connection.sends -= 1;
                     self.sends -= 1;
@@ -150,6 +161,7 @@ impl VerbsNic {
                 _ => {}
             }
         }
+        connection.is_active = true;
         let was_known = connection.announced;
         self.receives_posted -= 1;
         let header_bytes = u32::try_from(HEADER_BYTES).expect("a header is short");

@@ -24,11 +24,6 @@ impl VerbsNic {
         Ok(())
     }
 
-    /// The id of a request: whose it is, and its place in the send queue.
-    fn request_id(qp: Qp, position: u32) -> u64 {
-        (u64::from(qp.index) << 32) | u64::from(position)
-    }
-
     #[inline]
     pub(super) fn gather_send(&mut self, qp: Qp, request: SendRequest<'_>) -> Result<(), PostError> {
         if self.gathered.is_full() {
@@ -70,15 +65,7 @@ impl VerbsNic {
         connection.sends += 1;
         self.sends += 1;
         let stretches = std::iter::once(header).chain(payload);
-        let last = connection.gathered.map(|(_, last)| last);
-        let at = self.gathered.add(Self::request_id(qp, position), &Verb::Send { inline }, stretches, last);
-        match &mut connection.gathered {
-            Some((_, last)) => *last = at,
-            none => {
-                *none = Some((at, at));
-                self.gathered.connections.push(qp.index);
-            }
-        }
+        self.gathered.chain(qp, connection, position, &Verb::Send { inline }, stretches);
         Ok(())
     }
 
@@ -107,17 +94,25 @@ impl VerbsNic {
         self.reads += 1;
         let regions = &self.regions;
         let stretches = request.scatter.iter().filter_map(|sge| regions.translate(*sge));
-        let last = connection.gathered.map(|(_, last)| last);
         let verb = Verb::Read { address: request.address, key: request.key };
-        let at = self.gathered.add(Self::request_id(qp, position), &verb, stretches, last);
-        match &mut connection.gathered {
-            Some((_, last)) => *last = at,
-            none => {
-                *none = Some((at, at));
-                self.gathered.connections.push(qp.index);
-            }
-        }
+        self.gathered.chain(qp, connection, position, &verb, stretches);
         Ok(())
+    }
+
+    /// Asks the device whether the peers are there of whom nothing was heard since the last time.
+    pub(super) fn probe_silent(&mut self) {
+        for index in self.connections.indices() {
+            if self.gathered.is_full() {
+                self.give_gathered();
+            }
+            let (qp, connection) = self.connections.at(index);
+            let was_active = std::mem::take(&mut connection.is_active);
+            if was_active || connection.state != State::Connected || !connection.queue.is_empty() {
+                continue;
+            }
+            let position = connection.queue.push(0, Posted::Probe);
+            self.gathered.chain(qp, connection, position, &Verb::Probe, std::iter::empty());
+        }
     }
 
     /// Rings the doorbells.
