@@ -87,6 +87,6 @@ conforms! {
 
 #[cfg(feature = "verbs")]
 conforms! {
-    #[ignore = "needs an RDMA device: deploy/vm/run --net one -- cargo test -p jet-fabric --features verbs -- --ignored"]
+    #[ignore = "needs an RDMA device, named by JET_RDMA_ADDRESS: docs/rdma.md"]
     rdma: Rdma;
 }

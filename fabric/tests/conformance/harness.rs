@@ -79,7 +79,7 @@ fabric!(Tcp, "tcp", |options| Box::new(soft(options)), tcp_address);
 fabric!(ShmThreaded, "shm_threaded", on_a_thread, shm_address);
 fabric!(TcpThreaded, "tcp_threaded", on_a_thread, tcp_address);
 
-/// Verbs, between two devices or through one. Where they are is said by who set them up (`deploy/vm/run`).
+/// Verbs, between two devices or through one. Where they are, the environment says (docs/rdma.md).
 #[cfg(feature = "verbs")]
 pub struct Rdma;
 

@@ -157,7 +157,7 @@ impl Rig {
 
     fn start_as(address_space: Option<u64>, settings: &[&str]) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
-        // Where a device is named, all of it runs on verbs, twice: `deploy/vm` does so.
+        // Where a device is named, all of it runs on verbs, twice (docs/rdma.md).
         let addresses = match std::env::var("JET_RDMA_ADDRESS") {
             Ok(address) if cfg!(feature = "verbs") => vec![format!("rdma:{address}:0"); 2],
             _ => vec![format!("shm:{}", dir.path().join("nic.sock").display()), "tcp:127.0.0.1:0".to_owned()],
