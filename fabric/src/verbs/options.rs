@@ -52,10 +52,11 @@ pub struct VerbsOptions {
     /// How long a peer waits that found no SRQ entry, in the InfiniBand specification's code: 7 is 0.12 ms (7). What RDMA CM
     /// leaves it at, 0, is 655 ms.
     pub rnr_timer: u8,
-    /// How often a packet that is not acknowledged is sent again before its QP fails: 0 to 7 times (7).
+    /// How often a packet that is not acknowledged is sent again before its QP fails: 0 to 7 times (6). Soft-RoCE takes 7
+    /// as for ever, and a peer that is gone without a word is then never noticed.
     pub retry: u8,
     /// How long an acknowledgement may take before that: 4.096 us x 2^this (16: 268 ms). A peer that is gone without a word
-    /// is noticed after eight times as long.
+    /// is noticed after seven times as long.
     pub ack_timeout: u8,
     /// How long [`crate::Nic::disconnect`] waits for posted SENDs to be taken (1 s).
     pub farewell: Duration,
@@ -97,7 +98,7 @@ impl VerbsOptions {
             regions_max: 64,
             rnr_retry: 7,
             rnr_timer: 7,
-            retry: 7,
+            retry: 6,
             ack_timeout: 16,
             farewell: Duration::from_secs(1),
             handshake: Duration::from_secs(20),

@@ -13,12 +13,16 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long anything may take before it counts as lost: 10 s, or what `JET_CONFORMANCE_DEADLINE_S` says. Where packets are
-/// lost, RDMA CM needs longer.
+/// How long anything may take before it counts as lost. Where packets are lost, RDMA CM's own timers make it longer.
 pub fn deadline() -> Duration {
-    let seconds = std::env::var("JET_CONFORMANCE_DEADLINE_S").ok().and_then(|text| text.parse().ok());
-    Duration::from_secs(seconds.unwrap_or(10))
+    Duration::from_secs(if packets_are_lost() { 60 } else { 10 })
 }
+
+/// Whether the way between the ends loses packets, says `JET_RDMA_LOSS`, in per cent.
+pub fn packets_are_lost() -> bool {
+    std::env::var("JET_RDMA_LOSS").is_ok_and(|percent| percent != "0")
+}
+
 pub const SLAB: usize = 4096;
 /// What memory holds where nobody has written.
 pub const UNTOUCHED: u8 = 0xa5;

@@ -186,7 +186,12 @@ pub fn a_send_that_does_not_fit_its_entry_ends_the_connection(fabric: &dyn Fabri
     world.until("both ends' end", |ends| {
         ends[CLIENT].ended.contains_key(&ours) && ends[SERVER].ended.contains_key(&theirs)
     });
-    assert_eq!(world.client().status(id), Some(Status::Length));
+    let status = world.client().status(id);
+    // The word of what was wrong can be lost; the end that follows it is heard of all the same.
+    assert!(
+        status == Some(Status::Length) || (packets_are_lost() && status == Some(Status::Flushed)),
+        "{status:?}"
+    );
     assert!(world.server().received.is_empty());
     world.client().send(bystander, 2, Payload::None);
     world.until("the bystander's SEND", |ends| ends[SERVER].received.len() == 1);
