@@ -68,8 +68,10 @@ fn told_to_stop_it_finishes_what_it_has_and_takes_nothing_new() {
     });
     let status = rig.daemon().wait();
     assert_eq!(status.code(), Some(0), "{}", rig.daemon().said());
-    let Address::Shm(nic) = &addresses[0] else { panic!("{addresses:?}") };
-    assert!(!nic.exists() && !rig.control().exists(), "its sockets are removed");
+    if let Address::Shm(nic) = &addresses[0] {
+        assert!(!nic.exists(), "its socket is removed");
+    }
+    assert!(!rig.control().exists(), "its socket is removed");
     assert_eq!(application.reported("finished"), 6);
     application.wait_reported("gone", 1);
 }
@@ -121,8 +123,10 @@ fn a_living_daemon_keeps_its_places_and_a_dead_ones_are_taken() {
     assert_eq!(std::fs::read(&elsewhere).unwrap(), b"mine");
     // A killed one leaves its files, which the next replaces.
     rig.kill_daemon();
-    let Address::Shm(nic) = &rig.addresses()[0] else { panic!("{all:?}") };
-    assert!(nic.exists() && rig.control().exists());
+    if let Address::Shm(nic) = &rig.addresses()[0] {
+        assert!(nic.exists());
+    }
+    assert!(rig.control().exists());
     rig.start_again();
     application.wait_reported("registered", 2);
     traffic.iter_mut().for_each(Traffic::round);

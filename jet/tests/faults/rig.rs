@@ -132,7 +132,12 @@ impl Actor {
     }
 }
 
-/// A daemon on `shm:` and `tcp:`, with its directory.
+/// The RDMA device that the tests are to run on, by its address.
+fn device_address() -> Option<String> {
+    std::env::var("JET_RDMA_ADDRESS").ok().filter(|_| cfg!(feature = "verbs"))
+}
+
+/// A daemon with its directory.
 pub struct Rig {
     settings: Vec<String>,
     /// The most address space that the daemon may have, in bytes.
@@ -145,22 +150,29 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// Starts a daemon with these keys of its configuration set, and waits until it answers.
+    /// Starts a daemon with these keys of its configuration set, and waits until it answers. It listens on `shm:` and
+    /// `tcp:`, or, where an RDMA device is named (docs/rdma.md), twice on that.
     pub fn start(settings: &[&str]) -> Self {
-        Self::start_as(None, settings)
+        Self::start_as(None, settings, device_address().as_deref())
     }
 
     /// As [`Self::start`], with a daemon that may map so many bytes and no more.
     pub fn start_within(bytes: u64, settings: &[&str]) -> Self {
-        Self::start_as(Some(bytes), settings)
+        Self::start_as(Some(bytes), settings, device_address().as_deref())
     }
 
-    fn start_as(address_space: Option<u64>, settings: &[&str]) -> Self {
+    /// As [`Self::start`], on `shm:` and `tcp:` whatever device is named.
+    pub fn start_on_software(settings: &[&str]) -> Self {
+        Self::start_as(None, settings, None)
+    }
+
+    fn start_as(address_space: Option<u64>, settings: &[&str], device: Option<&str>) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
-        // Where a device is named, all of it runs on verbs, twice (docs/rdma.md).
-        let addresses = match std::env::var("JET_RDMA_ADDRESS") {
-            Ok(address) if cfg!(feature = "verbs") => vec![format!("rdma:{address}:0"); 2],
-            _ => vec![format!("shm:{}", dir.path().join("nic.sock").display()), "tcp:127.0.0.1:0".to_owned()],
+        let addresses = match device {
+            Some(address) => vec![format!("rdma:{address}:0"); 2],
+            None => {
+                vec![format!("shm:{}", dir.path().join("nic.sock").display()), "tcp:127.0.0.1:0".to_owned()]
+            }
         };
         let settings = settings.iter().map(|&text| text.to_owned()).collect();
         let mut rig = Self { settings, address_space, daemon: None, addresses, started: Cell::new(0), dir };
@@ -213,12 +225,12 @@ impl Rig {
         self.path("jetd.sock")
     }
 
-    /// Where it listens, as text: `shm:` and `tcp:`.
+    /// Where it listens, as text.
     pub fn listens(&self) -> &[String] {
         &self.addresses
     }
 
-    /// Where it listens: `shm:` and `tcp:`.
+    /// Where it listens.
     pub fn addresses(&self) -> Vec<Address> {
         self.addresses.iter().map(|text| text.parse().expect("an address")).collect()
     }
