@@ -228,6 +228,9 @@ pub enum Event {
         /// Why.
         reason: DisconnectReason,
     },
+    /// The NIC's device is gone, or failed for good: whatever is connected ends, and nothing can be begun any more. The
+    /// NIC is to be dropped, once its work is back, so that the device can leave.
+    Gone,
 }
 
 /// What a NIC can do; asked, not assumed.

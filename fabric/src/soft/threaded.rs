@@ -531,6 +531,7 @@ impl Nic for Threaded {
                 self.leaving.retain(|leaving| *leaving != qp);
                 self.replaced.retain(|(replaced, _)| *replaced != qp);
             }
+            Event::Gone => {}
         }
         Some(event)
     }

@@ -16,7 +16,7 @@ use rdma_sys::{
 };
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::sync::atomic::AtomicU32;
@@ -162,6 +162,15 @@ impl ConnectionId {
         // SAFETY: the channel lives as long as the identifier: it holds it.
         checked(unsafe { rdma_create_id(channel.channel, &mut id, context, rdma_port_space::RDMA_PS_TCP) })?;
         Ok(Self { id, has_qp: false, channel: Rc::clone(channel), _domain: None })
+    }
+
+    /// One that hears of what becomes of a device, by an address of it.
+    pub fn bound_to(channel: &Rc<EventChannel>, address: IpAddr) -> io::Result<Self> {
+        let id = Self::new(channel, 0)?;
+        let mut raw = RawAddress::new(SocketAddr::new(address, 0));
+        // SAFETY: the address is copied by the call.
+        checked(unsafe { rdma_bind_addr(id.id, raw.as_mut_ptr()) })?;
+        Ok(id)
     }
 
     /// Whose it is from now on.

@@ -1,18 +1,19 @@
 //! Devices as RDMA CM knows them: choosing one, what it can do, what it counts.
 //!
-//! librdmacm opens every device once a process and keeps it open; QPs of its connections live in that context, so the
-//! rest of a NIC does, too.
+//! librdmacm opens a device when the first identifier is bound to it, and keeps it open as long as the process lives; QPs
+//! of its connections live in that context, so the rest of a NIC does, too. Only the device that is needed is opened: a
+//! device cannot be removed while a process that does not know about it holds it.
 
 use super::error::VerbsError;
+use super::gids;
 use super::options::DeviceChoice;
 use rdma_sys::{
-    ibv_context, ibv_device_attr, ibv_get_device_name, ibv_gid, ibv_query_device, ibv_query_gid,
-    rdma_bind_addr, rdma_cm_id, rdma_create_id, rdma_destroy_id, rdma_free_devices, rdma_get_devices,
-    rdma_port_space, rdma_resolve_addr,
+    ibv_context, ibv_device_attr, ibv_get_device_name, ibv_query_device, rdma_bind_addr, rdma_cm_id,
+    rdma_create_id, rdma_destroy_id, rdma_free_devices, rdma_get_devices, rdma_port_space, rdma_resolve_addr,
 };
 use std::ffi::CStr;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 
@@ -29,6 +30,7 @@ pub(super) struct Device {
     pub source: Option<IpAddr>,
     rnr_counters: Vec<PathBuf>,
     rnr_before: u64,
+    gone: bool,
 }
 
 /// What of the device's attributes matters here.
@@ -83,41 +85,17 @@ impl RawAddress {
     }
 }
 
-/// All device contexts. They stay open whatever becomes of the list.
-fn contexts() -> Result<Vec<*mut ibv_context>, VerbsError> {
+/// Lets RDMA CM close devices that were removed and that nobody uses any more; else their removal waits for the end of
+/// the process. It opens all others for that.
+fn close_removed() {
     let mut count = 0;
-    // SAFETY: the list has `count` entries and is freed after it was copied.
+    // SAFETY: the list is the library's, and given back.
     unsafe {
         let list = rdma_get_devices(&mut count);
-        if list.is_null() || count <= 0 {
-            let source = io::Error::last_os_error();
-            return Err(VerbsError::NoDevices { source });
-        }
-        let contexts = std::slice::from_raw_parts(list, usize::try_from(count).unwrap_or(0)).to_vec();
-        rdma_free_devices(list);
-        Ok(contexts)
-    }
-}
-
-/// The addresses of this host's RDMA devices that routes lead from, as their GIDs of RoCE v2 say: device, index, address.
-///
-/// # Errors
-/// What the system says where there are no devices.
-pub fn local_addresses() -> Result<Vec<(String, u8, IpAddr)>, VerbsError> {
-    let mut found = Vec::new();
-    for context in contexts()? {
-        let name = name_of(context);
-        for index in 0..=u8::MAX {
-            let kind = format!("/sys/class/infiniband/{name}/ports/1/gid_attrs/types/{index}");
-            let Ok(kind) = std::fs::read_to_string(kind) else { continue };
-            if kind.trim() == "RoCE v2"
-                && let Ok(address) = address_of_gid(context, &name, index)
-            {
-                found.push((name.clone(), index, address));
-            }
+        if !list.is_null() {
+            rdma_free_devices(list);
         }
     }
-    Ok(found)
 }
 
 fn name_of(context: *mut ibv_context) -> String {
@@ -125,75 +103,134 @@ fn name_of(context: *mut ibv_context) -> String {
     unsafe { CStr::from_ptr(ibv_get_device_name((*context).device)) }.to_string_lossy().into_owned()
 }
 
-/// The context of the device that has an address, or from which it is reached.
+/// The context of the device that has an address, or, where none has, from which it is reached.
 fn reaching(address: IpAddr) -> Result<*mut ibv_context, VerbsError> {
-    if address.is_unspecified() {
-        return Ok(contexts()?[0]);
-    }
-    contexts()?;
+    gids::devices()?;
     let failed = || VerbsError::Unreachable { address, source: io::Error::last_os_error() };
-    let mut raw = RawAddress::new(SocketAddr::new(address, 0));
-    let mut id: *mut rdma_cm_id = std::ptr::null_mut();
-    // SAFETY: an id without a channel works synchronously and is ours alone; it is destroyed on every path. Its context
-    // belongs to the library.
-    unsafe {
+    let id = SynchronousId::new()?;
+    if let Some(context) = id.bind(address) {
+        return Ok(context);
+    }
+    // An identifier that could not be bound is of no further use.
+    let id = SynchronousId::new()?;
+    id.resolve(address).ok_or_else(failed)
+}
+
+/// The context of a device, by an address of it.
+fn named(device: &str, address: IpAddr) -> Result<*mut ibv_context, VerbsError> {
+    let context = reaching(address)?;
+    if name_of(context) == device {
+        return Ok(context);
+    }
+    Err(VerbsError::Ambiguous { device: device.to_owned(), address, other: name_of(context) })
+}
+
+/// An identifier of RDMA CM that works synchronously, for asking. What it tells belongs to the library.
+struct SynchronousId(*mut rdma_cm_id);
+
+impl SynchronousId {
+    fn new() -> Result<Self, VerbsError> {
+        let mut id = std::ptr::null_mut();
         let space = rdma_port_space::RDMA_PS_TCP;
-        if rdma_create_id(std::ptr::null_mut(), &mut id, std::ptr::null_mut(), space) != 0 {
+        // SAFETY: without a channel the identifier has one of its own.
+        if unsafe { rdma_create_id(std::ptr::null_mut(), &mut id, std::ptr::null_mut(), space) } != 0 {
             return Err(VerbsError::verb("rdma_create_id", "load rdma_ucm (modprobe rdma_ucm)"));
         }
-        let mut context = std::ptr::null_mut();
-        if rdma_bind_addr(id, raw.as_mut_ptr()) == 0 {
-            context = (*id).verbs;
-        }
-        let mut result = Ok(context);
-        if context.is_null() {
-            rdma_destroy_id(id);
-            if rdma_create_id(std::ptr::null_mut(), &mut id, std::ptr::null_mut(), space) != 0 {
-                return Err(failed());
-            }
-            let mut to = RawAddress::new(SocketAddr::new(address, 1));
-            result = if rdma_resolve_addr(id, std::ptr::null_mut(), to.as_mut_ptr(), RESOLVE_MS) == 0
-                && !(*id).verbs.is_null()
-            {
-                Ok((*id).verbs)
-            } else {
-                Err(failed())
-            };
-        }
-        rdma_destroy_id(id);
-        result
+        Ok(Self(id))
+    }
+
+    fn context(&self) -> Option<*mut ibv_context> {
+        // SAFETY: the identifier lives.
+        let context = unsafe { (*self.0).verbs };
+        (!context.is_null()).then_some(context)
+    }
+
+    /// The device that has the address.
+    fn bind(&self, address: IpAddr) -> Option<*mut ibv_context> {
+        let mut raw = RawAddress::new(SocketAddr::new(address, 0));
+        // SAFETY: the address is copied by the call.
+        let bound = unsafe { rdma_bind_addr(self.0, raw.as_mut_ptr()) } == 0;
+        bound.then(|| self.context()).flatten()
+    }
+
+    /// The device from which the address is reached.
+    fn resolve(&self, address: IpAddr) -> Option<*mut ibv_context> {
+        let mut raw = RawAddress::new(SocketAddr::new(address, 1));
+        // SAFETY: as above.
+        let resolved =
+            unsafe { rdma_resolve_addr(self.0, std::ptr::null_mut(), raw.as_mut_ptr(), RESOLVE_MS) } == 0;
+        resolved.then(|| self.context()).flatten()
+    }
+}
+
+impl Drop for SynchronousId {
+    fn drop(&mut self) {
+        // SAFETY: ours alone.
+        unsafe { rdma_destroy_id(self.0) };
     }
 }
 
 impl Device {
     /// Opens the device of choice.
     pub fn open(choice: &DeviceChoice) -> Result<Self, VerbsError> {
-        let (context, gid_index) = match choice {
+        let (context, source) = match choice {
+            DeviceChoice::Reaching(address) if address.is_unspecified() => {
+                let (_, _, address) = gids::local_addresses()?
+                    .into_iter()
+                    .next()
+                    .ok_or_else(|| VerbsError::NoAddress { device: "each of them".to_owned() })?;
+                (reaching(address)?, None)
+            }
             DeviceChoice::Reaching(address) => (reaching(*address)?, None),
-            DeviceChoice::Named { device, gid_index } => {
-                let all = contexts()?;
-                let found = all.iter().copied().find(|context| name_of(*context) == *device);
-                let context = found.ok_or_else(|| VerbsError::NoSuchDevice {
-                    wanted: device.clone(),
-                    present: all.iter().map(|context| name_of(*context)).collect(),
-                })?;
-                (context, *gid_index)
+            DeviceChoice::Named { device, port, gid_index } => {
+                let present = gids::devices()?;
+                if !present.contains(device) {
+                    return Err(VerbsError::NoSuchDevice { wanted: device.clone(), present });
+                }
+                match gid_index {
+                    Some(index) => {
+                        let address = gids::address_of(device, *port, *index)?;
+                        (named(device, address)?, Some(address))
+                    }
+                    None => {
+                        let found = gids::addresses_of(device, *port).next();
+                        let (_, address) =
+                            found.ok_or_else(|| VerbsError::NoAddress { device: device.clone() })?;
+                        (named(device, address)?, None)
+                    }
+                }
             }
         };
         let name = name_of(context);
-        let source = gid_index.map(|index| address_of_gid(context, &name, index)).transpose()?;
         let folder = PathBuf::from(format!("/sys/class/infiniband/{name}/ports/1/hw_counters"));
         // Of mlx5, and of rxe: SENDs that found no entry.
         let rnr_counters =
             ["out_of_buffer", "send_rnr_err"].map(|counter| folder.join(counter)).into_iter().collect();
-        let mut device =
-            Self { context, name, attributes: attributes(context)?, source, rnr_counters, rnr_before: 0 };
+        let mut device = Self {
+            context,
+            name,
+            attributes: attributes(context)?,
+            source,
+            rnr_counters,
+            rnr_before: 0,
+            gone: false,
+        };
         device.rnr_before = device.read_rnr();
         Ok(device)
     }
 
+    /// It was removed; when this is dropped, it can leave.
+    pub fn is_gone(&mut self) {
+        self.gone = true;
+    }
+
     pub fn context(&self) -> *mut ibv_context {
         self.context
+    }
+
+    /// An address of it, if it has any.
+    pub fn any_address(&self) -> Option<IpAddr> {
+        gids::addresses_of(&self.name, 1).map(|(_, address)| address).next()
     }
 
     pub fn name(&self) -> &str {
@@ -221,6 +258,14 @@ impl Device {
     }
 }
 
+impl Drop for Device {
+    fn drop(&mut self) {
+        if self.gone {
+            close_removed();
+        }
+    }
+}
+
 fn attributes(context: *mut ibv_context) -> Result<Attributes, VerbsError> {
     // SAFETY: the verb fills the structure, of which every bit pattern is a value.
     let raw = unsafe {
@@ -244,27 +289,4 @@ fn attributes(context: *mut ibv_context) -> Result<Attributes, VerbsError> {
         reads_out: byte(raw.max_qp_init_rd_atom),
         reads_in: byte(raw.max_qp_rd_atom),
     })
-}
-
-fn address_of_gid(context: *mut ibv_context, name: &str, index: u8) -> Result<IpAddr, VerbsError> {
-    let refused = |problem| VerbsError::Gid { device: name.to_owned(), index, problem };
-    // SAFETY: the verb fills the union, whose bytes are read.
-    let bytes = unsafe {
-        let mut gid: ibv_gid = std::mem::zeroed();
-        if ibv_query_gid(context, 1, i32::from(index), &mut gid) != 0 {
-            return Err(refused("is not in the table"));
-        }
-        gid.raw
-    };
-    if bytes == [0; 16] {
-        return Err(refused("is empty"));
-    }
-    let v6 = Ipv6Addr::from(bytes);
-    match v6.to_ipv4_mapped() {
-        Some(v4) => Ok(IpAddr::V4(v4)),
-        None if v6.is_unicast_link_local() => {
-            Err(refused("is a link-local address, from which no route leads"))
-        }
-        None => Ok(IpAddr::V6(v6)),
-    }
 }

@@ -18,6 +18,9 @@ pub(super) const FATAL: u32 = 4;
 /// Few SRQ entries are left.
 pub(super) const SRQ_LIMIT: u32 = 8;
 
+/// The library's number of the event that says so.
+const DEVICE_FATAL: u32 = 8;
+
 /// An event as the library writes it. Not its own type, in which an event that is newer than the bindings would have no
 /// value.
 #[repr(C)]
@@ -34,9 +37,18 @@ pub(super) fn prepare(device: &Device) -> io::Result<()> {
     Ok(fcntl_setfl(device.async_fd(), flags | OFlags::NONBLOCK)?)
 }
 
-/// Takes all that came, and notes each where it belongs. Whether there was any.
-pub(super) fn take(device: &Device) -> bool {
-    let mut any = false;
+/// What came.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Taken {
+    /// The device failed for good.
+    pub device_failed: bool,
+    /// Something came.
+    pub any: bool,
+}
+
+/// Takes all that came, and notes each where it belongs.
+pub(super) fn take(device: &Device) -> Taken {
+    let mut taken = Taken::default();
     loop {
         let mut raw = MaybeUninit::<RawEvent>::zeroed();
         let event = raw.as_mut_ptr().cast::<ibv_async_event>();
@@ -44,10 +56,11 @@ pub(super) fn take(device: &Device) -> bool {
         // event is acknowledged, and the place that it names lives longer than it.
         unsafe {
             if ibv_get_async_event(device.context(), event) != 0 {
-                return any;
+                return taken;
             }
-            any = true;
+            taken.any = true;
             let RawEvent { element, kind } = raw.assume_init_read();
+            taken.device_failed |= kind == DEVICE_FATAL;
             let place = match kind {
                 1..=4 | 16 => (*element.cast::<ibv_qp>()).qp_context,
                 15 => (*element.cast::<ibv_srq>()).srq_context,

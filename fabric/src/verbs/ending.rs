@@ -4,7 +4,7 @@ use super::VerbsNic;
 use super::connections::State;
 use super::device_events::{ESTABLISHED, FATAL, LAST_WQE};
 use super::polling::Expansion;
-use crate::nic::{DisconnectReason, Event, Qp, Status};
+use crate::nic::{DisconnectReason, Event, Nic, Qp, Status};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -136,6 +136,22 @@ impl VerbsNic {
         }
     }
 
+    /// The device leaves, and waits until everything in it was let go.
+    pub(super) fn device_is_gone(&mut self) {
+        if std::mem::replace(&mut self.gone, true) {
+            return;
+        }
+        self.device.is_gone();
+        self.events.push_back(Event::Gone);
+        self.stop_listening();
+        for index in self.connections.indices() {
+            let (qp, connection) = self.connections.at(index);
+            if connection.state != State::Free {
+                self.fail(qp, DisconnectReason::Transport(libc::ENODEV));
+            }
+        }
+    }
+
     /// The completion queue was found empty: connections that are quiet and have their work back are over. What a QP
     /// keeps for too long is given up.
     pub(super) fn settle_endings(&mut self) {
@@ -182,7 +198,7 @@ impl VerbsNic {
                 }
             }
             Event::Disconnected { qp, .. } | Event::Rejected { qp, .. } => self.connections.release(qp),
-            Event::ConnectRequest { .. } => {}
+            Event::ConnectRequest { .. } | Event::Gone => {}
         }
         Some(event)
     }

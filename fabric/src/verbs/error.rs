@@ -28,16 +28,39 @@ pub enum VerbsError {
     },
     /// The GID is empty, or no address of this host.
     #[error(
-        "GID {index} of '{device}' {problem}; see /sys/class/infiniband/{device}/ports/1/gids and gid_attrs/types, and \
-         take one of type RoCE v2 with the address of the interface"
+        "GID {index} of '{device}' port {port} {problem}; see /sys/class/infiniband/{device}/ports/{port}/gids and \
+         gid_attrs/types, and take one of type RoCE v2 with the address of the interface"
     )]
     Gid {
         /// The device.
         device: String,
+        /// Its port.
+        port: u8,
         /// The index asked for.
         index: u8,
         /// What is wrong with it.
         problem: &'static str,
+    },
+    /// A device has no GID that stands for an address.
+    #[error(
+        "no RDMA device has an address to be found by ({device} was looked at); give its interface one (ip address add), \
+         or name the address to listen on"
+    )]
+    NoAddress {
+        /// The device.
+        device: String,
+    },
+    /// The address of the GID belongs to another device.
+    #[error(
+        "{address}, an address of '{device}', is reached over '{other}'; give each interface an address of its own"
+    )]
+    Ambiguous {
+        /// The device.
+        device: String,
+        /// Its address.
+        address: IpAddr,
+        /// The device that the system takes for it.
+        other: String,
     },
     /// No device has the address or a way to it.
     #[error("no RDMA device reaches {address}: {source}; is the link up, and has its interface an address?")]

@@ -27,7 +27,13 @@ impl VerbsNic {
         let Address::Rdma(text) = address else {
             return Err(ListenError::WrongFabric { address: address.clone() });
         };
+        // An address of all devices means the one of the GID that was chosen.
+        let chosen = |socket: SocketAddr| match self.device.source {
+            Some(ip) if socket.ip().is_unspecified() => SocketAddr::new(ip, socket.port()),
+            _ => socket,
+        };
         let listening = resolve(text)
+            .map(chosen)
             .and_then(|socket| Ok((ConnectionId::new(&self.channel, 0)?, socket)))
             .and_then(|(id, socket)| id.listen(socket).map(|socket| (id, socket)));
         match listening {
@@ -51,6 +57,9 @@ impl VerbsNic {
             return Err(ConnectError::WrongFabric { address: address.clone() });
         };
         let failed = |source| ConnectError::System { address: address.clone(), source };
+        if self.gone {
+            return Err(failed(io::Error::from_raw_os_error(libc::ENODEV)));
+        }
         let to = resolve(text).map_err(failed)?;
         let from = self.options.source.or(self.device.source).map(|ip| SocketAddr::new(ip, 0));
         let max = self.limits.qps_max;
@@ -88,6 +97,9 @@ impl VerbsNic {
         if let CmEvent::Request { id, private_data, reads } = event {
             self.requested(id, private_data, reads);
             return;
+        }
+        if let CmEvent::DeviceRemoved = event {
+            self.device_is_gone();
         }
         // What belongs to a connection that is gone says nothing any more.
         let Some(qp) = from_context(context) else { return };

@@ -17,6 +17,7 @@ mod device_events;
 mod ending;
 mod error;
 mod gather;
+mod gids;
 mod handshake;
 mod lookup;
 mod options;
@@ -27,8 +28,8 @@ mod shared_receive_queue;
 mod staging;
 mod status;
 
-pub use device::local_addresses;
 pub use error::VerbsError;
+pub use gids::local_addresses;
 pub use options::{DeviceChoice, VerbsOptions};
 
 use crate::address::Address;
@@ -77,6 +78,8 @@ pub struct VerbsCounters {
 pub struct VerbsNic {
     // In the order in which they must be dropped: connections before the queues that they use, those before the domain.
     listeners: Vec<ConnectionId>,
+    /// Bound to an address of the device, so that its removal is heard of though nothing else is.
+    _sentry: Option<ConnectionId>,
     connections: Connections,
     receives: SharedReceiveQueue,
     completions: CompletionQueue,
@@ -95,6 +98,8 @@ pub struct VerbsNic {
     srq_events: Box<AtomicU32>,
     readiness: Readiness,
     expanding: Option<Expansion>,
+    /// The device is gone.
+    gone: bool,
     /// When connections are looked at next on which nothing happens.
     next_probe: Instant,
     /// Connections that wait for something with a deadline.
@@ -154,6 +159,7 @@ impl VerbsNic {
         let places = fixed + options.sends_max;
         let domain = Rc::new(Domain::new(&device)?);
         let channel = Rc::new(EventChannel::new()?);
+        let sentry = device.any_address().and_then(|address| ConnectionId::bound_to(&channel, address).ok());
         let completions = CompletionQueue::new(&device, places)?;
         let srq_events = Box::<AtomicU32>::default();
         let receives = SharedReceiveQueue::new(&domain, limits.srq_entries_max, &srq_events)?;
@@ -166,6 +172,7 @@ impl VerbsNic {
         readiness.watch(device.async_fd())?;
         Ok(Self {
             listeners: Vec::new(),
+            _sentry: sentry,
             connections: Connections::new(limits.qps_max),
             receives,
             completions,
@@ -182,6 +189,7 @@ impl VerbsNic {
             srq_events,
             readiness,
             expanding: None,
+            gone: false,
             next_probe: Instant::now() + options.keep_alive,
             timed: Vec::with_capacity(limits.qps_max as usize),
             receives_posted: 0,
@@ -225,7 +233,11 @@ impl VerbsNic {
         if ready > 0 {
             self.readiness.set_timer(None);
             self.completions.take_events();
-            if device_events::take(&self.device) {
+            let taken = device_events::take(&self.device);
+            if taken.device_failed {
+                self.device_is_gone();
+            }
+            if taken.any {
                 self.look_at_failures();
             }
             self.take_srq_events();

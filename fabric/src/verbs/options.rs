@@ -18,7 +18,9 @@ pub enum DeviceChoice {
     Named {
         /// The device's name.
         device: String,
-        /// Index in the table of its first port's GIDs; none: as the kernel routes.
+        /// Its port, from 1.
+        port: u8,
+        /// Index in the table of the port's GIDs; none: as the kernel routes.
         gid_index: Option<u8>,
     },
     /// The one that has this address, or from which it is reached.

@@ -119,6 +119,9 @@ impl VerbsNic {
     #[inline]
     pub(super) fn give_gathered(&mut self) {
         self.receives.flush();
+        if self.receives.is_dead() {
+            self.device_is_gone();
+        }
         self.receives.arm_limit(self.receives_posted);
         if self.gathered.connections.is_empty() {
             return;

@@ -26,6 +26,7 @@ pub(super) struct SharedReceiveQueue {
     sges: Box<[[ibv_sge; SGES]]>,
     gathered: usize,
     limit_is_armed: bool,
+    is_dead: bool,
     _domain: Rc<Domain>,
 }
 
@@ -52,6 +53,7 @@ impl SharedReceiveQueue {
             sges: vec![[ibv_sge { addr: 0, length: 0, lkey: 0 }; SGES]; BATCH].into(),
             gathered: 0,
             limit_is_armed: false,
+            is_dead: false,
             _domain: Rc::clone(domain),
         })
     }
@@ -89,9 +91,14 @@ impl SharedReceiveQueue {
         let mut bad = std::ptr::null_mut();
         // SAFETY: the requests are chained, and point to scatter entries that stay in place; the device copies both.
         let result = unsafe { ibv_post_srq_recv(self.srq, self.wrs.as_mut_ptr(), &mut bad) };
-        // The NIC counts what is posted, so the queue is not full; a dead device ends every connection by its own event.
-        debug_assert_eq!(result, 0, "an SRQ entry was refused");
+        // The NIC counts what is posted, so the queue is not full: only a device that is dead refuses.
+        self.is_dead |= result != 0;
         self.gathered = 0;
+    }
+
+    /// The device refused an entry, which is lost.
+    pub fn is_dead(&self) -> bool {
+        self.is_dead
     }
 
     /// Asks for one event when fewer than a few entries are left, where so many are posted.

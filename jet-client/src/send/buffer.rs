@@ -3,10 +3,11 @@
 use super::error::BufferError;
 use jet_fabric::Nic;
 use jet_fabric::memory::SharedMemory;
-use jet_fabric::nic::{Access, MemoryKey, Sge};
+use jet_fabric::nic::{Access, MemoryKey, RegisterError, Sge};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 const SMALLEST_LOG2: u32 = 12;
@@ -32,7 +33,16 @@ unsafe impl Sync for SendBuffer {}
 #[derive(Clone, Debug)]
 struct Region {
     memory: Arc<SharedMemory>,
-    key: MemoryKey,
+    /// What the present NIC calls it. Another NIC gives it another key.
+    key: Arc<AtomicU32>,
+}
+
+impl Region {
+    #[inline]
+    fn key(&self) -> MemoryKey {
+        // Relaxed: the sender, who changes it, is also who asks.
+        MemoryKey(self.key.load(Ordering::Relaxed))
+    }
 }
 
 /// Pieces that came back, by size class (log2).
@@ -44,6 +54,8 @@ struct FreeBuffers(Mutex<Vec<Vec<(Region, u64)>>>);
 pub(super) struct BufferPool {
     free: Arc<FreeBuffers>,
     region_bytes: usize,
+    /// All of them; a sender's memory is given back with it.
+    regions: Vec<Region>,
     /// The region that pieces are cut from, and how much of it is cut.
     current: Option<(Region, usize)>,
 }
@@ -53,6 +65,7 @@ impl BufferPool {
         Self {
             free: Arc::new(FreeBuffers(Mutex::new(vec![Vec::new(); CLASSES]))),
             region_bytes,
+            regions: Vec::new(),
             current: None,
         }
     }
@@ -89,7 +102,8 @@ impl BufferPool {
             .and_then(|memory| memory.seal_future_writes().map(|()| Arc::new(memory)))
             .map_err(|source| BufferError::Memory { bytes, source })?;
         let key = nic.register(&memory, Access::RemoteRead)?;
-        let region = Region { memory, key };
+        let region = Region { memory, key: Arc::new(AtomicU32::new(key.0)) };
+        self.regions.push(region.clone());
         // What a larger piece leaves of the former region is not lost: it is cut for when it fits no piece any more.
         if self
             .current
@@ -99,6 +113,15 @@ impl BufferPool {
             self.current = Some((region.clone(), piece));
         }
         Ok((region, 0))
+    }
+
+    /// Registers everything with another NIC. Nothing of it may be in flight.
+    pub(super) fn move_to(&mut self, nic: &mut dyn Nic) -> Result<(), RegisterError> {
+        for region in &self.regions {
+            let key = nic.register(&region.memory, Access::RemoteRead)?;
+            region.key.store(key.0, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     pub(super) fn owns(&self, buffer: &SendBuffer) -> bool {
@@ -115,11 +138,11 @@ impl FreeBuffers {
 
 impl SendBuffer {
     pub(super) fn sge(&self, bytes: u32) -> Sge {
-        Sge { key: self.region.key, offset: self.offset, bytes }
+        Sge { key: self.region.key(), offset: self.offset, bytes }
     }
 
     pub(super) fn key(&self) -> MemoryKey {
-        self.region.key
+        self.region.key()
     }
 
     pub(super) fn offset(&self) -> u64 {

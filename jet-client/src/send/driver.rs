@@ -1,5 +1,6 @@
 //! Carries out on a NIC what the protocol says, and tells the protocol what happened.
 
+use super::buffer::BufferPool;
 use super::error::SendConnectError;
 use super::options::ProtocolOptions;
 use super::protocol::{Action, CREDIT_RETURN_ID, Protocol, Transmit};
@@ -19,6 +20,7 @@ use jet_wire::message::{
 };
 use jet_wire::{SLAB_BYTES, SLAB_BYTES_U32};
 use std::hash::{BuildHasher, Hasher};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -29,22 +31,35 @@ const _: () = assert!(HEADER_BYTES == HEADER_BYTES_U32 as usize);
 /// Completions taken at once.
 const BATCH: usize = 64;
 
-/// The NIC for an address.
-pub(super) fn nic_for(address: &Address) -> Result<Box<dyn Nic>, SendConnectError> {
-    let options = SoftOptions {
+/// What a software NIC of a sender's is to hold.
+fn small_options() -> SoftOptions {
+    SoftOptions {
         qps_max: 4,
         srq_entries_max: 256,
         reads_max: 4,
         reads_per_qp_max: 4,
         completions: 1024,
         ..SoftOptions::default()
-    };
+    }
+}
+
+/// The NIC for an address.
+pub(super) fn nic_for(address: &Address, source: Option<IpAddr>) -> Result<Box<dyn Nic>, SendConnectError> {
+    if source.is_some() && !matches!(address, Address::Rdma(_)) {
+        return Err(SendConnectError::Option("a source address is chosen for rdma: addresses only"));
+    }
     match address {
-        Address::Shm(_) => Ok(Box::new(SoftNic::new(options)?)),
-        Address::Tcp(_) => Ok(Box::new(Threaded::new(SoftNic::new(options)?, &ThreadedOptions::default())?)),
+        Address::Shm(_) => Ok(Box::new(SoftNic::new(small_options())?)),
+        Address::Tcp(_) => {
+            Ok(Box::new(Threaded::new(SoftNic::new(small_options())?, &ThreadedOptions::default())?))
+        }
         #[cfg(feature = "verbs")]
         Address::Rdma(text) => {
-            use jet_fabric::verbs::{VerbsNic, VerbsOptions};
+            use jet_fabric::verbs::{DeviceChoice, VerbsNic, VerbsOptions};
+            let defaults = match source {
+                Some(ip) => VerbsOptions { source, ..VerbsOptions::on(DeviceChoice::Reaching(ip)) },
+                None => VerbsOptions::reaching(text)?,
+            };
             let options = VerbsOptions {
                 qps_max: 4,
                 srq_entries_max: 256,
@@ -52,7 +67,7 @@ pub(super) fn nic_for(address: &Address) -> Result<Box<dyn Nic>, SendConnectErro
                 reads_per_qp_max: 4,
                 sends_max: 512,
                 inline_places: 64,
-                ..VerbsOptions::reaching(text)?
+                ..defaults
             };
             Ok(Box::new(VerbsNic::new(options)?))
         }
@@ -109,18 +124,31 @@ impl CopyArea {
     }
 }
 
+/// Whether the NIC's device is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum DeviceState {
+    There,
+    /// It was removed; the connection is ending.
+    Leaving,
+    /// A NIC without connections stands in.
+    Gone,
+}
+
 /// The protocol, the NIC below it and the messages above it.
 pub(super) struct Driver {
     pub nic: Box<dyn Nic>,
     pub protocol: Protocol,
     pub pending: Box<[Pending]>,
     pub copy_area: CopyArea,
+    pub buffers: BufferPool,
     pub sender_id: u64,
     address: Address,
+    source: Option<IpAddr>,
     hello: PrivateData,
     headers: Arc<SharedMemory>,
     headers_key: MemoryKey,
     qp: Option<Qp>,
+    device: DeviceState,
     /// The receiver's welcome on `qp` was handled.
     welcomed: bool,
     /// Headers that came before their connection's welcome was told, in their order: entry and payload bytes. Their
@@ -181,12 +209,15 @@ impl Driver {
             protocol,
             pending: (0..options.in_flight_max).map(|_| pending()).collect(),
             copy_area,
+            buffers: BufferPool::new(options.region_bytes),
             sender_id,
             address: options.address.clone(),
+            source: options.source,
             hello,
             headers,
             headers_key,
             qp: None,
+            device: DeviceState::There,
             welcomed: false,
             early: Vec::with_capacity(usize::from(RECEIVE_ENTRIES)),
             unflushed: false,
@@ -195,9 +226,7 @@ impl Driver {
             failure: None,
             start: Instant::now(),
         };
-        for entry in 0..u32::from(RECEIVE_ENTRIES) {
-            driver.post_receive(entry);
-        }
+        driver.post_receives();
         Ok(driver)
     }
 
@@ -223,6 +252,9 @@ impl Driver {
         self.take_completions(now_ns);
         while let Some(event) = self.nic.poll_event() {
             self.handle_event(event, now_ns);
+        }
+        if self.device == DeviceState::Leaving && self.qp.is_none() {
+            self.let_go_of_the_device();
         }
         if self.protocol.poll_timeout().is_some_and(|at| at <= now_ns) {
             self.protocol.handle_timeout(now_ns);
@@ -323,6 +355,10 @@ impl Driver {
         }
     }
 
+    fn post_receives(&mut self) {
+        (0..u32::from(RECEIVE_ENTRIES)).for_each(|entry| self.post_receive(entry));
+    }
+
     fn post_receive(&mut self, entry: u32) {
         let header = Sge {
             key: self.headers_key,
@@ -374,8 +410,46 @@ impl Driver {
                 let nothing = PrivateData::new(&[]).expect("nothing fits");
                 self.nic.reject(qp, &nothing);
             }
+            Event::Gone => self.device = DeviceState::Leaving,
             Event::Connected { .. } | Event::Rejected { .. } | Event::Disconnected { .. } => {}
         }
+    }
+
+    /// A device can leave only when nobody holds anything of it. Until another is there, a NIC without connections stands
+    /// in: what is done meanwhile with memory is done again when the next is set up.
+    fn let_go_of_the_device(&mut self) {
+        let options = SoftOptions { qps_max: 1, reads_max: 1, reads_per_qp_max: 1, ..small_options() };
+        // Where even that is refused, the next turn tries again.
+        if let Ok(stand_in) = SoftNic::new(options) {
+            self.nic = Box::new(stand_in);
+            self.device = DeviceState::Gone;
+        }
+    }
+
+    /// Sets everything up on the device that is there now.
+    fn take_another_device(&mut self) -> Result<(), SendConnectError> {
+        let mut nic = nic_for(&self.address, self.source)?;
+        let headers_key = nic.register(&self.headers, Access::LocalWrite)?;
+        let copies_key = nic.register(&self.copy_area.memory, Access::LocalWrite)?;
+        self.buffers.move_to(nic.as_mut())?;
+        (self.headers_key, self.copy_area.key) = (headers_key, copies_key);
+        self.inline_bytes_max = nic.limits().inline_bytes_max;
+        (self.nic, self.device) = (nic, DeviceState::There);
+        self.post_receives();
+        Ok(())
+    }
+
+    fn connect(&mut self) -> Result<Qp, SendConnectError> {
+        if self.device == DeviceState::Gone {
+            self.take_another_device()?;
+        }
+        self.nic.connect(&self.address, &self.hello).map_err(|source| {
+            let address = self.address.clone();
+            match source {
+                ConnectError::WrongFabric { .. } => SendConnectError::WrongFabric { address },
+                source => SendConnectError::Nobody { address, source },
+            }
+        })
     }
 
     fn failure_of(&self, reason: DisconnectReason) -> SendConnectError {
@@ -392,14 +466,10 @@ impl Driver {
 
     fn act(&mut self, action: Action, now_ns: u64) {
         match (action, self.qp) {
-            (Action::Connect, _) => match self.nic.connect(&self.address, &self.hello) {
+            (Action::Connect, _) => match self.connect() {
                 Ok(qp) => self.qp = Some(qp),
-                Err(source) => {
-                    let address = self.address.clone();
-                    self.failure = Some(match source {
-                        ConnectError::WrongFabric { .. } => SendConnectError::WrongFabric { address },
-                        source => SendConnectError::Nobody { address, source },
-                    });
+                Err(failure) => {
+                    self.failure = Some(failure);
                     self.protocol.handle_disconnected(now_ns);
                 }
             },

@@ -1,6 +1,6 @@
 //! A sender: the protocol, a NIC, and the messages' bytes.
 
-use super::buffer::{BufferPool, SendBuffer};
+use super::buffer::SendBuffer;
 use super::driver::Driver;
 use super::error::{BufferError, SendConnectError, SendError, WaitError};
 use super::options::{Backoff, RetryPolicy};
@@ -14,6 +14,7 @@ use jet_wire::message::{
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fmt;
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 /// How to connect, and how much may be in flight.
@@ -21,6 +22,8 @@ use std::time::{Duration, Instant};
 pub struct SenderOptions {
     /// Where the receiver's daemon listens.
     pub address: Address,
+    /// The address of this host that an `rdma:` connection leaves from, and so its device; default: as the kernel routes.
+    pub source: Option<IpAddr>,
     /// The application that the messages are for.
     pub app: String,
     /// Messages that may be without an end at once, 1 to 65,536; default 256. Each takes 4 KiB here.
@@ -48,6 +51,7 @@ impl SenderOptions {
     pub fn new(address: Address, app: impl Into<String>) -> Self {
         Self {
             address,
+            source: None,
             app: app.into(),
             in_flight_max: 256,
             window_bytes: 64 << 20,
@@ -122,7 +126,6 @@ impl Pending {
 /// serves the receiver's READs meanwhile.
 pub struct Sender {
     driver: Driver,
-    buffers: BufferPool,
     crc: bool,
     spin: Spin,
 }
@@ -133,7 +136,7 @@ impl Sender {
     /// # Errors
     /// [`SendConnectError`]; only this first connection: a lost one is made again.
     pub fn connect(options: SenderOptions) -> Result<Self, SendConnectError> {
-        let nic = super::driver::nic_for(&options.address)?;
+        let nic = super::driver::nic_for(&options.address, options.source)?;
         Self::connect_with(options, nic)
     }
 
@@ -142,12 +145,8 @@ impl Sender {
     /// # Errors
     /// As [`Self::connect`].
     pub fn connect_with(options: SenderOptions, nic: Box<dyn Nic>) -> Result<Self, SendConnectError> {
-        let mut sender = Self {
-            driver: Driver::new(&options, nic)?,
-            buffers: BufferPool::new(options.region_bytes),
-            crc: options.crc,
-            spin: Spin::new(options.spin_max),
-        };
+        let mut sender =
+            Self { driver: Driver::new(&options, nic)?, crc: options.crc, spin: Spin::new(options.spin_max) };
         let timeout = options.connect_timeout;
         let deadline = Instant::now() + timeout;
         loop {
@@ -171,7 +170,7 @@ impl Sender {
     /// # Errors
     /// [`BufferError`].
     pub fn buffer(&mut self, bytes: usize) -> Result<SendBuffer, BufferError> {
-        self.buffers.get(self.driver.nic.as_mut(), bytes)
+        self.driver.buffers.get(self.driver.nic.as_mut(), bytes)
     }
 
     /// Sends a small message: at most 4096 bytes of payload, which are copied, and 96 of user header.
@@ -384,7 +383,7 @@ impl Sender {
     }
 
     fn check_buffer(&self, buffer: &SendBuffer) -> Result<(), SendError> {
-        if self.buffers.owns(buffer) { Ok(()) } else { Err(SendError::ForeignBuffer) }
+        if self.driver.buffers.owns(buffer) { Ok(()) } else { Err(SendError::ForeignBuffer) }
     }
 
     fn keep(&mut self, index: u32, submitted_ns: u64, fields: &Fields<'_>, buffer: Option<SendBuffer>) {

@@ -6,6 +6,7 @@ use crate::files::walk::Walk;
 use jet_client::send::{RetryPolicy, SendConnectError, Sender, SenderOptions};
 use jet_fabric::Address;
 use std::io::{IsTerminal, Write};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -29,9 +30,12 @@ Examples:
 
 Exit code: 0 all sent, 1 something was not, 2 the command line is no good.")]
 pub(super) struct Args {
-    /// Where the receiver's daemon listens: tcp:host:port or shm:/path.
+    /// Where the receiver's daemon listens: tcp:host:port, rdma:host:port or shm:/path.
     #[arg(long, value_name = "ADDR")]
     to: Address,
+    /// The address of this host that an rdma: connection leaves from, and so its device.
+    #[arg(long, value_name = "IP")]
+    from: Option<IpAddr>,
     /// The application there, as `jet recv --app` calls it.
     #[arg(long, value_name = "NAME", value_parser = super::recv::app_name)]
     app: String,
@@ -139,6 +143,7 @@ fn link_text(args: &Args, link: Link) -> String {
 /// `None`: interrupted.
 fn connect(args: &Args, signals: &Signals) -> Result<Option<Sender>, SendConnectError> {
     let mut options = SenderOptions::new(args.to.clone(), args.app.clone());
+    options.source = args.from;
     options.in_flight_max = MESSAGES_MAX;
     options.window_bytes = options.window_bytes.max(u64::from(args.in_flight) * u64::from(args.piece_bytes));
     options.reconnect_for = args.retry_for;

@@ -177,6 +177,13 @@ pub struct Rdma {
     /// Its name; none: the one that has the first address of `listen`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
+    /// Its port; the first without it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub port: Option<u8>,
+    /// The GID whose address connections come to and leave from, by its index in the port's table; none: as the kernel
+    /// routes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gid_index: Option<u8>,
 }
 
 /// Whether the software NIC has a thread of its own.
@@ -352,6 +359,9 @@ pub enum ConfigError {
          control_socket"
     )]
     Mixed,
+    /// A part of a device without the device.
+    #[error("configuration: rdma.port and rdma.gid_index are of a device; name it as rdma.device")]
+    NoDevice,
     /// The build cannot.
     #[error(
         "configuration: listen = [\"{address}\"], but this build has no RDMA; build it with --features verbs \
@@ -495,7 +505,8 @@ impl Config {
     /// The addresses to listen on.
     ///
     /// # Errors
-    /// [`ConfigError::Address`], [`ConfigError::NoAddress`], [`ConfigError::Mixed`], [`ConfigError::NoVerbs`].
+    /// [`ConfigError::Address`], [`ConfigError::NoAddress`], [`ConfigError::Mixed`], [`ConfigError::NoVerbs`],
+    /// [`ConfigError::NoDevice`].
     pub fn addresses(&self) -> Result<Vec<Address>, ConfigError> {
         if self.listen.is_empty() {
             return Err(ConfigError::NoAddress);
@@ -508,6 +519,9 @@ impl Config {
                 Err(ConfigError::NoVerbs { address: address.clone() })
             }
             Some(_) if !addresses.iter().all(|address| is_rdma(&address)) => Err(ConfigError::Mixed),
+            Some(_) if self.rdma.device.is_none() && self.rdma.port.or(self.rdma.gid_index).is_some() => {
+                Err(ConfigError::NoDevice)
+            }
             _ => Ok(addresses),
         }
     }

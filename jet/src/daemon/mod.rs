@@ -128,6 +128,9 @@ pub enum DaemonError {
         /// Those there are.
         allowed: String,
     },
+    /// The reactor ended before it was told to, and says why.
+    #[error(transparent)]
+    Run(#[from] reactor::RunError),
     /// The reactor ended before it was told to.
     #[error("the reactor stopped unexpectedly; its last words are above")]
     Reactor,
@@ -256,7 +259,7 @@ async fn govern(config: &Config) -> Result<(), DaemonError> {
             result = &mut reactor_ended => {
                 return match result {
                     Ok(Ok(())) if draining => Ok(()),
-                    Ok(Err(source)) => Err(DaemonError::System { what: "the reactor cannot sleep", source }),
+                    Ok(Err(source)) => Err(source.into()),
                     _ => Err(DaemonError::Reactor),
                 };
             }
@@ -287,7 +290,7 @@ fn start_reactor(
     commands: &Arc<Commands>,
     mark: Mark,
     inbox: CommandInbox,
-    ended: oneshot::Sender<io::Result<()>>,
+    ended: oneshot::Sender<Result<(), reactor::RunError>>,
 ) -> Result<Started, DaemonError> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threaded = match config.nic.thread {
@@ -332,7 +335,11 @@ fn start_reactor(
 #[cfg(feature = "verbs")]
 fn verbs_nic(config: &Config, sizes: &SoftOptions, listen: &str) -> Result<VerbsNic, DaemonError> {
     let defaults = match &config.rdma.device {
-        Some(device) => VerbsOptions::on(DeviceChoice::Named { device: device.clone(), gid_index: None }),
+        Some(device) => VerbsOptions::on(DeviceChoice::Named {
+            device: device.clone(),
+            port: config.rdma.port.unwrap_or(1),
+            gid_index: config.rdma.gid_index,
+        }),
         None => VerbsOptions::reaching(listen).map_err(system("cannot resolve the address to listen on"))?,
     };
     Ok(VerbsNic::new(VerbsOptions {
@@ -355,7 +362,7 @@ fn launch<N: Nic + 'static>(
     commands: &Arc<Commands>,
     mark: Mark,
     inbox: CommandInbox,
-    ended: oneshot::Sender<io::Result<()>>,
+    ended: oneshot::Sender<Result<(), reactor::RunError>>,
 ) -> Result<Started, DaemonError> {
     let core = config.core(nic.limits().scatter_max)?;
     let pool = pool_memory(config)?;

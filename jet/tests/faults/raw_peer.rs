@@ -47,8 +47,13 @@ fn nic_for(address: &Address) -> Box<dyn Nic> {
     match address {
         #[cfg(feature = "verbs")]
         Address::Rdma(text) => {
-            use jet_fabric::verbs::{VerbsNic, VerbsOptions};
-            let options = VerbsOptions { qps_max: 4, ..VerbsOptions::reaching(text).expect("an address") };
+            use jet_fabric::verbs::{DeviceChoice, VerbsNic, VerbsOptions};
+            let source = crate::rig::source_for(address);
+            let defaults = match source {
+                Some(ip) => VerbsOptions::on(DeviceChoice::Reaching(ip)),
+                None => VerbsOptions::reaching(text).expect("an address"),
+            };
+            let options = VerbsOptions { qps_max: 4, source, ..defaults };
             Box::new(VerbsNic::new(options).expect("a NIC"))
         }
         _ => Box::new(SoftNic::new(SoftOptions::default()).expect("a NIC")),
@@ -137,7 +142,7 @@ impl RawPeer {
                 Event::Connected { private_data, .. } => self.connected = Some(private_data),
                 Event::Rejected { private_data, .. } => self.rejected = Some(private_data),
                 Event::Disconnected { reason, .. } => self.ended = Some(reason),
-                Event::ConnectRequest { .. } => panic!("nobody listens here"),
+                Event::ConnectRequest { .. } | Event::Gone => panic!("{event:?}"),
             }
         }
         self.nic.flush();

@@ -11,6 +11,7 @@ use rustix::process::{
 use serde_json::Value;
 use std::cell::Cell;
 use std::fs::{self, File};
+use std::net::IpAddr;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -135,6 +136,12 @@ impl Actor {
 /// The RDMA device that the tests are to run on, by its address.
 fn device_address() -> Option<String> {
     std::env::var("JET_RDMA_ADDRESS").ok().filter(|_| cfg!(feature = "verbs"))
+}
+
+/// Where senders leave from that go to this address, if another device was named for them.
+pub fn source_for(address: &Address) -> Option<IpAddr> {
+    let source = std::env::var("JET_RDMA_SOURCE").ok().filter(|_| matches!(address, Address::Rdma(_)))?;
+    Some(source.parse().expect("JET_RDMA_SOURCE is an address"))
 }
 
 /// A daemon with its directory.
@@ -271,6 +278,7 @@ impl Rig {
     /// A sender of this process, small so that many are possible.
     pub fn sender_options(address: &Address, app: &str) -> SenderOptions {
         SenderOptions {
+            source: source_for(address),
             region_bytes: 1 << 20,
             connect_timeout: PATIENCE,
             reconnect_for: PATIENCE,

@@ -206,6 +206,10 @@ impl Host {
         let os = OsStr::new;
         let mut arguments =
             vec![os("send"), os("--to"), os(&self.listen), os("--app"), os("store"), os("--json")];
+        let source = std::env::var("JET_RDMA_SOURCE").ok().filter(|_| self.listen.starts_with("rdma:"));
+        if let Some(source) = &source {
+            arguments.extend([os("--from"), os(source)]);
+        }
         arguments.extend(options.iter().map(|option| os(option)));
         arguments.push(os("--"));
         arguments.extend(paths.iter().map(|path| path.as_os_str()));

@@ -184,7 +184,7 @@ impl Tables {
         match event {
             Event::Disconnected { .. } if front.after_completions > self.completions_polled => return None,
             Event::Disconnected { qp, .. } | Event::Rejected { qp, .. } => self.qps.release(qp),
-            Event::ConnectRequest { .. } | Event::Connected { .. } => {}
+            Event::ConnectRequest { .. } | Event::Connected { .. } | Event::Gone => {}
         }
         self.events.pop();
         Some(event)

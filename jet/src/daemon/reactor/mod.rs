@@ -40,6 +40,26 @@ pub struct ReactorOptions {
 /// How long peers may take to hear the farewell at the end of a drain.
 const FAREWELL_NS: u64 = 1_500_000_000;
 
+/// Why a reactor ended before it was told to.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The core is not there, or not allowed.
+    #[error("cannot pin the reactor to core {cpu}; name another as reactor.cpu, or none")]
+    Core {
+        /// The core.
+        cpu: usize,
+    },
+    /// The system refuses to wait.
+    #[error("the reactor cannot sleep: {0}")]
+    Sleep(io::Error),
+    /// What the NIC runs on was taken away. What was not acknowledged is with its senders, who send it again.
+    #[error(
+        "the RDMA device was removed, or failed; start again when it is back (see `rdma link` and dmesg). Nothing is \
+         lost: senders keep what was not acknowledged"
+    )]
+    NicGone,
+}
+
 /// Where a drain stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Drain {
@@ -63,6 +83,7 @@ pub struct Reactor<N: Nic> {
     started: Instant,
     drain: Drain,
     spin_ns: u64,
+    nic_is_gone: bool,
     /// Why there is no escape memory, or less than was asked for.
     escape_error: Option<String>,
 }
@@ -79,6 +100,7 @@ impl<N: Nic> Reactor<N> {
             started: Instant::now(),
             drain: Drain::Not,
             spin_ns,
+            nic_is_gone: false,
             escape_error: None,
         }
     }
@@ -86,12 +108,12 @@ impl<N: Nic> Reactor<N> {
     /// Runs until a drain is over.
     ///
     /// # Errors
-    /// What the system says about sleeping: there is no going on without it.
-    pub fn run(mut self) -> io::Result<()> {
+    /// [`RunError`]: what there is no going on without.
+    pub fn run(mut self) -> Result<(), RunError> {
         if let Some(cpu) = self.options.cpu
             && !core_affinity::set_for_current(core_affinity::CoreId { id: cpu })
         {
-            return Err(io::Error::other(format!("cannot pin the reactor to core {cpu}")));
+            return Err(RunError::Core { cpu });
         }
         let now_ns = self.now_ns();
         self.receiver.start(now_ns, &mut self.hands);
@@ -110,6 +132,9 @@ impl<N: Nic> Reactor<N> {
                     continue;
                 }
             }
+            if self.nic_is_gone {
+                return Err(RunError::NicGone);
+            }
             if self.drain_is_over(now_ns) {
                 return Ok(());
             }
@@ -126,7 +151,7 @@ impl<N: Nic> Reactor<N> {
             }
             self.spin_ns = (self.spin_ns / 2).max(SPIN_NS_MIN.min(self.options.spin_ns_max));
             (idle_since_ns, idle_turns) = (None, 0);
-            self.sleep(now_ns)?;
+            self.sleep(now_ns).map_err(RunError::Sleep)?;
         }
     }
 

@@ -99,6 +99,7 @@ impl<N: Nic> Reactor<N> {
                     self.receiver.handle_peer_lost(peer, &mut self.hands);
                 }
             }
+            Event::Gone => self.nic_is_gone = true,
         }
     }
 
