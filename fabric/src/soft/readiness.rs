@@ -51,6 +51,13 @@ impl Readiness {
         Ok(epoll::add(&self.epoll, fd, EventData::new_u64(u64::MAX), EventFlags::IN)?)
     }
 
+    /// Undoes [`Self::watch`].
+    #[cfg(feature = "verbs")]
+    pub(crate) fn forget(&self, fd: BorrowedFd<'_>) {
+        // One that is closed is watched no longer.
+        let _ = epoll::delete(&self.epoll, fd);
+    }
+
     /// Changes what a watched descriptor is watched for.
     pub(crate) fn modify(&self, fd: BorrowedFd<'_>, token: Token, flags: EventFlags) -> io::Result<()> {
         Ok(epoll::modify(&self.epoll, fd, EventData::new_u64(token.to_u64()), flags)?)

@@ -8,6 +8,7 @@ use rdma_sys::{
 };
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::AtomicU32;
 
 /// Taken from the device at once.
 const BATCH: usize = 32;
@@ -20,10 +21,12 @@ pub(super) struct CompletionQueue {
     batch: [ibv_wc; BATCH],
     at: usize,
     filled: usize,
+    is_dead: bool,
 }
 
 impl CompletionQueue {
-    pub fn new(device: &Device, entries: u32) -> Result<Self, VerbsError> {
+    /// `events` is told of events; it must live longer.
+    pub fn new(device: &Device, entries: u32, events: &AtomicU32) -> Result<Self, VerbsError> {
         let entries = i32::try_from(entries).unwrap_or(i32::MAX);
         // SAFETY: the device's context is open; what was made is destroyed where the next step fails.
         unsafe {
@@ -31,14 +34,20 @@ impl CompletionQueue {
             if channel.is_null() {
                 return Err(VerbsError::verb("ibv_create_comp_channel", "raise ulimit -n"));
             }
-            let cq = ibv_create_cq(device.context(), entries, std::ptr::null_mut(), channel, 0);
+            let cq = ibv_create_cq(
+                device.context(),
+                entries,
+                std::ptr::from_ref(events).cast_mut().cast(),
+                channel,
+                0,
+            );
             if cq.is_null() {
                 let error =
                     VerbsError::verb("ibv_create_cq", "the device has no room for so many completions");
                 ibv_destroy_comp_channel(channel);
                 return Err(error);
             }
-            let this = Self { cq, channel, batch: std::mem::zeroed(), at: 0, filled: 0 };
+            let this = Self { cq, channel, batch: std::mem::zeroed(), at: 0, filled: 0, is_dead: false };
             let flags = fcntl_getfl(this.fd()).map_err(std::io::Error::from)?;
             fcntl_setfl(this.fd(), flags | OFlags::NONBLOCK).map_err(std::io::Error::from)?;
             Ok(this)
@@ -61,11 +70,16 @@ impl CompletionQueue {
         if self.at == self.filled {
             // SAFETY: the batch has room for `BATCH` of them.
             let polled = unsafe { ibv_poll_cq(self.cq, BATCH_I32, self.batch.as_mut_ptr()) };
-            // Negative: the queue overran or the device is gone; its connections end by the device's own events.
+            self.is_dead |= polled < 0;
             self.filled = usize::try_from(polled).unwrap_or(0);
             self.at = 0;
         }
         self.batch[..self.filled].get(self.at)
+    }
+
+    /// The queue overran, or the device is gone: nothing comes any more.
+    pub fn is_dead(&self) -> bool {
+        self.is_dead
     }
 
     /// Takes what was peeked at.

@@ -89,7 +89,10 @@ pub(super) enum CmEvent {
     /// It did not come about; an errno.
     Failed(i32),
     Disconnected,
-    DeviceRemoved,
+    /// The device that the identifier is bound to leaves.
+    DeviceRemoved {
+        context: *mut ibv_context,
+    },
     /// Nothing that concerns a connection here.
     Other,
 }
@@ -350,7 +353,7 @@ pub(super) fn next_event(channel: &Rc<EventChannel>) -> Option<(u64, CmEvent)> {
                 let conn = event.param.conn;
                 let id =
                     ConnectionId { id: event.id, has_qp: false, channel: Rc::clone(channel), _domain: None };
-                CmEvent::Request { id, private_data, reads: (conn.responder_resources, conn.initiator_depth) }
+                CmEvent::Request { id, private_data, reads: (conn.initiator_depth, conn.responder_resources) }
             }
             kind::RDMA_CM_EVENT_ADDR_RESOLVED => CmEvent::AddressResolved,
             kind::RDMA_CM_EVENT_ROUTE_RESOLVED => CmEvent::RouteResolved,
@@ -367,7 +370,7 @@ pub(super) fn next_event(channel: &Rc<EventChannel>) -> Option<(u64, CmEvent)> {
                 CmEvent::Failed(errno.unwrap_or(libc::EHOSTUNREACH))
             }
             kind::RDMA_CM_EVENT_DISCONNECTED => CmEvent::Disconnected,
-            kind::RDMA_CM_EVENT_DEVICE_REMOVAL => CmEvent::DeviceRemoved,
+            kind::RDMA_CM_EVENT_DEVICE_REMOVAL => CmEvent::DeviceRemoved { context: (*event.id).verbs },
             _ => CmEvent::Other,
         };
         rdma_ack_cm_event(raw);

@@ -117,6 +117,10 @@ pub(super) struct Connection {
     pub last_wqe_deadline: Option<Instant>,
     /// No SRQ entry will be taken any more.
     pub quiet: bool,
+    /// How often the completion queue had been found empty when it became quiet, and how many completions taken.
+    pub quiet_since: (u64, u64),
+    /// Looks that found it with work that does not end.
+    pub stalled: u8,
     /// What the device said of its QP. In a place of its own, which stays while the table lives.
     pub events: Box<AtomicU32>,
     /// READs that the peer answers, and makes, as it said.
@@ -146,6 +150,8 @@ impl Connection {
             deadline: None,
             last_wqe_deadline: None,
             quiet: false,
+            quiet_since: (0, 0),
+            stalled: 0,
             events: Box::default(),
             peer_reads: (u8::MAX, u8::MAX),
             said: PrivateData::new(&[]).expect("nothing is short enough"),

@@ -1,8 +1,9 @@
 //! Devices as RDMA CM knows them: choosing one, what it can do, what it counts.
 //!
-//! librdmacm opens a device when the first identifier is bound to it, and keeps it open as long as the process lives; QPs
-//! of its connections live in that context, so the rest of a NIC does, too. Only the device that is needed is opened: a
-//! device cannot be removed while a process that does not know about it holds it.
+//! librdmacm opens a device when the first identifier is bound to it; QPs of its connections live in that context, so the
+//! rest of a NIC does, too. It stays open while the process lives, but for a device that was removed: then until the last
+//! identifier goes. Only the device that is needed is opened: a device cannot leave while a process that does not know
+//! about it holds it.
 
 use super::error::VerbsError;
 use super::gids;
@@ -31,6 +32,8 @@ pub(super) struct Device {
     rnr_counters: Vec<PathBuf>,
     rnr_before: u64,
     gone: bool,
+    /// Keeps the library from closing the context: it counts identifiers, not what else lives in it. Dropped last.
+    _hold: SynchronousId,
 }
 
 /// What of the device's attributes matters here.
@@ -104,28 +107,32 @@ fn name_of(context: *mut ibv_context) -> String {
 }
 
 /// The context of the device that has an address, or, where none has, from which it is reached.
-fn reaching(address: IpAddr) -> Result<*mut ibv_context, VerbsError> {
+fn reaching(address: IpAddr) -> Result<SynchronousId, VerbsError> {
     gids::devices()?;
     let failed = || VerbsError::Unreachable { address, source: io::Error::last_os_error() };
     let id = SynchronousId::new()?;
-    if let Some(context) = id.bind(address) {
-        return Ok(context);
+    if id.bind(address) {
+        return Ok(id);
     }
     // An identifier that could not be bound is of no further use.
     let id = SynchronousId::new()?;
-    id.resolve(address).ok_or_else(failed)
+    if id.resolve(address) { Ok(id) } else { Err(failed()) }
 }
 
 /// The context of a device, by an address of it.
-fn named(device: &str, address: IpAddr) -> Result<*mut ibv_context, VerbsError> {
-    let context = reaching(address)?;
-    if name_of(context) == device {
-        return Ok(context);
+fn named(device: &str, address: IpAddr) -> Result<SynchronousId, VerbsError> {
+    let id = reaching(address)?;
+    match id.context().map(name_of) {
+        Some(other) if other != device => {
+            Err(VerbsError::Ambiguous { device: device.to_owned(), address, other })
+        }
+        _ => Ok(id),
     }
-    Err(VerbsError::Ambiguous { device: device.to_owned(), address, other: name_of(context) })
 }
 
-/// An identifier of RDMA CM that works synchronously, for asking. What it tells belongs to the library.
+/// An identifier of RDMA CM that works synchronously, for asking. What it tells belongs to the library, and is there as
+/// long as this is.
+#[derive(Debug)]
 struct SynchronousId(*mut rdma_cm_id);
 
 impl SynchronousId {
@@ -146,20 +153,20 @@ impl SynchronousId {
     }
 
     /// The device that has the address.
-    fn bind(&self, address: IpAddr) -> Option<*mut ibv_context> {
+    fn bind(&self, address: IpAddr) -> bool {
         let mut raw = RawAddress::new(SocketAddr::new(address, 0));
         // SAFETY: the address is copied by the call.
         let bound = unsafe { rdma_bind_addr(self.0, raw.as_mut_ptr()) } == 0;
-        bound.then(|| self.context()).flatten()
+        bound && self.context().is_some()
     }
 
     /// The device from which the address is reached.
-    fn resolve(&self, address: IpAddr) -> Option<*mut ibv_context> {
+    fn resolve(&self, address: IpAddr) -> bool {
         let mut raw = RawAddress::new(SocketAddr::new(address, 1));
         // SAFETY: as above.
         let resolved =
             unsafe { rdma_resolve_addr(self.0, std::ptr::null_mut(), raw.as_mut_ptr(), RESOLVE_MS) } == 0;
-        resolved.then(|| self.context()).flatten()
+        resolved && self.context().is_some()
     }
 }
 
@@ -173,7 +180,7 @@ impl Drop for SynchronousId {
 impl Device {
     /// Opens the device of choice.
     pub fn open(choice: &DeviceChoice) -> Result<Self, VerbsError> {
-        let (context, source) = match choice {
+        let (hold, source) = match choice {
             DeviceChoice::Reaching(address) if address.is_unspecified() => {
                 let (_, _, address) = gids::local_addresses()?
                     .into_iter()
@@ -201,6 +208,7 @@ impl Device {
                 }
             }
         };
+        let context = hold.context().expect("an identifier that was bound has a device");
         let name = name_of(context);
         let folder = PathBuf::from(format!("/sys/class/infiniband/{name}/ports/1/hw_counters"));
         // Of mlx5, and of rxe: SENDs that found no entry.
@@ -214,6 +222,7 @@ impl Device {
             rnr_counters,
             rnr_before: 0,
             gone: false,
+            _hold: hold,
         };
         device.rnr_before = device.read_rnr();
         Ok(device)
@@ -243,7 +252,7 @@ impl Device {
 
     /// Where the device's own events arrive, of all NICs of this process that share it.
     pub fn async_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the context, and so its descriptor, stays open as long as the process lives.
+        // SAFETY: the context, and so its descriptor, stays open as long as `_hold` lives.
         unsafe { BorrowedFd::borrow_raw((*self.context).async_fd) }
     }
 

@@ -3,17 +3,18 @@
 //! So each QP and each SRQ names a place for its own, and whoever takes an event notes it there.
 
 use super::device::Device;
-use rdma_sys::{ibv_ack_async_event, ibv_async_event, ibv_get_async_event, ibv_qp, ibv_srq};
+use rdma_sys::{ibv_ack_async_event, ibv_async_event, ibv_cq, ibv_get_async_event, ibv_qp, ibv_srq};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use std::io;
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The QP takes no SRQ entry any more.
 pub(super) const LAST_WQE: u32 = 1;
 /// Its first message came before its connection stood.
 pub(super) const ESTABLISHED: u32 = 2;
-/// The QP failed, or its peer asked for what it must not.
+/// The QP, SRQ or completion queue failed, or a QP's peer asked for what it must not.
 pub(super) const FATAL: u32 = 4;
 /// Few SRQ entries are left.
 pub(super) const SRQ_LIMIT: u32 = 8;
@@ -37,18 +38,30 @@ pub(super) fn prepare(device: &Device) -> io::Result<()> {
     Ok(fcntl_setfl(device.async_fd(), flags | OFlags::NONBLOCK)?)
 }
 
-/// What came.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Taken {
-    /// The device failed for good.
-    pub device_failed: bool,
-    /// Something came.
-    pub any: bool,
+/// Events taken by this process so far.
+static TAKEN: AtomicU64 = AtomicU64::new(0);
+/// The addresses of contexts whose devices failed for good.
+static FAILED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+
+/// Whether anything came since this was asked last.
+pub(super) fn any_since(seen: &mut u64) -> bool {
+    // Acquire, as the Release of whoever took the event.
+    let taken = TAKEN.load(Ordering::Acquire);
+    std::mem::replace(seen, taken) != taken
+}
+
+fn failed() -> MutexGuard<'static, Vec<usize>> {
+    // A list of addresses is whole whoever panicked.
+    FAILED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether the device said that it failed for good.
+pub(super) fn has_failed(device: &Device) -> bool {
+    failed().contains(&device.context().addr())
 }
 
 /// Takes all that came, and notes each where it belongs.
-pub(super) fn take(device: &Device) -> Taken {
-    let mut taken = Taken::default();
+pub(super) fn take(device: &Device) {
     loop {
         let mut raw = MaybeUninit::<RawEvent>::zeroed();
         let event = raw.as_mut_ptr().cast::<ibv_async_event>();
@@ -56,18 +69,20 @@ pub(super) fn take(device: &Device) -> Taken {
         // event is acknowledged, and the place that it names lives longer than it.
         unsafe {
             if ibv_get_async_event(device.context(), event) != 0 {
-                return taken;
+                return;
             }
-            taken.any = true;
             let RawEvent { element, kind } = raw.assume_init_read();
-            taken.device_failed |= kind == DEVICE_FATAL;
+            if kind == DEVICE_FATAL {
+                failed().push(device.context().addr());
+            }
             let place = match kind {
                 1..=4 | 16 => (*element.cast::<ibv_qp>()).qp_context,
-                15 => (*element.cast::<ibv_srq>()).srq_context,
+                14 | 15 => (*element.cast::<ibv_srq>()).srq_context,
+                0 => (*element.cast::<ibv_cq>()).cq_context,
                 _ => std::ptr::null_mut(),
             };
             let bit = match kind {
-                1..=3 => FATAL,
+                0..=3 | 14 => FATAL,
                 4 => ESTABLISHED,
                 15 => SRQ_LIMIT,
                 _ => LAST_WQE,
@@ -76,6 +91,7 @@ pub(super) fn take(device: &Device) -> Taken {
                 // Release, as the reader's swap is Acquire: the event is seen by whoever sees the bit.
                 place.fetch_or(bit, Ordering::Release);
             }
+            TAKEN.fetch_add(1, Ordering::Release);
             ibv_ack_async_event(event);
         }
     }

@@ -111,6 +111,7 @@ impl VerbsNic {
                         && (told || connection.last_wqe_deadline.is_some_and(|deadline| now >= deadline))
                     {
                         connection.quiet = true;
+                        connection.quiet_since = (self.times_empty, self.taken);
                         self.own_counters.last_wqe_missed += u64::from(!told);
                     }
                 }
@@ -125,13 +126,16 @@ impl VerbsNic {
         for index in self.connections.indices() {
             let (qp, connection) = self.connections.at(index);
             let events = &connection.events;
-            if events.load(Ordering::Relaxed) & FATAL == 0 {
+            // Acquire, as the Release of whoever took the event. That it takes no SRQ entry any more is needed later.
+            let events = events.fetch_and(!FATAL, Ordering::Acquire);
+            if !matches!(connection.state, State::Connected | State::Farewell | State::Accepting) {
                 continue;
             }
-            events.fetch_and(!FATAL, Ordering::Acquire);
-            if matches!(connection.state, State::Connected | State::Farewell | State::Accepting) {
+            if events & FATAL != 0 {
                 self.counters.protocol_errors += 1;
                 self.fail(qp, DisconnectReason::Protocol);
+            } else if events & LAST_WQE != 0 {
+                self.fail(qp, DisconnectReason::Peer);
             }
         }
     }
@@ -142,6 +146,9 @@ impl VerbsNic {
             return;
         }
         self.device.is_gone();
+        // A dead device's descriptors are readable for ever.
+        self.readiness.forget(self.completions.fd());
+        self.readiness.forget(self.device.async_fd());
         self.events.push_back(Event::Gone);
         self.stop_listening();
         for index in self.connections.indices() {
@@ -152,17 +159,32 @@ impl VerbsNic {
         }
     }
 
-    /// The completion queue was found empty: connections that are quiet and have their work back are over. What a QP
-    /// keeps for too long is given up.
+    /// Whether everything that a quiet connection's QP had completed was polled: the completion queue was found empty
+    /// since, or as many were taken as it can hold.
+    fn is_settled(&self, (times_empty, taken): (u64, u64)) -> bool {
+        self.times_empty > times_empty || self.taken - taken > u64::from(self.completion_places)
+    }
+
+    /// A connection may end with the next poll.
+    pub(super) fn may_settle(&mut self) -> bool {
+        (0..self.timed.len()).any(|position| {
+            let (_, connection) = self.connections.at(self.timed[position]);
+            connection.state == State::Draining && connection.quiet && connection.queue.is_empty()
+        })
+    }
+
+    /// Connections that are quiet and have their work back are over. What a QP keeps for too long is given up.
     pub(super) fn settle_endings(&mut self) {
         let now = Instant::now();
         let mut position = 0;
         while let Some(&index) = self.timed.get(position) {
             position += 1;
             let (qp, connection) = self.connections.at(index);
-            if connection.state != State::Draining || !connection.quiet {
+            let quiet_since = connection.quiet_since;
+            if connection.state != State::Draining || !connection.quiet || !self.is_settled(quiet_since) {
                 continue;
             }
+            let (_, connection) = self.connections.at(index);
             if !connection.queue.is_empty() {
                 if connection.deadline.is_some_and(|deadline| now >= deadline) && self.expanding.is_none() {
                     self.give_up_drain(qp);
@@ -180,6 +202,10 @@ impl VerbsNic {
         let Some(connection) = self.connections.get_mut(qp) else { return };
         if let Some(id) = &mut connection.id {
             id.destroy_qp();
+        }
+        if let Some(number) = connection.qp_number.take() {
+            // The device may give the number to the next.
+            self.by_qp_number.remove(number);
         }
         self.own_counters.drains_given_up += 1;
         let (_, tail) = connection.queue.span();

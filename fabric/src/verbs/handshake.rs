@@ -36,6 +36,10 @@ impl VerbsNic {
             .map(chosen)
             .and_then(|socket| Ok((ConnectionId::new(&self.channel, 0)?, socket)))
             .and_then(|(id, socket)| id.listen(socket).map(|socket| (id, socket)));
+        if self.gone {
+            let source = io::Error::from_raw_os_error(libc::ENODEV);
+            return Err(ListenError::System { address: address.clone(), source });
+        }
         match listening {
             Ok((id, socket)) => {
                 self.listeners.push(id);
@@ -98,7 +102,9 @@ impl VerbsNic {
             self.requested(id, private_data, reads);
             return;
         }
-        if let CmEvent::DeviceRemoved = event {
+        if let CmEvent::DeviceRemoved { context } = event
+            && context == self.device.context()
+        {
             self.device_is_gone();
         }
         // What belongs to a connection that is gone says nothing any more.
@@ -127,7 +133,7 @@ impl VerbsNic {
             (CmEvent::Disconnected, state) if state != State::Ended => {
                 self.fail(qp, DisconnectReason::Peer);
             }
-            (CmEvent::DeviceRemoved, state) if state != State::Ended => {
+            (CmEvent::DeviceRemoved { .. }, state) if state != State::Ended => {
                 self.fail(qp, DisconnectReason::Transport(libc::ENODEV));
             }
             _ => {}
@@ -199,9 +205,16 @@ impl VerbsNic {
             Some(connection) if connection.state == State::Requested => {}
             _ => return Err(PostError::Stale),
         }
+        let connection = self.connections.get_mut(qp).expect("it was just seen");
+        let (peer_answers, peer_makes) = connection.peer_reads;
+        if attributes.reads_out.min(peer_answers) == 0 {
+            // READs on such a connection would wait for ever.
+            self.counters.protocol_errors += 1;
+            self.fail(qp, DisconnectReason::Protocol);
+            return Err(PostError::Stale);
+        }
         let accepted = self.make_qp(qp).and_then(|()| {
             let connection = self.connections.get_mut(qp).expect("it was just seen");
-            let (peer_answers, peer_makes) = connection.peer_reads;
             let terms = Terms {
                 private_data: *private_data,
                 reads: (attributes.reads_in.min(peer_makes), attributes.reads_out.min(peer_answers)),
@@ -225,6 +238,12 @@ impl VerbsNic {
 
     pub(super) fn reject_request(&mut self, qp: Qp, private_data: &PrivateData) {
         let Some(connection) = self.connections.get_mut(qp) else { return };
+        if connection.state == State::Ended {
+            // The peer went meanwhile. Who refuses a request hears nothing of it any more.
+            self.events.retain(|event| !matches!(event, Event::Disconnected { qp: of, .. } if *of == qp));
+            self.connections.release(qp);
+            return;
+        }
         if connection.state != State::Requested {
             return;
         }

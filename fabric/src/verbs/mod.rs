@@ -63,6 +63,9 @@ const LOOK_EVERY_BUSY: u32 = 1024;
 /// The same while there is none.
 const LOOK_EVERY_IDLE: u32 = 64;
 
+/// The same while a connection comes about or ends.
+const LOOK_EVERY_TIMED: u32 = 16;
+
 /// What only NICs on verbs count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VerbsCounters {
@@ -78,8 +81,6 @@ pub struct VerbsCounters {
 pub struct VerbsNic {
     // In the order in which they must be dropped: connections before the queues that they use, those before the domain.
     listeners: Vec<ConnectionId>,
-    /// Bound to an address of the device, so that its removal is heard of though nothing else is.
-    _sentry: Option<ConnectionId>,
     connections: Connections,
     receives: SharedReceiveQueue,
     completions: CompletionQueue,
@@ -88,16 +89,23 @@ pub struct VerbsNic {
     payloads: Staging,
     channel: Rc<EventChannel>,
     domain: Rc<Domain>,
+    /// Bound to an address of the device, so that its removal is heard of though nothing else is.
+    _sentry: Option<ConnectionId>,
     device: Device,
     options: VerbsOptions,
     limits: Limits,
     by_qp_number: Lookup,
     gathered: Gathered,
     events: VecDeque<Event>,
-    /// Told of the SRQ's events. In a place of its own, which stays.
-    srq_events: Box<AtomicU32>,
+    /// Told of the SRQ's events and the completion queue's. In a place of its own, which stays.
+    own_events: Box<AtomicU32>,
+    completion_places: u32,
+    device_events_seen: u64,
     readiness: Readiness,
     expanding: Option<Expansion>,
+    /// Completions that were taken from the queue, and times that it was found empty.
+    taken: u64,
+    times_empty: u64,
     /// The device is gone.
     gone: bool,
     /// When connections are looked at next on which nothing happens.
@@ -128,6 +136,9 @@ impl VerbsNic {
             return Err(VerbsError::Options(problem));
         }
         let device = Device::open(&options.device)?;
+        // Before everything that lives in the device, as what is made last is dropped first where this fails.
+        let channel = Rc::new(EventChannel::new()?);
+        let sentry = device.any_address().and_then(|address| ConnectionId::bound_to(&channel, address).ok());
         device_events::prepare(&device)?;
         let attributes = device.attributes();
         let limits = Limits {
@@ -136,7 +147,8 @@ impl VerbsNic {
                 .reads_per_qp_max
                 .min(options.reads_max)
                 .min(u32::from(attributes.reads_out).max(1)),
-            reads_max: options.reads_max,
+            // More than all QPs together may have needs no place.
+            reads_max: options.reads_max.min(options.qps_max.saturating_mul(options.reads_per_qp_max)),
             sends_per_qp_max: SENDS_PER_QP_MAX.min(attributes.send_entries / 2).min(options.sends_max),
             srq_entries_max: options.srq_entries_max.min(attributes.srq_entries),
             inline_bytes_max: PAYLOAD_BYTES_MAX,
@@ -148,7 +160,7 @@ impl VerbsNic {
             ));
         }
         // What the device's largest completion queue leaves to SENDs: more have to wait.
-        let fixed = limits.srq_entries_max + options.reads_max + limits.qps_max;
+        let fixed = limits.srq_entries_max.saturating_add(limits.reads_max).saturating_add(limits.qps_max);
         let left = attributes.completions.saturating_sub(fixed);
         let options = VerbsOptions { sends_max: options.sends_max.min(left), ..options };
         if left == 0 {
@@ -158,11 +170,9 @@ impl VerbsNic {
         }
         let places = fixed + options.sends_max;
         let domain = Rc::new(Domain::new(&device)?);
-        let channel = Rc::new(EventChannel::new()?);
-        let sentry = device.any_address().and_then(|address| ConnectionId::bound_to(&channel, address).ok());
-        let completions = CompletionQueue::new(&device, places)?;
-        let srq_events = Box::<AtomicU32>::default();
-        let receives = SharedReceiveQueue::new(&domain, limits.srq_entries_max, &srq_events)?;
+        let own_events = Box::<AtomicU32>::default();
+        let completions = CompletionQueue::new(&device, places, &own_events)?;
+        let receives = SharedReceiveQueue::new(&domain, limits.srq_entries_max, &own_events)?;
         let headers = Staging::new(&domain, "jet-headers-out", options.sends_max, HEADER_BYTES)?;
         let payloads =
             Staging::new(&domain, "jet-payloads-out", options.inline_places, PAYLOAD_BYTES_MAX as usize)?;
@@ -172,7 +182,6 @@ impl VerbsNic {
         readiness.watch(device.async_fd())?;
         Ok(Self {
             listeners: Vec::new(),
-            _sentry: sentry,
             connections: Connections::new(limits.qps_max),
             receives,
             completions,
@@ -181,14 +190,19 @@ impl VerbsNic {
             payloads,
             channel,
             domain,
+            _sentry: sentry,
             device,
             limits,
             by_qp_number: Lookup::new(limits.qps_max as usize),
             gathered: Gathered::new(limits.scatter_max.max(2) as usize),
             events: VecDeque::with_capacity(3 * limits.qps_max as usize),
-            srq_events,
+            own_events,
+            completion_places: places,
+            device_events_seen: 0,
             readiness,
             expanding: None,
+            taken: 0,
+            times_empty: 0,
             gone: false,
             next_probe: Instant::now() + options.keep_alive,
             timed: Vec::with_capacity(limits.qps_max as usize),
@@ -220,7 +234,8 @@ impl VerbsNic {
         self.polled = true;
         self.polls_since_look = self.polls_since_look.saturating_add(1);
         let every = if self.worked { LOOK_EVERY_BUSY } else { LOOK_EVERY_IDLE };
-        if self.look_first || self.polls_since_look >= every || !self.timed.is_empty() {
+        let every = if self.timed.is_empty() { every } else { LOOK_EVERY_TIMED };
+        if self.look_first || self.polls_since_look >= every {
             self.look();
         }
         self.flush();
@@ -233,17 +248,18 @@ impl VerbsNic {
         if ready > 0 {
             self.readiness.set_timer(None);
             self.completions.take_events();
-            let taken = device_events::take(&self.device);
-            if taken.device_failed {
-                self.device_is_gone();
-            }
-            if taken.any {
-                self.look_at_failures();
-            }
-            self.take_srq_events();
+            device_events::take(&self.device);
             while let Some((context, event)) = connection_manager::next_event(&self.channel) {
                 self.handle(context, event);
             }
+        }
+        // Whichever NIC of this process took them.
+        if device_events::any_since(&mut self.device_events_seen) {
+            if device_events::has_failed(&self.device) {
+                self.device_is_gone();
+            }
+            self.look_at_failures();
+            self.take_own_events();
         }
         let now = Instant::now();
         if !self.timed.is_empty() {
@@ -256,17 +272,25 @@ impl VerbsNic {
         ready
     }
 
-    fn take_srq_events(&mut self) {
+    fn take_own_events(&mut self) {
         use std::sync::atomic::Ordering;
         // Acquire, as the Release of whoever took the event.
-        if self.srq_events.swap(0, Ordering::Acquire) & device_events::SRQ_LIMIT != 0 {
+        let events = self.own_events.swap(0, Ordering::Acquire);
+        if events & device_events::SRQ_LIMIT != 0 {
             self.own_counters.srq_limit_reached += 1;
             self.receives.limit_was_reached();
+        }
+        if events & device_events::FATAL != 0 {
+            // Without its SRQ or its completion queue it is good for nothing.
+            self.device_is_gone();
         }
     }
 
     fn has_news(&mut self) -> bool {
-        !self.events.is_empty() || self.expanding.is_some() || self.completions.peek().is_some()
+        !self.events.is_empty()
+            || self.expanding.is_some()
+            || self.completions.peek().is_some()
+            || self.may_settle()
     }
 }
 

@@ -6,6 +6,7 @@ use super::shared_receive_queue::RECEIVE_TAG;
 use super::status::{reason_of, status_of};
 use crate::nic::{Completion, DisconnectReason, Qp, Status, Work};
 use jet_wire::message::HEADER_BYTES;
+use rdma_sys::ibv_wc_opcode;
 use rdma_sys::ibv_wc_status::IBV_WC_REM_OP_ERR;
 
 /// A completion of a send queue stands for all work up to it; what of that is not shown yet.
@@ -28,6 +29,14 @@ enum Received {
 
 impl VerbsNic {
     pub(super) fn take_completions(&mut self, out: &mut [Completion]) -> usize {
+        let filled = self.fill(out);
+        if !self.timed.is_empty() {
+            self.settle_endings();
+        }
+        filled
+    }
+
+    fn fill(&mut self, out: &mut [Completion]) -> usize {
         let mut filled = 0;
         loop {
             if let Some(expansion) = self.expanding {
@@ -39,27 +48,36 @@ impl VerbsNic {
             if filled == out.len() {
                 return filled;
             }
-            let Some(wc) = self.completions.peek() else { break };
-            let (id, status, number, bytes) = (wc.wr_id, status_of(wc.status), wc.qp_num, wc.byte_len);
+            let Some(wc) = self.completions.peek() else {
+                self.times_empty += 1;
+                return filled;
+            };
+            let (id, mut status, number, bytes) = (wc.wr_id, status_of(wc.status), wc.qp_num, wc.byte_len);
             if id & RECEIVE_TAG != 0 {
                 let entry = u32::try_from(id & u64::from(u32::MAX)).expect("entries are u32");
+                if status == Status::Success && wc.opcode != ibv_wc_opcode::IBV_WC_RECV {
+                    // Something else than a SEND took the entry, and left nothing in it.
+                    status = Status::Length;
+                }
                 match self.received(entry, number, status, bytes) {
                     Received::Done(completion) => out[filled] = completion,
                     Received::Blocked => return filled,
                 }
                 filled += 1;
+                self.taken += 1;
                 self.completions.pass();
             } else {
+                self.taken += 1;
                 self.completions.pass();
                 let index = u32::try_from(id >> 32).expect("indices are u32");
+                if self.by_qp_number.get(number) != Some(index) {
+                    // Of a QP that was given up with its work.
+                    continue;
+                }
                 let upto = u32::try_from(id & u64::from(u32::MAX)).expect("positions are u32");
                 self.expanding = Some(Expansion { index, upto, last: status, others: Status::Success });
             }
         }
-        if !self.timed.is_empty() {
-            self.settle_endings();
-        }
-        filled
     }
 
     /// Shows as much of a completion's work as there is room for.
@@ -92,9 +110,7 @@ impl VerbsNic {
                 Posted::Probe => {
                     if is_last {
                         self.expanding = None;
-                        if let Some(reason) = reason_of(status) {
-                            self.fail(qp, reason);
-                        }
+                        self.look_at_end(qp, status);
                         return filled;
                     }
                     continue;
@@ -123,9 +139,7 @@ impl VerbsNic {
             let says_farewell = connection.state == State::Farewell && connection.sends == 0;
             if is_last {
                 self.expanding = None;
-                if let Some(reason) = reason_of(status) {
-                    self.fail(qp, reason);
-                }
+                self.look_at_end(qp, status);
             }
             if says_farewell {
                 self.fail(qp, DisconnectReason::Local);
@@ -135,6 +149,18 @@ impl VerbsNic {
             }
         }
         filled
+    }
+
+    /// Work that did not succeed ends its connection.
+    #[inline]
+    fn look_at_end(&mut self, qp: Qp, status: Status) {
+        if let Some(reason) = reason_of(status) {
+            self.fail(qp, reason);
+        } else if status == Status::Flushed {
+            // The device took the QP to the error state unasked: what it says of the reason went to the peer, or nowhere.
+            // Where it was asked, this changes nothing.
+            self.fail(qp, DisconnectReason::Peer);
+        }
     }
 
     #[inline]
@@ -178,9 +204,7 @@ impl VerbsNic {
         } else {
             self.counters.flushed += u64::from(status == Status::Flushed);
             self.counters.protocol_errors += u64::from(status == Status::Length);
-            if let Some(reason) = reason_of(status) {
-                self.fail(qp, reason);
-            }
+            self.look_at_end(qp, status);
         }
         Received::Done(Completion { qp, work: Work::Receive { entry, payload_bytes }, status })
     }

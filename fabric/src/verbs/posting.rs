@@ -6,6 +6,9 @@ use super::gather::Verb;
 use crate::nic::{DisconnectReason, Payload, PostError, Qp, ReadRequest, SendRequest, SrqEntry};
 use jet_wire::message::HEADER_BYTES;
 
+/// Work that does not end for so many spans of `keep_alive` ends its connection.
+const STALLED_LOOKS: u8 = 4;
+
 impl VerbsNic {
     pub(super) fn post_receive(&mut self, entry: SrqEntry) -> Result<(), PostError> {
         if self.receives_posted >= self.limits.srq_entries_max {
@@ -107,7 +110,16 @@ impl VerbsNic {
             }
             let (qp, connection) = self.connections.at(index);
             let was_active = std::mem::take(&mut connection.is_active);
-            if was_active || connection.state != State::Connected || !connection.queue.is_empty() {
+            if was_active || connection.state != State::Connected {
+                connection.stalled = 0;
+                continue;
+            }
+            if !connection.queue.is_empty() {
+                // A peer that asked for endless retries, or answers no READ, would keep it for ever.
+                connection.stalled += 1;
+                if connection.stalled >= STALLED_LOOKS {
+                    self.fail(qp, DisconnectReason::Transport(libc::ETIMEDOUT));
+                }
                 continue;
             }
             let position = connection.queue.push(0, Posted::Probe);
@@ -119,7 +131,7 @@ impl VerbsNic {
     #[inline]
     pub(super) fn give_gathered(&mut self) {
         self.receives.flush();
-        if self.receives.is_dead() {
+        if self.receives.is_dead() || self.completions.is_dead() {
             self.device_is_gone();
         }
         self.receives.arm_limit(self.receives_posted);
