@@ -17,6 +17,9 @@ mod control_socket;
 mod daemon_deaths;
 #[path = "faults/deaths.rs"]
 mod deaths;
+#[cfg(feature = "verbs")]
+#[path = "faults/devices.rs"]
+mod devices;
 #[path = "faults/drain.rs"]
 mod drain;
 #[path = "faults/endurance.rs"]

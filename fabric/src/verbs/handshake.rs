@@ -35,7 +35,15 @@ impl VerbsNic {
         let listening = resolve(text)
             .map(chosen)
             .and_then(|socket| Ok((ConnectionId::new(&self.channel, 0)?, socket)))
-            .and_then(|(id, socket)| id.listen(socket).map(|socket| (id, socket)));
+            .and_then(|(id, socket)| {
+                let socket = id.listen(socket)?;
+                let context = id.context();
+                if context.is_null() || context == self.device.context() {
+                    return Ok((id, socket));
+                }
+                let words = format!("that is an address of another RDMA device than {}", self.device.name());
+                Err(io::Error::other(words))
+            });
         if self.gone {
             let source = io::Error::from_raw_os_error(libc::ENODEV);
             return Err(ListenError::System { address: address.clone(), source });

@@ -1,0 +1,255 @@
+//! Devices that vanish, links that break, and what cannot be of a device. These take the host's devices apart, so they run
+//! in the guest only (deploy/vm/check), which names what puts them together again.
+
+use crate::children::Role;
+use crate::rig::{Random, Rig, number, until};
+use crate::traffic::Traffic;
+use jet_client::send::{AckStatus, RetryPolicy, Sender, SenderOptions};
+use std::collections::HashSet;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Longer than any of these outages: a device that is gone without a word is noticed after seconds.
+const OUTAGE_MAX: Duration = Duration::from_secs(120);
+
+/// Runs a command of the host's, which must succeed.
+#[track_caller]
+fn host(command: &str) {
+    let status = Command::new("bash").args(["-c", command]).status().expect("bash");
+    assert!(status.success(), "{command}: {status}");
+}
+
+/// Puts the devices together when a test ends, however it does.
+struct Devices;
+
+impl Devices {
+    fn there() -> Self {
+        assert!(std::env::var_os("JET_RDMA_SOURCE").is_some(), "two devices are needed: deploy/vm/check");
+        Self::restore();
+        Self
+    }
+
+    fn restore() {
+        let script =
+            std::env::var("JET_RDMA_DEVICES").expect("these tests run in the guest: deploy/vm/check");
+        let status = Command::new(&script).arg("restore").status().expect("the script runs");
+        assert!(status.success(), "{script} restore: {status}");
+    }
+}
+
+impl Drop for Devices {
+    fn drop(&mut self) {
+        let _ = Command::new("tc").args(["qdisc", "del", "dev", "v0", "root"]).output();
+        let _ = Command::new("tc").args(["qdisc", "del", "dev", "v1", "root"]).output();
+        Self::restore();
+    }
+}
+
+/// A sender that gives nothing up, and what has become of its messages.
+struct Load {
+    traffic: Traffic,
+    random: Random,
+    sent: usize,
+    ended: HashSet<u64>,
+}
+
+impl Load {
+    fn new(rig: &Rig, mut random: Random) -> Self {
+        let address = &rig.addresses()[0];
+        let options = SenderOptions {
+            retry: RetryPolicy::all_for_ns(u64::MAX),
+            reconnect_for: OUTAGE_MAX,
+            ..Rig::sender_options(address, "store")
+        };
+        let traffic = Traffic::over(Sender::connect(options).expect("let in"), random.fork());
+        Self { traffic, random, sent: 0, ended: HashSet::new() }
+    }
+
+    /// Sends small and large messages until so many more have ended, and `done` says so too; each must be consumed, once.
+    fn carry(&mut self, more: usize, mut done: impl FnMut() -> bool) {
+        let target = self.ended.len() + more;
+        while self.ended.len() < target || !done() {
+            while self.sent - self.ended.len() < 32 {
+                let bytes = match self.random.below(4) {
+                    0 => 4097 + self.random.size_below(1 << 20),
+                    _ => self.random.size_below(4097),
+                };
+                self.traffic.send(bytes).expect("taken");
+                self.sent += 1;
+            }
+            self.take_end();
+        }
+    }
+
+    fn take_end(&mut self) {
+        let end = self.traffic.sender.wait(Some(OUTAGE_MAX)).expect("waiting works").expect("an end in time");
+        assert_eq!(end.status, AckStatus::Consumed);
+        assert!(self.ended.insert(end.ticket.0), "message {} ended twice", end.ticket.0);
+    }
+
+    /// Waits for what is under way.
+    fn finish(mut self) {
+        while self.ended.len() < self.sent {
+            self.take_end();
+        }
+        assert!(self.traffic.sender.poll().is_none(), "an end of nothing");
+    }
+}
+
+/// A load goes on in a thread of its own while something is done to the devices; it must get on before and after.
+fn under_load(rig: &mut Rig, name: &str, seed: u64, what: impl FnOnce(&mut Rig)) {
+    let mut random = Random::for_test(name, seed);
+    let application = rig.application(Role::Consumer, "store");
+    let mut load = Load::new(rig, random.fork());
+    load.carry(50, || true);
+    let over = std::sync::atomic::AtomicBool::new(false);
+    let load = std::thread::scope(|scope| {
+        let carried = scope.spawn(|| {
+            load.carry(50, || over.load(std::sync::atomic::Ordering::Acquire));
+            load.carry(50, || true);
+            load
+        });
+        what(rig);
+        over.store(true, std::sync::atomic::Ordering::Release);
+        carried.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    });
+    let sent = load.sent;
+    load.finish();
+    rig.wait_whole();
+    assert_eq!(application.reported("wrong"), 0, "{:?}", application.report());
+    assert!(application.reported("finished") >= sent, "{} of {sent}", application.reported("finished"));
+}
+
+#[test]
+#[ignore = "takes the host's RDMA devices apart: deploy/vm/check device"]
+fn the_receivers_device_is_removed_under_load() {
+    let _devices = Devices::there();
+    let mut rig = Rig::start(&[]);
+    under_load(&mut rig, "receiver's device", 70, |rig| {
+        // Comes back when the daemon has let go of it.
+        host("rdma link delete rxe1");
+        let mut daemon = rig.take_daemon();
+        assert_eq!(daemon.wait().code(), Some(1), "{}", daemon.said());
+        assert!(daemon.said().contains("the RDMA device was removed"), "{}", daemon.said());
+        Devices::restore();
+        // As systemd would.
+        rig.start_again();
+    });
+}
+
+#[test]
+#[ignore = "takes the host's RDMA devices apart: deploy/vm/check device"]
+fn the_senders_device_is_removed_under_load() {
+    let _devices = Devices::there();
+    let mut rig = Rig::start(&[]);
+    under_load(&mut rig, "sender's device", 71, |rig| {
+        host("rdma link delete rxe0");
+        rig.wait_status("the sender to be gone", |status| number(status, "peer_count") == 0);
+        Devices::restore();
+        rig.wait_status("the sender to be back", |status| number(status, "peer_count") == 1);
+    });
+}
+
+#[test]
+#[ignore = "takes the host's RDMA devices apart: deploy/vm/check device"]
+fn a_link_goes_down_and_comes_up_under_load() {
+    let _devices = Devices::there();
+    let mut rig = Rig::start(&[]);
+    under_load(&mut rig, "link", 72, |rig| {
+        // The receiver's loses its carrier by that. The other way round soft-RoCE of Linux 6.1 gets lost itself
+        // (docs/rdma.md).
+        host("ip link set v0 down");
+        rig.wait_status("the sender to be missed", |status| number(status, "peer_count") == 0);
+        Devices::restore();
+        rig.wait_status("the sender to be back", |status| number(status, "peer_count") == 1);
+    });
+    assert!(rig.daemon().is_running());
+}
+
+#[test]
+#[ignore = "takes the host's RDMA devices apart: deploy/vm/check device"]
+fn one_packet_in_twenty_is_lost_for_ten_seconds() {
+    let _devices = Devices::there();
+    host("modprobe sch_netem");
+    let mut rig = Rig::start(&[]);
+    under_load(&mut rig, "loss", 75, |_| {
+        for end in ["v0", "v1"] {
+            host(&format!("tc qdisc add dev {end} root netem loss 5% limit 10000"));
+        }
+        let until_then = Instant::now() + Duration::from_secs(10);
+        std::thread::sleep(until_then.saturating_duration_since(Instant::now()));
+        for end in ["v0", "v1"] {
+            host(&format!("tc qdisc del dev {end} root"));
+        }
+    });
+}
+
+/// What a daemon says that cannot start, on an address, with these settings.
+#[track_caller]
+fn refusal(address: &str, settings: &[&str], prepare: impl FnOnce(&mut Command)) -> String {
+    let dir = tempfile::tempdir().expect("a directory");
+    // Whoever the daemon runs as may make its socket there.
+    host(&format!("chmod 777 {}", dir.path().display()));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_jetd"));
+    command.arg("--listen").arg(address).arg("--control-socket").arg(dir.path().join("jetd.sock"));
+    for setting in settings {
+        command.args(["--set", setting]);
+    }
+    prepare(&mut command);
+    command.stderr(std::process::Stdio::piped());
+    let mut child = command.spawn().expect("it starts");
+    let ended = until("the daemon to refuse", || child.try_wait().expect("a child"));
+    let mut said = String::new();
+    std::io::Read::read_to_string(&mut child.stderr.take().expect("a pipe"), &mut said).expect("text");
+    assert_eq!(ended.code(), Some(1), "{said}");
+    said
+}
+
+#[test]
+#[ignore = "takes the host's RDMA devices apart: deploy/vm/check device"]
+fn what_cannot_be_is_refused_in_words() {
+    let _devices = Devices::there();
+    let address = format!("rdma:{}:0", std::env::var("JET_RDMA_ADDRESS").expect("an address"));
+    let cases: [(&str, &[&str], &str); 7] = [
+        (&address, &["rdma.device='mlx5_9'"], "there is no RDMA device 'mlx5_9'; there are: rxe0, rxe1"),
+        (&address, &["rdma.device='rxe1'", "rdma.gid_index=77"], "GID 77 of 'rxe1' port 1 is empty"),
+        (&address, &["rdma.device='rxe1'", "rdma.gid_index=0"], "is a link-local address"),
+        (&address, &["rdma.device='rxe1'", "rdma.port=2", "rdma.gid_index=1"], "is not in the table"),
+        (&address, &["rdma.gid_index=1"], "name it as rdma.device"),
+        ("rdma:192.0.2.77:0", &[], "no RDMA device reaches 192.0.2.77"),
+        ("rdma:10.9.0.1:0", &["rdma.device='rxe1'"], "another RDMA device than rxe1"),
+    ];
+    for (address, settings, words) in cases {
+        let said = refusal(address, settings, |_| {});
+        assert!(said.contains(words), "{address} {settings:?}: {said}");
+    }
+    // A user who may pin next to nothing.
+    let said = refusal(&address, &[], |command| {
+        let limit = rustix::process::Rlimit { current: Some(65536), maximum: Some(65536) };
+        command.uid(65534).gid(65534);
+        // SAFETY: one system call between fork and exec.
+        unsafe {
+            command
+                .pre_exec(move || Ok(rustix::process::setrlimit(rustix::process::Resource::Memlock, limit)?));
+        }
+    });
+    assert!(said.contains("memlock") && said.contains("ulimit -l"), "{said}");
+    // No device at all.
+    host("rdma link delete rxe0; rdma link delete rxe1");
+    let said = refusal(&address, &[], |_| {});
+    assert!(said.contains("there is no RDMA device") && said.contains("rdma link add"), "{said}");
+}
+
+#[test]
+#[ignore = "takes the host's RDMA devices apart: deploy/vm/check device"]
+fn a_gid_names_the_address_to_listen_on() {
+    let _devices = Devices::there();
+    let rig = Rig::start(&["rdma.device='rxe1'", "rdma.gid_index=1"]);
+    assert!(rig.listens()[0].starts_with("rdma:10.9.0.2:"), "{:?}", rig.listens());
+    let _application = rig.application(Role::Consumer, "store");
+    let mut random = Random::for_test("gid", 76);
+    for address in rig.addresses() {
+        Traffic::new(&address, "store", random.fork()).round();
+    }
+}
