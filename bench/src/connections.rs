@@ -22,15 +22,19 @@ const OTHER_FILES: [&str; 4] = ["memfd:jet-link", "memfd:jet-send", "memfd:jet-c
 const POOL_BYTES: u64 = 12 << 20;
 
 /// Senders connected to one rig.
-struct Crowd {
+pub struct Crowd {
     rig: Rig,
     active: Vec<(Sender, Vec<SendBuffer>)>,
     idle: Vec<Sender>,
 }
 
 impl Crowd {
-    fn gather(connected: usize) -> Result<Self, Box<dyn Error>> {
-        let rig = Rig::start("shm", true, &[])?;
+    /// A daemon at such an address, an application that reads, and so many senders, 32 of them active.
+    ///
+    /// # Errors
+    /// What the rig or a sender says.
+    pub fn gather(fabric: &str, connected: usize) -> Result<Self, Box<dyn Error>> {
+        let rig = Rig::start(fabric, true, &[])?;
         let address = rig.address()?;
         let mut active = Vec::with_capacity(ACTIVE);
         let mut idle = Vec::with_capacity(connected - ACTIVE);
@@ -52,7 +56,10 @@ impl Crowd {
     }
 
     /// Every active sender keeps its messages in flight, until so many have ended; gives GB/s.
-    fn send(&mut self, messages: usize) -> Result<f64, Box<dyn Error>> {
+    ///
+    /// # Errors
+    /// What a sender says, or a message that was not consumed.
+    pub fn send(&mut self, messages: usize) -> Result<f64, Box<dyn Error>> {
         let start = Instant::now();
         let mut started = 0;
         for (sender, buffers) in &mut self.active {
@@ -84,8 +91,17 @@ impl Crowd {
         Ok((messages * LARGE_BYTES) as f64 / start.elapsed().as_secs_f64() / 1e9)
     }
 
+    /// What the daemon says of itself.
+    ///
+    /// # Errors
+    /// Where it does not answer.
+    #[cfg(feature = "verbs")]
+    pub fn status(&self) -> std::io::Result<serde_json::Value> {
+        self.rig.status()
+    }
+
     /// The idle ones answer what the daemon asked of them (credit that it called back).
-    fn answer(&mut self) {
+    pub fn answer(&mut self) {
         for sender in &mut self.idle {
             while sender.poll().is_some() {}
         }
@@ -98,8 +114,8 @@ impl Crowd {
 /// What the rigs or the senders say.
 pub fn run(samples: u32) -> Result<Vec<Row>, Box<dyn Error>> {
     raise_descriptor_limit();
-    let mut few = Crowd::gather(ACTIVE)?;
-    let mut many = Crowd::gather(CONNECTED)?;
+    let mut few = Crowd::gather("shm", ACTIVE)?;
+    let mut many = Crowd::gather("shm", CONNECTED)?;
     few.send(SAMPLE_MESSAGES / 4)?;
     many.send(SAMPLE_MESSAGES / 4)?;
     let (mut alone, mut crowded) = (Vec::new(), Vec::new());
@@ -144,7 +160,7 @@ pub fn run(samples: u32) -> Result<Vec<Row>, Box<dyn Error>> {
 /// # Errors
 /// What the rig or the system says.
 pub fn idle(samples: u32) -> Result<Vec<Row>, Box<dyn Error>> {
-    let mut crowd = Crowd::gather(ACTIVE)?;
+    let mut crowd = Crowd::gather("shm", ACTIVE)?;
     crowd.send(ACTIVE * 8)?;
     let pid = crowd.rig.daemon_pid();
     if cpu_ns(pid)? == 0 {
@@ -208,7 +224,7 @@ fn cpu_ns(pid: u32) -> std::io::Result<u64> {
 }
 
 /// A thousand senders in one process have five descriptors each.
-fn raise_descriptor_limit() {
+pub fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current != maximum {

@@ -40,12 +40,12 @@ fn shm(samples: u32, settings: &[String], rows: &mut Vec<Row>) -> Result<(), Box
     let rig = Rig::start("shm", true, settings)?;
     let mut load = Load::connect(&rig)?;
     load.large(SAMPLE_BYTES / 8)?;
-    load.small(SMALL_MESSAGES / 8)?;
+    load.small(SMALL_MESSAGES / 8, SMALL_BYTES)?;
     let (mut limit, mut large, mut small) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..samples {
         limit.push(copy_and_read());
         large.push(load.large(SAMPLE_BYTES)?);
-        small.push(load.small(SMALL_MESSAGES)?);
+        small.push(load.small(SMALL_MESSAGES, SMALL_BYTES)?);
     }
     let ratios = large.iter().map(|rate| rate / median(&limit)).collect();
     rows.push(Row::new("e2e", "shm: memcpy and read, one thread", "GB/s", limit, Bound::None));
@@ -78,8 +78,10 @@ fn tcp(samples: u32, settings: &[String], rows: &mut Vec<Row>) -> Result<(), Box
         rows.push(Row::new("e2e", &format!("tcp: 256 KiB messages{what}"), "GB/s", large, Bound::None));
         rows.push(Row::new("e2e", &format!("tcp: 256 KiB messages / socket{what}"), "ratio", ratios, bound));
         if !read {
-            load.small(SMALL_MESSAGES / 16)?;
-            let small = (0..samples).map(|_| load.small(SMALL_MESSAGES / 4)).collect::<Result<_, _>>()?;
+            load.small(SMALL_MESSAGES / 16, SMALL_BYTES)?;
+            let small = (0..samples)
+                .map(|_| load.small(SMALL_MESSAGES / 4, SMALL_BYTES))
+                .collect::<Result<_, _>>()?;
             rows.push(Row::new("e2e", "tcp: 64 B messages", "1/s", small, Bound::None));
             pool_rows(&rig, "tcp", rows)?;
         }
@@ -154,17 +156,17 @@ impl Load {
         Ok(per_second(messages * LARGE_BYTES, start) / 1e9)
     }
 
-    /// Sends so many 64 B messages, as many at once as the receiver's credit allows; gives messages a second.
+    /// Sends so many small messages, as many at once as the receiver's credit allows; gives messages a second.
     ///
     /// # Errors
     /// What the sender says, or a message that was not consumed.
-    pub fn small(&mut self, messages: u64) -> Result<f64, Box<dyn Error>> {
-        let payload = [7; SMALL_BYTES];
+    pub fn small(&mut self, messages: u64, bytes: usize) -> Result<f64, Box<dyn Error>> {
+        let payload = &[7; jet_wire::SLAB_BYTES][..bytes];
         let start = Instant::now();
         let (mut sent, mut done) = (0, 0);
         while done < messages {
             while sent < messages {
-                match self.sender.send_small(sent, b"", &payload) {
+                match self.sender.send_small(sent, b"", payload) {
                     Ok(_) => sent += 1,
                     Err(error) if error.is_would_block() => break,
                     Err(error) => return Err(error.into()),
@@ -180,6 +182,30 @@ impl Load {
             }
         }
         Ok(per_second(usize::try_from(messages)?, start))
+    }
+
+    /// Sends 64 B messages one after the other, each after the end of the one before; gives the median of the spans, in
+    /// nanoseconds.
+    ///
+    /// # Errors
+    /// As [`Self::small`].
+    #[cfg(feature = "verbs")]
+    pub fn round_trips(&mut self, messages: usize) -> Result<f64, Box<dyn Error>> {
+        let mut spans = Vec::with_capacity(messages);
+        for tag in 0..messages as u64 {
+            let start = Instant::now();
+            self.sender.send_small(tag, b"", &[7; SMALL_BYTES])?;
+            self.sender.flush();
+            let completion = loop {
+                if let Some(completion) = self.sender.poll() {
+                    break completion;
+                }
+            };
+            consumed(completion)?;
+            #[allow(clippy::cast_precision_loss)] // far below 2^53
+            spans.push(start.elapsed().as_nanos() as f64);
+        }
+        Ok(median(&spans))
     }
 }
 

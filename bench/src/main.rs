@@ -12,6 +12,8 @@ mod handoff;
 mod pattern;
 mod report;
 mod rig;
+#[cfg(feature = "verbs")]
+mod verbs;
 
 use clap::{Parser, Subcommand};
 use report::Row;
@@ -53,6 +55,8 @@ enum Name {
     },
     /// A thousand senders connected and 32 active, beside 32 connected; and the daemon's memory
     Connections,
+    /// Over an RDMA device, beside perftest; in builds with --features verbs
+    Verbs,
     /// What a daemon costs that has nothing to do
     Idle,
     /// A stopped, a slow and a dead application: what they cost the others, and what escape costs
@@ -73,6 +77,10 @@ fn main() -> ExitCode {
         Name::Connections => connections::run(args.samples),
         Name::Idle => connections::idle(args.samples),
         Name::Escape(parts) => escape::run(args.samples, &parts),
+        #[cfg(feature = "verbs")]
+        Name::Verbs => verbs::run(args.samples),
+        #[cfg(not(feature = "verbs"))]
+        Name::Verbs => Err("this build has no RDMA; build it with --features verbs (docs/rdma.md)".into()),
         Name::Role(role) => return rig::live(&role),
         Name::Handoff => handoff::run(args.samples).map_err(Into::into),
     };

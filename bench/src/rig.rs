@@ -30,6 +30,12 @@ pub enum Role {
         #[arg(long)]
         read: bool,
     },
+    /// Two NICs on verbs whose system calls are counted
+    #[cfg(feature = "verbs")]
+    VerbsBare {
+        /// An address of the device
+        address: std::net::IpAddr,
+    },
     /// An application that holds slices, checks them, and stops when it is told to
     Consumer(ConsumerArgs),
 }
@@ -69,6 +75,7 @@ impl Rig {
         let socket = directory.path().join("jetd.sock");
         let listen = match fabric {
             "tcp" => "tcp:127.0.0.1:0".to_owned(),
+            address if address.starts_with("rdma:") => address.to_owned(),
             _ => format!("shm:{}", directory.path().join("nic.sock").display()),
         };
         let mut daemon = role();
@@ -230,6 +237,8 @@ pub fn live(role: &Role) -> ExitCode {
         Role::Daemon(args) => return jet::daemon::run_from_args(args),
         Role::App { control_socket, read } => application(control_socket.clone(), *read),
         Role::Consumer(args) => consumer::live(args),
+        #[cfg(feature = "verbs")]
+        Role::VerbsBare { address } => crate::verbs::live(*address),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -88,6 +88,11 @@ pub enum VerbsError {
 impl VerbsError {
     /// The last error of this thread, as a verb leaves it.
     pub(super) fn verb(verb: &'static str, advice: &'static str) -> Self {
-        Self::Verb { verb, source: io::Error::last_os_error(), advice }
+        let source = io::Error::last_os_error();
+        let advice = match source.raw_os_error() {
+            Some(libc::EMFILE) => "raise ulimit -n",
+            _ => advice,
+        };
+        Self::Verb { verb, source, advice }
     }
 }

@@ -58,10 +58,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::time::Instant;
 
-/// Polls between two looks at the event channels while there is work, as in the software NIC.
-const LOOK_EVERY_BUSY: u32 = 1024;
-/// The same while there is none.
-const LOOK_EVERY_IDLE: u32 = 64;
+/// Polls between two looks at the event channels, which are a system call. Who sleeps hears of events at once.
+const LOOK_EVERY: u32 = 4096;
 
 /// The same while a connection comes about or ends.
 const LOOK_EVERY_TIMED: u32 = 16;
@@ -118,7 +116,6 @@ pub struct VerbsNic {
     counters: Counters,
     own_counters: VerbsCounters,
     polls_since_look: u32,
-    worked: bool,
     look_first: bool,
     polled: bool,
 }
@@ -212,7 +209,6 @@ impl VerbsNic {
             counters: Counters::default(),
             own_counters: VerbsCounters::default(),
             polls_since_look: 0,
-            worked: false,
             look_first: false,
             polled: false,
             options,
@@ -233,8 +229,7 @@ impl VerbsNic {
     fn progress(&mut self) {
         self.polled = true;
         self.polls_since_look = self.polls_since_look.saturating_add(1);
-        let every = if self.worked { LOOK_EVERY_BUSY } else { LOOK_EVERY_IDLE };
-        let every = if self.timed.is_empty() { every } else { LOOK_EVERY_TIMED };
+        let every = if self.timed.is_empty() { LOOK_EVERY } else { LOOK_EVERY_TIMED };
         if self.look_first || self.polls_since_look >= every {
             self.look();
         }
@@ -364,9 +359,7 @@ impl Nic for VerbsNic {
 
     fn poll(&mut self, completions: &mut [Completion]) -> usize {
         self.progress();
-        let polled = self.take_completions(completions);
-        self.worked = polled > 0;
-        polled
+        self.take_completions(completions)
     }
 
     fn poll_event(&mut self) -> Option<Event> {

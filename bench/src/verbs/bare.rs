@@ -1,0 +1,174 @@
+//! Two NICs of one thread, without receiver and application: what a message costs in allocations and system calls.
+
+use crate::allocations;
+use jet_fabric::memory::SharedMemory;
+use jet_fabric::nic::{
+    Access, Completion, Event, MemoryKey, Nic, Payload, PrivateData, Qp, ReadRequest, SendRequest, Sge,
+    SrqEntry, Status, Work,
+};
+use jet_fabric::verbs::{DeviceChoice, VerbsNic, VerbsOptions};
+use jet_wire::message::{HEADER_BYTES, HeaderBytes};
+use std::error::Error;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const ENTRIES: u32 = 64;
+const SLAB: u32 = 4096;
+/// SENDs given to the NIC at once.
+const BURST: usize = 16;
+const READ_BYTES: u32 = 256 << 10;
+
+/// One end.
+struct End {
+    nic: VerbsNic,
+    qp: Option<Qp>,
+    headers: MemoryKey,
+    slabs: MemoryKey,
+    completions: [Completion; 64],
+    sent: u64,
+    received: u64,
+    read: u64,
+}
+
+impl End {
+    fn new(ip: IpAddr) -> Result<Self, Box<dyn Error>> {
+        let options = VerbsOptions {
+            qps_max: 4,
+            srq_entries_max: ENTRIES,
+            reads_max: 32,
+            sends_max: 256,
+            inline_places: 1,
+            ..VerbsOptions::on(DeviceChoice::Reaching(ip))
+        };
+        let mut nic = VerbsNic::new(options)?;
+        let headers = Arc::new(SharedMemory::new("bench-headers", ENTRIES as usize * HEADER_BYTES, false)?);
+        let slabs = Arc::new(SharedMemory::new("bench-slabs", 8 * READ_BYTES as usize, false)?);
+        let headers = nic.register(&headers, Access::LocalWrite)?;
+        let slabs = nic.register(&slabs, Access::LocalWrite)?;
+        let nothing = Completion {
+            qp: Qp { index: 0, generation: 0 },
+            work: Work::Send { id: 0 },
+            status: Status::Flushed,
+        };
+        let mut end =
+            Self { nic, qp: None, headers, slabs, completions: [nothing; 64], sent: 0, received: 0, read: 0 };
+        (0..ENTRIES).try_for_each(|entry| end.post_entry(entry))?;
+        Ok(end)
+    }
+
+    fn post_entry(&mut self, entry: u32) -> Result<(), Box<dyn Error>> {
+        let header_bytes = u32::try_from(HEADER_BYTES)?;
+        let header = Sge { key: self.headers, offset: u64::from(entry * header_bytes), bytes: header_bytes };
+        let payload = Some(Sge { key: self.slabs, offset: u64::from(entry * SLAB), bytes: SLAB });
+        Ok(self.nic.post_srq(SrqEntry { id: entry, header, payload })?)
+    }
+
+    fn step(&mut self) -> Result<(), Box<dyn Error>> {
+        let count = self.nic.poll(&mut self.completions);
+        for at in 0..count {
+            let completion = self.completions[at];
+            if completion.status != Status::Success {
+                return Err(format!("{completion:?}").into());
+            }
+            match completion.work {
+                Work::Receive { entry, .. } => {
+                    self.received += 1;
+                    self.post_entry(entry)?;
+                }
+                Work::Send { .. } => self.sent += 1,
+                Work::Read { .. } => self.read += 1,
+                Work::SrqFlush { .. } => {}
+            }
+        }
+        while let Some(event) = self.nic.poll_event() {
+            match event {
+                Event::ConnectRequest { qp, .. } => {
+                    self.nic.accept(qp, &PrivateData::new(&[]).ok_or("nothing fits")?)?;
+                    self.qp = Some(qp);
+                }
+                Event::Connected { qp, .. } => self.qp = Some(qp),
+                other => return Err(format!("{other:?}").into()),
+            }
+        }
+        self.nic.flush();
+        Ok(())
+    }
+}
+
+/// Allocations of the loops, and how many messages they carried.
+pub struct Carried {
+    pub sends: u64,
+    pub reads: u64,
+    pub send_allocations: u64,
+    pub read_allocations: u64,
+}
+
+/// Carries messages; tells `mark` when the SENDs begin, when the READs begin, and when all is over.
+///
+/// # Errors
+/// What the NICs say.
+pub fn carry(ip: IpAddr, sends: u64, reads: u64, mut mark: impl FnMut()) -> Result<Carried, Box<dyn Error>> {
+    let mut ends = [End::new(ip)?, End::new(ip)?];
+    let source = Arc::new(SharedMemory::new("bench-source", READ_BYTES as usize, false)?);
+    let source_key = ends[1].nic.register(&source, Access::RemoteRead)?;
+    let address = ends[0].nic.listen(&format!("rdma:{}", std::net::SocketAddr::new(ip, 0)).parse()?)?;
+    ends[1].nic.connect(&address, &PrivateData::new(&[]).ok_or("nothing fits")?)?;
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while ends.iter().any(|end| end.qp.is_none()) {
+        ends.iter_mut().try_for_each(End::step)?;
+        if Instant::now() > deadline {
+            return Err("the two ends did not connect".into());
+        }
+    }
+    // The server has its QP before it knows that the connection stands.
+    for _ in 0..10_000 {
+        ends.iter_mut().try_for_each(End::step)?;
+    }
+    let header = HeaderBytes::ZERO;
+    let payload = Payload::Registered(Sge { key: source_key, offset: 0, bytes: SLAB });
+    let send = |ends: &mut [End; 2], until: u64| -> Result<(), Box<dyn Error>> {
+        let qp = ends[1].qp.ok_or("connected")?;
+        while ends[1].sent < until {
+            for id in 0..BURST as u64 {
+                ends[1].nic.post_send(qp, SendRequest { id, header: &header, payload })?;
+            }
+            ends[1].nic.flush();
+            let target = ends[1].sent + BURST as u64;
+            while ends[1].sent < target || ends[0].received < target {
+                ends.iter_mut().try_for_each(End::step)?;
+            }
+        }
+        Ok(())
+    };
+    let read = |ends: &mut [End; 2], until: u64| -> Result<(), Box<dyn Error>> {
+        let qp = ends[0].qp.ok_or("connected")?;
+        let from = ends[1].nic.remote_address(source_key, 0);
+        let scatter = [Sge { key: ends[0].slabs, offset: 0, bytes: READ_BYTES }];
+        while ends[0].read < until {
+            for id in 0..4 {
+                let request = ReadRequest { id, address: from, key: source_key.0, scatter: &scatter };
+                ends[0].nic.post_read(qp, request)?;
+            }
+            ends[0].nic.flush();
+            let target = ends[0].read + 4;
+            while ends[0].read < target {
+                ends.iter_mut().try_for_each(End::step)?;
+            }
+        }
+        Ok(())
+    };
+    // Everything is used once before it is counted.
+    send(&mut ends, BURST as u64)?;
+    read(&mut ends, 4)?;
+    mark();
+    let before = allocations::count();
+    send(&mut ends, BURST as u64 + sends)?;
+    let between = allocations::count();
+    mark();
+    let between_after = allocations::count();
+    read(&mut ends, 4 + reads)?;
+    let after = allocations::count();
+    mark();
+    Ok(Carried { sends, reads, send_allocations: between - before, read_allocations: after - between_after })
+}

@@ -1,0 +1,132 @@
+//! perftest's own programs, both ends on this host, one figure a run.
+
+use std::io::{self, Read};
+use std::net::IpAddr;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Where both ends run.
+pub struct Place {
+    pub device: String,
+    pub gid_index: u8,
+    pub address: IpAddr,
+}
+
+/// What a run gives.
+#[derive(Clone, Copy)]
+pub enum Figure {
+    /// MiB/s.
+    Bandwidth,
+    /// Million messages a second.
+    MessageRate,
+    /// Microseconds one way.
+    Latency,
+}
+
+impl Figure {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Bandwidth => "bandwidth",
+            Self::MessageRate => "message_rate",
+            Self::Latency => "latency",
+        }
+    }
+}
+
+const START_LIMIT: Duration = Duration::from_secs(10);
+const RUN_LIMIT: Duration = Duration::from_secs(120);
+
+/// Runs a program at both ends, and gives what the asking one prints.
+///
+/// # Errors
+/// That the program is not there, did not start or end in time, or what it says.
+pub fn run(place: &Place, program: &str, figure: Figure, options: &[&str]) -> io::Result<f64> {
+    let port = free_port()?.to_string();
+    let command = || {
+        let mut command = Command::new(program);
+        command
+            .args(["-F", "-d", &place.device, "-x", &place.gid_index.to_string(), "-p", &port])
+            .args(options)
+            .arg(format!("--output={}", figure.word()))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        // SAFETY: `prctl` is async-signal-safe and touches nothing of the parent.
+        unsafe {
+            command.pre_exec(|| {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                Ok(())
+            });
+        }
+        command
+    };
+    let missing = |error: io::Error| {
+        io::Error::new(error.kind(), format!("{program}: {error}; install it (Debian's package perftest)"))
+    };
+    let mut server = Ended(command().spawn().map_err(missing)?);
+    wait_listening(&mut server.0, &port)?;
+    let mut client = Ended(command().arg(place.address.to_string()).spawn().map_err(missing)?);
+    let deadline = Instant::now() + RUN_LIMIT;
+    let status = loop {
+        if let Some(status) = client.0.try_wait()? {
+            break status;
+        }
+        if Instant::now() > deadline {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, format!("{program} did not end")));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    let said = |from: Option<&mut dyn Read>| {
+        let mut text = String::new();
+        from.map(|from| from.read_to_string(&mut text)).transpose().map(|_| text)
+    };
+    let out = said(client.0.stdout.as_mut().map(|out| out as &mut dyn Read))?;
+    let errors = said(client.0.stderr.as_mut().map(|out| out as &mut dyn Read))?;
+    // The last line that is a number.
+    let number = out.lines().rev().find_map(|line| line.trim().parse().ok());
+    number.filter(|_| status.success()).ok_or_else(|| {
+        io::Error::other(format!("{program} {} ended with {status}: {out}{errors}", options.join(" ")))
+    })
+}
+
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        // One that ended by itself needs no signal.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn free_port() -> io::Result<u16> {
+    Ok(std::net::TcpListener::bind("0.0.0.0:0")?.local_addr()?.port())
+}
+
+/// The server takes one connection, so it cannot be asked whether it is there: the kernel's table says it.
+fn wait_listening(server: &mut Child, port: &str) -> io::Result<()> {
+    let port = port.parse::<u16>().map_err(io::Error::other)?;
+    let listening = format!(":{port:04X} ");
+    let deadline = Instant::now() + START_LIMIT;
+    loop {
+        let tables =
+            ["/proc/net/tcp", "/proc/net/tcp6"].map(|path| std::fs::read_to_string(path).unwrap_or_default());
+        // Local address and state: 0A is LISTEN.
+        let found = tables.iter().flat_map(|table| table.lines()).any(|line| {
+            let mut words = line.split_whitespace();
+            let local = words.nth(1).map(|local| format!("{local} "));
+            local.is_some_and(|local| local.ends_with(&listening)) && words.nth(1) == Some("0A")
+        });
+        if found {
+            return Ok(());
+        }
+        if let Some(status) = server.try_wait()? {
+            return Err(io::Error::other(format!("perftest's server ended with {status}")));
+        }
+        if Instant::now() > deadline {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "perftest's server does not listen"));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
