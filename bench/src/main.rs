@@ -56,7 +56,11 @@ enum Name {
     /// A thousand senders connected and 32 active, beside 32 connected; and the daemon's memory
     Connections,
     /// Over an RDMA device, beside perftest; in builds with --features verbs
-    Verbs,
+    Verbs {
+        /// Only this part; may be repeated
+        #[arg(long, value_parser = ["throughput", "latency", "connections", "counts"])]
+        only: Vec<String>,
+    },
     /// What a daemon costs that has nothing to do
     Idle,
     /// A stopped, a slow and a dead application: what they cost the others, and what escape costs
@@ -78,9 +82,11 @@ fn main() -> ExitCode {
         Name::Idle => connections::idle(args.samples),
         Name::Escape(parts) => escape::run(args.samples, &parts),
         #[cfg(feature = "verbs")]
-        Name::Verbs => verbs::run(args.samples),
+        Name::Verbs { only } => verbs::run(args.samples, &only),
         #[cfg(not(feature = "verbs"))]
-        Name::Verbs => Err("this build has no RDMA; build it with --features verbs (docs/rdma.md)".into()),
+        Name::Verbs { .. } => {
+            Err("this build has no RDMA; build it with --features verbs (docs/rdma.md)".into())
+        }
         Name::Role(role) => return rig::live(&role),
         Name::Handoff => handoff::run(args.samples).map_err(Into::into),
     };

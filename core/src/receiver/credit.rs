@@ -193,7 +193,10 @@ impl<P: GrantPolicy> Receiver<P> {
             {
                 return;
             }
-            let wants_credit = record.outstanding() * 2 <= u64::from(record.credit_target);
+            // With exactly half left there is time: an acknowledgement is likely to come by and take credit along. A sender
+            // of one message after the other would else be sent both for each.
+            let outstanding = record.outstanding();
+            let wants_credit = outstanding == 0 || outstanding * 2 < u64::from(record.credit_target);
             let has_ranges = record.has_ranges();
             let granted = if wants_credit || has_ranges { self.grant_credit(peer) } else { 0 };
             let record = &mut self.peers[peer as usize];
