@@ -269,6 +269,12 @@ pub struct Counters {
     pub flushed: u64,
     /// Peers that were cut off for speaking out of turn.
     pub protocol_errors: u64,
+    /// Times that few SRQ entries were left, on devices that tell.
+    pub srq_limit_reached: u64,
+    /// Connections whose work the device did not give back in time; they were ended without it.
+    pub drains_given_up: u64,
+    /// Connections of which the device never said that they take no SRQ entry any more.
+    pub last_wqe_missed: u64,
 }
 
 /// Why memory could not be registered.

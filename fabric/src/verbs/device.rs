@@ -9,8 +9,9 @@ use super::error::VerbsError;
 use super::gids;
 use super::options::DeviceChoice;
 use rdma_sys::{
-    ibv_context, ibv_device_attr, ibv_get_device_name, ibv_query_device, rdma_bind_addr, rdma_cm_id,
-    rdma_create_id, rdma_destroy_id, rdma_free_devices, rdma_get_devices, rdma_port_space, rdma_resolve_addr,
+    ibv_context, ibv_device_attr, ibv_get_device_name, ibv_query_device, ibv_transport_type, rdma_bind_addr,
+    rdma_cm_id, rdma_create_id, rdma_destroy_id, rdma_free_devices, rdma_get_devices, rdma_port_space,
+    rdma_resolve_addr,
 };
 use std::ffi::CStr;
 use std::io;
@@ -209,6 +210,10 @@ impl Device {
             }
         };
         let context = hold.context().expect("an identifier that was bound has a device");
+        // SAFETY: an open context has a device, which lives as long.
+        if unsafe { (*(*context).device).transport_type } == ibv_transport_type::IBV_TRANSPORT_IWARP {
+            return Err(VerbsError::Iwarp { device: name_of(context) });
+        }
         let name = name_of(context);
         let folder = PathBuf::from(format!("/sys/class/infiniband/{name}/ports/1/hw_counters"));
         // Of mlx5, and of rxe: SENDs that found no entry.

@@ -112,7 +112,7 @@ impl VerbsNic {
                     {
                         connection.quiet = true;
                         connection.quiet_since = (self.times_empty, self.taken);
-                        self.own_counters.last_wqe_missed += u64::from(!told);
+                        self.counters.last_wqe_missed += u64::from(!told);
                     }
                 }
                 State::Resolving | State::Connecting | State::Accepting | State::Farewell => {}
@@ -207,7 +207,7 @@ impl VerbsNic {
             // The device may give the number to the next.
             self.by_qp_number.remove(number);
         }
-        self.own_counters.drains_given_up += 1;
+        self.counters.drains_given_up += 1;
         let (_, tail) = connection.queue.span();
         let upto = tail.wrapping_sub(1);
         self.expanding =

@@ -62,6 +62,14 @@ pub enum VerbsError {
         /// The device that the system takes for it.
         other: String,
     },
+    /// The device speaks iWARP.
+    #[error(
+        "'{device}' is an iWARP device, and Jet speaks to RoCE and InfiniBand only (docs/rdma.md); use tcp: there"
+    )]
+    Iwarp {
+        /// The device.
+        device: String,
+    },
     /// No device has the address or a way to it.
     #[error("no RDMA device reaches {address}: {source}; is the link up, and has its interface an address?")]
     Unreachable {

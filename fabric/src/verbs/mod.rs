@@ -64,17 +64,6 @@ const LOOK_EVERY: u32 = 4096;
 /// The same while a connection comes about or ends.
 const LOOK_EVERY_TIMED: u32 = 16;
 
-/// What only NICs on verbs count.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct VerbsCounters {
-    /// QPs that were destroyed before they gave back their work.
-    pub drains_given_up: u64,
-    /// QPs of which the device never said that they take no SRQ entry any more.
-    pub last_wqe_missed: u64,
-    /// Times that few SRQ entries were left.
-    pub srq_limit_reached: u64,
-}
-
 /// A NIC on verbs. See the module.
 pub struct VerbsNic {
     // In the order in which they must be dropped: connections before the queues that they use, those before the domain.
@@ -114,7 +103,6 @@ pub struct VerbsNic {
     sends: u32,
     reads: u32,
     counters: Counters,
-    own_counters: VerbsCounters,
     polls_since_look: u32,
     look_first: bool,
     polled: bool,
@@ -207,7 +195,6 @@ impl VerbsNic {
             sends: 0,
             reads: 0,
             counters: Counters::default(),
-            own_counters: VerbsCounters::default(),
             polls_since_look: 0,
             look_first: false,
             polled: false,
@@ -218,11 +205,6 @@ impl VerbsNic {
     /// The device's name.
     pub fn device(&self) -> &str {
         self.device.name()
-    }
-
-    /// What only NICs on verbs count.
-    pub fn verbs_counters(&self) -> VerbsCounters {
-        self.own_counters
     }
 
     /// Looks at the event channels now and then, gives the device what was gathered, and gives up what took too long.
@@ -272,7 +254,7 @@ impl VerbsNic {
         // Acquire, as the Release of whoever took the event.
         let events = self.own_events.swap(0, Ordering::Acquire);
         if events & device_events::SRQ_LIMIT != 0 {
-            self.own_counters.srq_limit_reached += 1;
+            self.counters.srq_limit_reached += 1;
             self.receives.limit_was_reached();
         }
         if events & device_events::FATAL != 0 {

@@ -247,6 +247,9 @@ pub struct NicStatus {
     pub rnr: u64,
     pub flushed: u64,
     pub protocol_errors: u64,
+    pub srq_limit_reached: u64,
+    pub drains_given_up: u64,
+    pub last_wqe_missed: u64,
 }
 
 /// One application.
@@ -387,8 +390,30 @@ impl From<EndCounts> for EndStatus {
 
 impl From<Counters> for NicStatus {
     fn from(counters: Counters) -> Self {
-        let Counters { receives, sends, reads, bytes_in, rnr, flushed, protocol_errors } = counters;
-        Self { receives, sends, reads, bytes_in, rnr, flushed, protocol_errors }
+        let Counters {
+            receives,
+            sends,
+            reads,
+            bytes_in,
+            rnr,
+            flushed,
+            protocol_errors,
+            srq_limit_reached,
+            drains_given_up,
+            last_wqe_missed,
+        } = counters;
+        Self {
+            receives,
+            sends,
+            reads,
+            bytes_in,
+            rnr,
+            flushed,
+            protocol_errors,
+            srq_limit_reached,
+            drains_given_up,
+            last_wqe_missed,
+        }
     }
 }
 

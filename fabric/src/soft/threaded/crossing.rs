@@ -257,7 +257,7 @@ impl Shared {
     }
 
     pub(super) fn store_counters(&self, counters: &Counters) {
-        let Counters { receives, sends, reads, bytes_in, rnr, flushed, protocol_errors } = *counters;
+        let Counters { receives, sends, reads, bytes_in, rnr, flushed, protocol_errors, .. } = *counters;
         for (place, value) in
             self.counters.iter().zip([receives, sends, reads, bytes_in, rnr, flushed, protocol_errors])
         {
@@ -268,6 +268,7 @@ impl Shared {
     pub(super) fn counters(&self) -> Counters {
         let [receives, sends, reads, bytes_in, rnr, flushed, protocol_errors] =
             std::array::from_fn(|index| self.counters[index].load(Ordering::Relaxed));
-        Counters { receives, sends, reads, bytes_in, rnr, flushed, protocol_errors }
+        // The rest is of devices.
+        Counters { receives, sends, reads, bytes_in, rnr, flushed, protocol_errors, ..Counters::default() }
     }
 }
