@@ -250,6 +250,8 @@ pub struct Limits {
     pub inline_bytes_max: u32,
     /// Connections.
     pub qps_max: u32,
+    /// The NUMA node that its device is attached to, where the system knows it: memory that it writes is best there.
+    pub numa_node: Option<u32>,
 }
 
 /// What a NIC counted since it was made.

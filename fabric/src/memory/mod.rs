@@ -5,6 +5,7 @@
 //! otherwise become a SIGBUS in whoever touches the mapping.
 
 mod heap_ring;
+mod node;
 mod shared;
 
 pub use heap_ring::{HeapConsumer, HeapProducer, heap_ring};

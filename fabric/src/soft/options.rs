@@ -79,6 +79,7 @@ impl SoftOptions {
             srq_entries_max: self.srq_entries_max,
             inline_bytes_max: PAYLOAD_BYTES_MAX,
             qps_max: self.qps_max,
+            numa_node: None,
         }
     }
 

@@ -107,7 +107,7 @@ fn name_of(context: *mut ibv_context) -> String {
     unsafe { CStr::from_ptr(ibv_get_device_name((*context).device)) }.to_string_lossy().into_owned()
 }
 
-/// The context of the device that has an address, or, where none has, from which it is reached.
+/// An identifier bound to the device that has an address, or, where none has, from which it is reached.
 fn reaching(address: IpAddr) -> Result<SynchronousId, VerbsError> {
     gids::devices()?;
     let failed = || VerbsError::Unreachable { address, source: io::Error::last_os_error() };
@@ -120,7 +120,7 @@ fn reaching(address: IpAddr) -> Result<SynchronousId, VerbsError> {
     if id.resolve(address) { Ok(id) } else { Err(failed()) }
 }
 
-/// The context of a device, by an address of it.
+/// An identifier bound to a device, by an address of it.
 fn named(device: &str, address: IpAddr) -> Result<SynchronousId, VerbsError> {
     let id = reaching(address)?;
     match id.context().map(name_of) {
@@ -234,8 +234,12 @@ impl Device {
     }
 
     /// It was removed; when this is dropped, it can leave.
-    pub fn is_gone(&mut self) {
+    pub fn set_gone(&mut self) {
         self.gone = true;
+    }
+
+    pub fn is_gone(&self) -> bool {
+        self.gone
     }
 
     pub fn context(&self) -> *mut ibv_context {
@@ -259,6 +263,13 @@ impl Device {
     pub fn async_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the context, and so its descriptor, stays open as long as `_hold` lives.
         unsafe { BorrowedFd::borrow_raw((*self.context).async_fd) }
+    }
+
+    /// The NUMA node that it is attached to; none where there is but one, or behind a device without one (soft-RoCE).
+    pub fn numa_node(&self) -> Option<u32> {
+        let path = format!("/sys/class/infiniband/{}/device/numa_node", self.name);
+        // A node of -1 is none.
+        std::fs::read_to_string(path).ok()?.trim().parse().ok()
     }
 
     fn read_rnr(&self) -> u64 {

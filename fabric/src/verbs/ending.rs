@@ -142,10 +142,10 @@ impl VerbsNic {
 
     /// The device leaves, and waits until everything in it was let go.
     pub(super) fn device_is_gone(&mut self) {
-        if std::mem::replace(&mut self.gone, true) {
+        if self.device.is_gone() {
             return;
         }
-        self.device.is_gone();
+        self.device.set_gone();
         // A dead device's descriptors are readable for ever.
         self.readiness.forget(self.completions.fd());
         self.readiness.forget(self.device.async_fd());

@@ -44,7 +44,7 @@ impl VerbsNic {
                 let words = format!("that is an address of another RDMA device than {}", self.device.name());
                 Err(io::Error::other(words))
             });
-        if self.gone {
+        if self.device.is_gone() {
             let source = io::Error::from_raw_os_error(libc::ENODEV);
             return Err(ListenError::System { address: address.clone(), source });
         }
@@ -69,7 +69,7 @@ impl VerbsNic {
             return Err(ConnectError::WrongFabric { address: address.clone() });
         };
         let failed = |source| ConnectError::System { address: address.clone(), source };
-        if self.gone {
+        if self.device.is_gone() {
             return Err(failed(io::Error::from_raw_os_error(libc::ENODEV)));
         }
         let to = resolve(text).map_err(failed)?;

@@ -95,8 +95,6 @@ pub struct VerbsNic {
     /// Completions that were taken from the queue, and times that it was found empty.
     taken: u64,
     times_empty: u64,
-    /// The device is gone.
-    gone: bool,
     /// When connections are looked at next on which nothing happens.
     next_probe: Instant,
     /// Connections that wait for something with a deadline.
@@ -140,6 +138,7 @@ impl VerbsNic {
             srq_entries_max: options.srq_entries_max.min(attributes.srq_entries),
             inline_bytes_max: PAYLOAD_BYTES_MAX,
             qps_max: options.qps_max.min(attributes.qps),
+            numa_node: device.numa_node(),
         };
         if attributes.srq_sge < 2 {
             return Err(VerbsError::Options(
@@ -190,7 +189,6 @@ impl VerbsNic {
             expanding: None,
             taken: 0,
             times_empty: 0,
-            gone: false,
             next_probe: Instant::now() + options.keep_alive,
             timed: Vec::with_capacity(limits.qps_max as usize),
             receives_posted: 0,
