@@ -30,6 +30,8 @@ mod escape;
 mod hand_session;
 #[path = "faults/load.rs"]
 mod load;
+#[path = "faults/nodes.rs"]
+mod nodes;
 #[path = "faults/raw_peer.rs"]
 mod raw_peer;
 #[path = "faults/rig.rs"]

@@ -126,10 +126,14 @@ fn human(status: &Value) -> String {
         (
             "pool",
             format!(
-                "{} slabs of {} on {} pages, {}",
+                "{} slabs of {} on {} pages{}, {}",
                 n("/pool/slabs"),
                 text::bytes(slab_bytes),
                 word(status, "/pool/pages"),
+                status
+                    .pointer("/pool/numa_node")
+                    .and_then(Value::as_u64)
+                    .map_or_else(String::new, |node| format!(" of node {node}")),
                 if is_whole(status) { "whole" } else { "in use" }
             ),
         ),

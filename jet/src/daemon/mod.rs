@@ -103,6 +103,19 @@ pub enum DaemonError {
         /// What the system said.
         source: io::Error,
     },
+    /// The pool cannot be had on its NUMA node.
+    #[error(
+        "cannot get {bytes} bytes of memory for the pool on NUMA node {node}: {source}; the nodes are in \
+         /sys/devices/system/node, and pool.numa_node names another"
+    )]
+    PoolNear {
+        /// Bytes asked for.
+        bytes: u64,
+        /// The node.
+        node: u32,
+        /// What the system said.
+        source: io::Error,
+    },
     /// Huge pages were required and there are none.
     #[error(
         "pool.huge_pages = \"require\", but there are no {needed} free 2 MiB pages; \
@@ -365,14 +378,15 @@ fn launch<N: Nic + 'static>(
     ended: oneshot::Sender<Result<(), reactor::RunError>>,
 ) -> Result<Started, DaemonError> {
     let core = config.core(nic.limits().scatter_max)?;
-    let pool = pool_memory(config)?;
+    let numa_node = config.pool.numa_node.or(nic.limits().numa_node);
+    let pool = pool_memory(config, numa_node)?;
     let header_bytes = core.srq_slabs as usize * HEADER_BYTES;
-    let headers = SharedMemory::new("jet-headers", header_bytes, false)
+    let headers = SharedMemory::near("jet-headers", header_bytes, false, numa_node)
         .map(Arc::new)
         .map_err(system("cannot get memory for the header area"))?;
     let pool_key = nic.register(&pool, Access::LocalWrite)?;
     let headers_key = nic.register(&headers, Access::LocalWrite)?;
-    let escape = match escape_memory(&core) {
+    let escape = match escape_memory(&core, numa_node) {
         Ok(region) => region,
         Err(error) => {
             // The receiver works without: Algorithm 1 goes to its next stage. Said here and in the status.
@@ -428,6 +442,7 @@ fn launch<N: Nic + 'static>(
         incarnation,
         listen: listen.clone(),
         pages: if pool.pages() == Pages::Huge { "huge" } else { "small" },
+        numa_node,
         nic_thread,
     };
     std::thread::Builder::new()
@@ -441,26 +456,42 @@ fn launch<N: Nic + 'static>(
     Ok(Started { pool, pool_slabs: core.pool_slabs, escape, _preparing: preparing, listen, incarnation })
 }
 
-fn pool_memory(config: &Config) -> Result<Arc<SharedMemory>, DaemonError> {
+fn pool_memory(config: &Config, numa_node: Option<u32>) -> Result<Arc<SharedMemory>, DaemonError> {
     let bytes = config.pool.bytes;
-    let failed = |source| DaemonError::Pool { bytes, source };
+    let failed = |source| match numa_node {
+        Some(node) => DaemonError::PoolNear { bytes, node, source },
+        None => DaemonError::Pool { bytes, source },
+    };
     let wanted = usize::try_from(bytes).map_err(|_| failed(io::ErrorKind::OutOfMemory.into()))?;
-    let pool =
-        SharedMemory::new("jet-pool", wanted, config.pool.huge_pages != HugePages::Off).map_err(failed)?;
+    let huge = config.pool.huge_pages != HugePages::Off;
+    let pool = SharedMemory::near("jet-pool", wanted, huge, numa_node).map_err(failed)?;
     if config.pool.huge_pages == HugePages::Require && pool.pages() != Pages::Huge {
         return Err(DaemonError::HugePages { needed: bytes.div_ceil(2 << 20) });
+    }
+    if let Some(node) = numa_node {
+        match pool.bytes_elsewhere(node) {
+            Ok(0) => {}
+            Ok(elsewhere) => eprintln!(
+                "jetd: {elsewhere} of the pool's {} bytes are not on NUMA node {node}, which has no room for them",
+                pool.bytes()
+            ),
+            Err(error) => eprintln!("jetd: whether the pool is on NUMA node {node} cannot be told: {error}"),
+        }
     }
     Ok(Arc::new(pool))
 }
 
 /// The region of escape memory, none of which is allocated yet; none where the configuration wants none.
-fn escape_memory(core: &jet_core::Config) -> Result<Option<Arc<SharedMemory>>, PrepareError> {
+fn escape_memory(
+    core: &jet_core::Config,
+    numa_node: Option<u32>,
+) -> Result<Option<Arc<SharedMemory>>, PrepareError> {
     let shape = core.escape_shape();
     let wanted = (shape.replace_slabs + shape.memory_slabs) as usize * jet_wire::SLAB_BYTES;
     if wanted == 0 || !core.escape.enabled {
         return Ok(None);
     }
-    let region = SharedMemory::lazy("jet-escape", wanted).and_then(|region| {
+    let region = SharedMemory::lazy_near("jet-escape", wanted, numa_node).and_then(|region| {
         region.seal_future_writes()?;
         Ok(region)
     });

@@ -75,6 +75,8 @@ pub struct PoolStatus {
     pub high_water: u32,
     /// `small` or `huge`.
     pub pages: &'static str,
+    /// The NUMA node that it was asked onto, if it was.
+    pub numa_node: Option<u32>,
     /// Every slab is free or posted.
     pub whole: bool,
     /// Times that the line between the shares moved.
@@ -325,7 +327,7 @@ pub struct PeerStatus {
 
 impl PoolStatus {
     /// From what the receiver counts.
-    pub fn new(stats: &Stats, pages: &'static str) -> Self {
+    pub fn new(stats: &Stats, pages: &'static str, numa_node: Option<u32>) -> Self {
         Self {
             slabs: stats.pool_slabs,
             slab_bytes: jet_wire::SLAB_BYTES_U32,
@@ -337,6 +339,7 @@ impl PoolStatus {
             srq_limit: stats.srq_limit_slabs,
             high_water: stats.high_water_slabs,
             pages,
+            numa_node,
             // More than all: what stands in for a straggler that came home is still posted.
             whole: stats.free_slabs + stats.posted_slabs >= stats.pool_slabs,
             line_moves: stats.line_moves,

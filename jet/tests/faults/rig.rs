@@ -59,6 +59,10 @@ impl Process {
         Self { child: command.spawn().expect("the process starts"), log, ended: false }
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).expect("it runs");
     }

@@ -33,6 +33,8 @@ pub struct ReactorOptions {
     pub listen: Vec<String>,
     /// The pool's pages.
     pub pages: &'static str,
+    /// The pool's NUMA node, where one was asked for.
+    pub numa_node: Option<u32>,
     /// Whether the NIC has its own thread.
     pub nic_thread: bool,
 }
@@ -246,7 +248,7 @@ impl<N: Nic> Reactor<N> {
             listen: self.options.listen.clone(),
             pressure: pressure_word(stats.pressure),
             nic_thread: self.options.nic_thread,
-            pool: PoolStatus::new(&stats, self.options.pages),
+            pool: PoolStatus::new(&stats, self.options.pages, self.options.numa_node),
             reads: ReadStatus::new(&stats),
             messages: MessageStatus::new(&stats),
             ends: stats.ends.into(),

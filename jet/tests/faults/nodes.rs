@@ -1,0 +1,33 @@
+//! The pool on a NUMA node. Of a host with two; the guest has them (deploy/vm/check nodes).
+
+use crate::rig::{Rig, number};
+
+/// Pages by node of the daemon's mapping of that name, as the kernel counts them: `N0=3072 N1=0`.
+fn pages_on(rig: &mut Rig, name: &str, node: u32) -> u64 {
+    let pid = rig.daemon().pid();
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/numa_maps")).expect("a kernel with NUMA");
+    let line = maps.lines().find(|line| line.contains(name)).expect("the mapping");
+    let word = format!("N{node}=");
+    let count = line.split_whitespace().find_map(|part| part.strip_prefix(&word));
+    count.map_or(0, |count| count.parse().expect("a number"))
+}
+
+#[test]
+#[ignore = "needs two NUMA nodes: deploy/vm/check nodes"]
+fn the_pool_lies_on_the_node_that_is_configured() {
+    for node in [1, 0] {
+        let setting = format!("pool.numa_node={node}");
+        let mut rig = Rig::start_on_software(&[&setting, "pool.huge_pages='off'"]);
+        let status = rig.status();
+        assert_eq!(number(&status, "pool.numa_node"), u64::from(node));
+        assert_eq!(pages_on(&mut rig, "jet-pool", node), number(&status, "pool.slabs"));
+        assert!(pages_on(&mut rig, "jet-headers", node) > 0);
+        assert_eq!(pages_on(&mut rig, "jet-pool", 1 - node), 0);
+        // Escape memory is prepared after the start.
+        let status = rig.wait_status("escape memory", |status| {
+            number(status, "escape.memory.ready") == number(status, "escape.memory.slabs")
+        });
+        assert!(pages_on(&mut rig, "jet-escape", node) >= number(&status, "escape.memory.ready"));
+        assert_eq!(pages_on(&mut rig, "jet-escape", 1 - node), 0);
+    }
+}
