@@ -119,6 +119,15 @@ pub struct Load {
     buffers: Vec<SendBuffer>,
 }
 
+/// What a message takes one way, the medians of many.
+#[cfg(feature = "verbs")]
+pub struct OneWay {
+    /// Until the sender's calls returned.
+    pub submitted_ns: f64,
+    /// Until the application has it.
+    pub arrived_ns: f64,
+}
+
 impl Load {
     /// Connects to the rig.
     ///
@@ -187,26 +196,28 @@ impl Load {
     }
 
     /// Sends 64 B messages one after the other, each after the end of the one before, to an application of this thread's;
-    /// gives the median of the spans from the submission to where the application has it, in nanoseconds.
+    /// gives how long each takes until it is submitted, and until the application has it.
     ///
     /// # Errors
     /// As [`Self::small`].
     #[cfg(feature = "verbs")]
-    pub fn one_way(&mut self, messages: usize, app: &mut Consumer) -> Result<f64, Box<dyn Error>> {
-        let mut spans = Vec::with_capacity(messages);
+    pub fn one_way(&mut self, messages: usize, app: &mut Consumer) -> Result<OneWay, Box<dyn Error>> {
+        let (mut submitted, mut arrived) = (Vec::with_capacity(messages), Vec::with_capacity(messages));
         for tag in 0..messages as u64 {
             let start = Instant::now();
             self.sender.send_small(tag, b"", &[7; SMALL_BYTES])?;
             self.sender.flush();
-            let arrived = app.taken().messages + 1;
+            #[allow(clippy::cast_precision_loss)] // far below 2^53
+            submitted.push(start.elapsed().as_nanos() as f64);
+            let expected = app.taken().messages + 1;
             let mut end = None;
-            while app.taken().messages < arrived {
+            while app.taken().messages < expected {
                 app.step(start)?;
                 // The sender's NIC is driven, too.
                 end = end.or(self.sender.poll());
             }
             #[allow(clippy::cast_precision_loss)] // far below 2^53
-            spans.push(start.elapsed().as_nanos() as f64);
+            arrived.push(start.elapsed().as_nanos() as f64);
             while end.is_none() {
                 // What was released is told with the next look.
                 app.step(start)?;
@@ -214,7 +225,7 @@ impl Load {
             }
             end.map(consumed).transpose()?;
         }
-        Ok(median(&spans))
+        Ok(OneWay { submitted_ns: median(&submitted), arrived_ns: median(&arrived) })
     }
 }
 

@@ -1,4 +1,4 @@
-//! Two NICs of one thread, without receiver and application: what a message costs in allocations and system calls.
+//! Two NICs without receiver and application: what a message costs in allocations and system calls, and how long one takes.
 
 use crate::allocations;
 use jet_fabric::memory::SharedMemory;
@@ -64,6 +64,22 @@ impl End {
         Ok(self.nic.post_srq(SrqEntry { id: entry, header, payload })?)
     }
 
+    /// As long as nothing is received: an end waits for the other without a limit of its own, as `ib_send_lat` does.
+    fn until_received(&mut self, count: u64) -> Result<(), Box<dyn Error>> {
+        while self.received < count {
+            self.step()?;
+        }
+        Ok(())
+    }
+
+    fn send_short(&mut self, id: u64) -> Result<(), Box<dyn Error>> {
+        let qp = self.qp.ok_or("connected")?;
+        let request = SendRequest { id, header: &HeaderBytes::ZERO, payload: Payload::Inline(&[7; 64]) };
+        self.nic.post_send(qp, request)?;
+        self.nic.flush();
+        Ok(())
+    }
+
     fn step(&mut self) -> Result<(), Box<dyn Error>> {
         let count = self.nic.poll(&mut self.completions);
         for at in 0..count {
@@ -104,14 +120,8 @@ pub struct Carried {
     pub read_allocations: u64,
 }
 
-/// Carries messages; tells `mark` when the SENDs begin, when the READs begin, and when all is over.
-///
-/// # Errors
-/// What the NICs say.
-pub fn carry(ip: IpAddr, sends: u64, reads: u64, mut mark: impl FnMut()) -> Result<Carried, Box<dyn Error>> {
-    let mut ends = [End::new(ip)?, End::new(ip)?];
-    let source = Arc::new(SharedMemory::new("bench-source", READ_BYTES as usize, false)?);
-    let source_key = ends[1].nic.register(&source, Access::RemoteRead)?;
+/// The second end connects to the first.
+fn connect(ip: IpAddr, ends: &mut [End; 2]) -> Result<(), Box<dyn Error>> {
     let address = ends[0].nic.listen(&format!("rdma:{}", std::net::SocketAddr::new(ip, 0)).parse()?)?;
     ends[1].nic.connect(&address, &PrivateData::new(&[]).ok_or("nothing fits")?)?;
     let deadline = Instant::now() + Duration::from_secs(10);
@@ -125,6 +135,52 @@ pub fn carry(ip: IpAddr, sends: u64, reads: u64, mut mark: impl FnMut()) -> Resu
     for _ in 0..10_000 {
         ends.iter_mut().try_for_each(End::step)?;
     }
+    Ok(())
+}
+
+/// Half of what a message of 64 bytes and one back take, in microseconds, the median: two threads, each with one end, as
+/// `ib_send_lat` has two processes. The header goes with each.
+///
+/// # Errors
+/// What the NICs say.
+pub fn half_round_trip(ip: IpAddr, trips: usize) -> Result<f64, Box<dyn Error>> {
+    let mut ends = [End::new(ip)?, End::new(ip)?];
+    connect(ip, &mut ends)?;
+    let [mut echo, mut asker] = ends;
+    let echoing = std::thread::spawn(move || -> Result<(), String> {
+        for trip in 0..trips as u64 {
+            echo.until_received(trip + 1).map_err(|error| error.to_string())?;
+            echo.send_short(trip).map_err(|error| error.to_string())?;
+        }
+        // Its connection stays until the last of it has arrived.
+        while echo.sent < trips as u64 {
+            echo.step().map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    });
+    let mut spans = Vec::with_capacity(trips);
+    for trip in 0..trips as u64 {
+        let start = Instant::now();
+        asker.send_short(trip)?;
+        asker.until_received(trip + 1)?;
+        spans.push(start.elapsed().as_secs_f64() * 1e6 / 2.0);
+    }
+    while !echoing.is_finished() {
+        asker.step()?;
+    }
+    echoing.join().map_err(|_| "the echoing end panicked")??;
+    Ok(crate::report::median(&spans))
+}
+
+/// Carries messages; tells `mark` when the SENDs begin, when the READs begin, and when all is over.
+///
+/// # Errors
+/// What the NICs say.
+pub fn carry(ip: IpAddr, sends: u64, reads: u64, mut mark: impl FnMut()) -> Result<Carried, Box<dyn Error>> {
+    let mut ends = [End::new(ip)?, End::new(ip)?];
+    let source = Arc::new(SharedMemory::new("bench-source", READ_BYTES as usize, false)?);
+    let source_key = ends[1].nic.register(&source, Access::RemoteRead)?;
+    connect(ip, &mut ends)?;
     let header = HeaderBytes::ZERO;
     let payload = Payload::Registered(Sge { key: source_key, offset: 0, bytes: SLAB });
     let send = |ends: &mut [End; 2], until: u64| -> Result<(), Box<dyn Error>> {

@@ -108,16 +108,22 @@ fn latency(place: &Place, fabric: &str, samples: u32, rows: &mut Vec<Row>) -> Re
     let mut app = Consumer::register(&rig.control_socket(), crate::rig::APP, Behaviour::default())?;
     let mut load = Load::connect(&rig)?;
     load.one_way(ROUND_TRIPS / 8, &mut app)?;
-    let (mut bare, mut jet) = (Vec::new(), Vec::new());
+    let [mut bare, mut nics, mut jet, mut submission] = [const { Vec::new() }; 4];
     let trips = ROUND_TRIPS.to_string();
     for _ in 0..samples {
         bare.push(perftest::run(place, "ib_send_lat", Figure::Latency, &["-s", "64", "-n", &trips])?);
-        jet.push(load.one_way(ROUND_TRIPS, &mut app)? / 1e3);
+        nics.push(bare::half_round_trip(place.address, ROUND_TRIPS)?);
+        let one_way = load.one_way(ROUND_TRIPS, &mut app)?;
+        jet.push(one_way.arrived_ns / 1e3);
+        submission.push(one_way.submitted_ns / 1e3);
     }
     let hand_over = hand_over(samples)?;
-    let allowed = 1.3 * median(&bare) + median(&hand_over);
+    let wire = 1.3 * median(&bare);
+    let allowed = wire + median(&hand_over);
     rows.push(row("ib_send_lat, 64 B, one way", "us", bare, Bound::None));
     rows.push(row("hand-over, one way", "us", hand_over, Bound::None));
+    rows.push(row("64 B and a header between two NICs, one way", "us", nics, Bound::AtMost(wire)));
+    rows.push(row("submission of a 64 B message", "us", submission, Bound::None));
     rows.push(row("64 B message, from its submission to the application", "us", jet, Bound::AtMost(allowed)));
     Ok(())
 }
