@@ -27,6 +27,7 @@ const RESOLVE_MS: i32 = 2000;
 pub(super) struct Device {
     context: *mut ibv_context,
     name: String,
+    port: u8,
     attributes: Attributes,
     /// Where its connections leave from, where the choice says so.
     pub source: Option<IpAddr>,
@@ -182,12 +183,16 @@ impl Device {
     /// Opens the device of choice.
     pub fn open(choice: &DeviceChoice) -> Result<Self, VerbsError> {
         let (hold, source) = match choice {
+            // The kernel would take it for an address of every device.
+            DeviceChoice::Reaching(address) if address.is_loopback() => {
+                return Err(VerbsError::Loopback { address: *address });
+            }
             DeviceChoice::Reaching(address) if address.is_unspecified() => {
                 let (_, _, address) = gids::local_addresses()?
                     .into_iter()
                     .next()
                     .ok_or_else(|| VerbsError::NoAddress { device: "each of them".to_owned() })?;
-                (reaching(address)?, None)
+                (reaching(address)?, Some(address))
             }
             DeviceChoice::Reaching(address) => (reaching(*address)?, None),
             DeviceChoice::Named { device, port, gid_index } => {
@@ -199,6 +204,9 @@ impl Device {
                     Some(index) => {
                         let address = gids::address_of(device, *port, *index)?;
                         (named(device, address)?, Some(address))
+                    }
+                    None if !gids::has_port(device, *port) => {
+                        return Err(VerbsError::NoPort { device: device.clone(), port: *port });
                     }
                     None => {
                         let found = gids::addresses_of(device, *port).next();
@@ -215,13 +223,18 @@ impl Device {
             return Err(VerbsError::Iwarp { device: name_of(context) });
         }
         let name = name_of(context);
-        let folder = PathBuf::from(format!("/sys/class/infiniband/{name}/ports/1/hw_counters"));
+        let port = match choice {
+            DeviceChoice::Named { port, .. } => *port,
+            DeviceChoice::Reaching(_) => 1,
+        };
+        let folder = PathBuf::from(format!("/sys/class/infiniband/{name}/ports/{port}/hw_counters"));
         // Of mlx5, and of rxe: SENDs that found no entry.
         let rnr_counters =
             ["out_of_buffer", "send_rnr_err"].map(|counter| folder.join(counter)).into_iter().collect();
         let mut device = Self {
             context,
             name,
+            port,
             attributes: attributes(context)?,
             source,
             rnr_counters,
@@ -246,9 +259,9 @@ impl Device {
         self.context
     }
 
-    /// An address of it, if it has any.
+    /// An address of its port, if it has any.
     pub fn any_address(&self) -> Option<IpAddr> {
-        gids::addresses_of(&self.name, 1).map(|(_, address)| address).next()
+        gids::addresses_of(&self.name, self.port).map(|(_, address)| address).next()
     }
 
     pub fn name(&self) -> &str {

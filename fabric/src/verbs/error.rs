@@ -3,6 +3,10 @@
 use std::io;
 use std::net::IpAddr;
 
+/// Said of a loopback address.
+pub(super) const LOOPBACK: &str = "is no address of an RDMA device: RDMA CM would take it for the address of each of them, \
+                                   open to their networks; name one that a device has (rdma link, ip address)";
+
 /// Why a [`super::VerbsNic`] could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum VerbsError {
@@ -25,6 +29,20 @@ pub enum VerbsError {
         wanted: String,
         /// Those that are there.
         present: Vec<String>,
+    },
+    /// The device has no such port.
+    #[error("'{device}' has no port {port}; see /sys/class/infiniband/{device}/ports")]
+    NoPort {
+        /// The device.
+        device: String,
+        /// The port asked for.
+        port: u8,
+    },
+    /// An address of this host alone.
+    #[error("{address} {LOOPBACK}")]
+    Loopback {
+        /// The address.
+        address: IpAddr,
     },
     /// The GID is empty, or no address of this host.
     #[error(
@@ -94,6 +112,17 @@ pub enum VerbsError {
 }
 
 impl VerbsError {
+    /// Whether it may pass by itself: a device comes back, or its interface gets its address.
+    pub fn is_passing(&self) -> bool {
+        matches!(
+            self,
+            Self::NoDevices { .. }
+                | Self::NoSuchDevice { .. }
+                | Self::NoAddress { .. }
+                | Self::Unreachable { .. }
+        )
+    }
+
     /// The last error of this thread, as a verb leaves it.
     pub(super) fn verb(verb: &'static str, advice: &'static str) -> Self {
         let source = io::Error::last_os_error();

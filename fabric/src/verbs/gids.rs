@@ -34,6 +34,11 @@ fn address(text: &str) -> Result<IpAddr, &'static str> {
     }
 }
 
+/// Whether a device has that port.
+pub(super) fn has_port(device: &str, port: u8) -> bool {
+    table(device, port).is_dir()
+}
+
 /// The address of a device's GID.
 pub(super) fn address_of(device: &str, port: u8, index: u8) -> Result<IpAddr, VerbsError> {
     let refused = |problem| VerbsError::Gid { device: device.to_owned(), port, index, problem };

@@ -3,6 +3,7 @@
 use super::VerbsNic;
 use super::connection_manager::{CmEvent, ConnectionId, QpParts, Terms};
 use super::connections::{State, from_context, to_context};
+use super::error::LOOPBACK;
 use crate::address::Address;
 use crate::nic::{ConnectError, DisconnectReason, Event, ListenError, PostError, PrivateData, Qp};
 use std::io;
@@ -16,6 +17,10 @@ fn resolve(text: &str) -> io::Result<SocketAddr> {
 
 fn errno(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(libc::EIO)
+}
+
+fn loopback(socket: SocketAddr) -> io::Error {
+    io::Error::other(format!("{} {LOOPBACK}", socket.ip()))
 }
 
 fn nothing() -> PrivateData {
@@ -34,6 +39,7 @@ impl VerbsNic {
         };
         let listening = resolve(text)
             .map(chosen)
+            .and_then(|socket| if socket.ip().is_loopback() { Err(loopback(socket)) } else { Ok(socket) })
             .and_then(|socket| Ok((ConnectionId::new(&self.channel, 0)?, socket)))
             .and_then(|(id, socket)| {
                 let socket = id.listen(socket)?;
@@ -73,6 +79,9 @@ impl VerbsNic {
             return Err(failed(io::Error::from_raw_os_error(libc::ENODEV)));
         }
         let to = resolve(text).map_err(failed)?;
+        if to.ip().is_loopback() {
+            return Err(failed(loopback(to)));
+        }
         let from = self.options.source.or(self.device.source).map(|ip| SocketAddr::new(ip, 0));
         let max = self.limits.qps_max;
         let qp = self.take_place(State::Resolving).ok_or(ConnectError::TooMany { max })?;

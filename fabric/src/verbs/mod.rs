@@ -60,11 +60,10 @@ use std::time::Instant;
 
 /// Polls between two looks at the event channels, which are a system call. Who sleeps hears of events at once.
 const LOOK_EVERY: u32 = 4096;
-/// As so many in vain counts one that brought something: it takes longer, and its messages share the call.
-const POLL_WITH_WORK: u32 = 16;
-
 /// The same while a connection comes about or ends.
 const LOOK_EVERY_TIMED: u32 = 16;
+/// A poll that brought something counts as so many in vain: it takes longer, and its messages share the call.
+const POLL_WITH_WORK: u32 = 16;
 
 /// A NIC on verbs. See the module.
 pub struct VerbsNic {

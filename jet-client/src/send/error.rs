@@ -79,6 +79,18 @@ pub enum SendConnectError {
     System(#[from] io::Error),
 }
 
+impl SendConnectError {
+    /// Whether trying again later may help: the receiver may start, its pool may empty, a device may come back.
+    pub fn is_passing(&self) -> bool {
+        match self {
+            Self::Nobody { .. } | Self::Lost { .. } | Self::TimedOut { .. } | Self::Refused { .. } => true,
+            #[cfg(feature = "verbs")]
+            Self::Verbs(error) => error.is_passing(),
+            _ => false,
+        }
+    }
+}
+
 /// Why a message was not taken. It has no end, because it has no beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {

@@ -158,15 +158,8 @@ fn connect(args: &Args, signals: &Signals) -> Result<Option<Sender>, SendConnect
             Ok(sender) => return Ok(Some(sender)),
             Err(error) => error,
         };
-        let passing = matches!(
-            error,
-            SendConnectError::Nobody { .. }
-                | SendConnectError::Lost { .. }
-                | SendConnectError::TimedOut { .. }
-                | SendConnectError::Refused { .. }
-        );
         let left = deadline.saturating_duration_since(Instant::now());
-        if !passing || left.is_zero() {
+        if !error.is_passing() || left.is_zero() {
             return Err(error);
         }
         if !std::mem::replace(&mut told, true) {

@@ -4,7 +4,7 @@
 use crate::children::Role;
 use crate::rig::{Random, Rig, number, until};
 use crate::traffic::Traffic;
-use jet_client::send::{AckStatus, RetryPolicy, Sender, SenderOptions};
+use jet_client::send::{AckStatus, RetryPolicy, SendConnectError, Sender, SenderOptions};
 use std::collections::HashSet;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -211,13 +211,16 @@ fn refusal(address: &str, settings: &[&str], prepare: impl FnOnce(&mut Command))
 fn what_cannot_be_is_refused_in_words() {
     let _devices = Devices::there();
     let address = format!("rdma:{}:0", std::env::var("JET_RDMA_ADDRESS").expect("an address"));
-    let cases: [(&str, &[&str], &str); 7] = [
+    let cases: [(&str, &[&str], &str); 10] = [
         (&address, &["rdma.device='mlx5_9'"], "there is no RDMA device 'mlx5_9'; there are: rxe0, rxe1"),
         (&address, &["rdma.device='rxe1'", "rdma.gid_index=77"], "GID 77 of 'rxe1' port 1 is empty"),
         (&address, &["rdma.device='rxe1'", "rdma.gid_index=0"], "is a link-local address"),
         (&address, &["rdma.device='rxe1'", "rdma.port=2", "rdma.gid_index=1"], "is not in the table"),
         (&address, &["rdma.gid_index=1"], "name it as rdma.device"),
         ("rdma:192.0.2.77:0", &[], "no RDMA device reaches 192.0.2.77"),
+        (&address, &["rdma.device='rxe1'", "rdma.port=2"], "'rxe1' has no port 2"),
+        ("rdma:127.0.0.1:0", &[], "127.0.0.1 is no address of an RDMA device"),
+        ("rdma:[::1]:0", &["rdma.device='rxe1'"], "::1 is no address of an RDMA device"),
         ("rdma:10.9.0.1:0", &["rdma.device='rxe1'"], "another RDMA device than rxe1"),
     ];
     for (address, settings, words) in cases {
@@ -239,6 +242,9 @@ fn what_cannot_be_is_refused_in_words() {
     host("rdma link delete rxe0; rdma link delete rxe1");
     let said = refusal(&address, &[], |_| {});
     assert!(said.contains("there is no RDMA device") && said.contains("rdma link add"), "{said}");
+    // A sender may wait for it.
+    let error = Sender::connect(Rig::sender_options(&address.parse().expect("an address"), "store")).err();
+    assert!(error.as_ref().is_some_and(SendConnectError::is_passing), "{error:?}");
 }
 
 #[test]
