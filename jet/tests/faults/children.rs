@@ -28,6 +28,8 @@ pub enum Role {
     Keeper,
     /// Sends small and large messages without end.
     Sender,
+    /// Sends one message after the other, each larger than what an application that takes nothing is ever given.
+    LargeSender,
 }
 
 impl Role {
@@ -36,6 +38,7 @@ impl Role {
             Self::Consumer => "consumer",
             Self::Keeper => "keeper",
             Self::Sender => "sender",
+            Self::LargeSender => "large sender",
         }
     }
 }
@@ -67,8 +70,9 @@ fn child() {
     match variable("JET_FAULTS_ROLE").as_str() {
         "consumer" => Application { report, control, app, keeps: false }.run(),
         "keeper" => Application { report, control, app, keeps: true }.run(),
-        "sender" => {
-            send_without_end(&variable("JET_FAULTS_ADDRESS").parse().expect("an address"), &app, report)
+        role @ ("sender" | "large sender") => {
+            let address = variable("JET_FAULTS_ADDRESS").parse().expect("an address");
+            send_without_end(&address, &app, role == "large sender", report);
         }
         other => panic!("no role {other}"),
     }
@@ -154,8 +158,10 @@ fn take(message: &mut Message<'_>) -> Result<bool, SliceError> {
     Ok(right && bytes == message.bytes())
 }
 
-fn send_without_end(address: &Address, app: &str, mut report: File) {
-    const IN_FLIGHT: usize = 24;
+fn send_without_end(address: &Address, app: &str, large_only: bool, mut report: File) {
+    // The pool, and what of escape memory one application may have, are 21 MiB.
+    const LARGE_BYTES: usize = 32 << 20;
+    let in_flight_max = if large_only { 1 } else { 24 };
     let mut options = Rig::sender_options(address, app);
     options.retry = RetryPolicy::all_for_ns(u64::MAX);
     let sender = jet_client::send::Sender::connect(options).expect("the daemon lets it in");
@@ -166,9 +172,14 @@ fn send_without_end(address: &Address, app: &str, mut report: File) {
     report.write_all(b"connected\n").expect("the report");
     let mut in_flight = 0;
     loop {
-        while in_flight < IN_FLIGHT {
-            let bytes =
-                if sizes.below(4) == 0 { sizes.size_below(4097) } else { 1 + sizes.size_below(3 << 20) };
+        while in_flight < in_flight_max {
+            let bytes = if large_only {
+                LARGE_BYTES
+            } else if sizes.below(4) == 0 {
+                sizes.size_below(4097)
+            } else {
+                1 + sizes.size_below(3 << 20)
+            };
             traffic.send(bytes).expect("taken");
             in_flight += 1;
         }
