@@ -1,0 +1,354 @@
+use super::*;
+use crate::resctrl::WayUsage;
+use proptest::prelude::*;
+
+const WAY_BYTES: u64 = 1 << 20;
+
+fn name(text: &str) -> GroupName {
+    if text.is_empty() { GroupName::default_group() } else { GroupName::new(text).unwrap() }
+}
+
+fn holder(group: &str, mode: Mode, resources: &[Resource], masks: &[(DomainId, u64)]) -> Holder {
+    let by_domain: BTreeMap<_, _> = masks.iter().map(|(domain, bits)| (*domain, WayMask(*bits))).collect();
+    let ways = resources.iter().map(|resource| (resource.clone(), by_domain.clone())).collect();
+    Holder { name: name(group), mode, ways }
+}
+
+/// Two domains of 20 ways of 1 MiB, of which devices fill the two highest; the default group has all.
+fn two_sockets() -> Holdings {
+    let full = WayMask(0xfffff);
+    Holdings {
+        cache: CacheInfo {
+            ways: full,
+            min_ways: 1,
+            shareable: WayMask(0xc0000),
+            classes: 16,
+            sparse: Some(false),
+            usage: BTreeMap::from([(0, vec![WayUsage::Shared; 20]), (1, vec![WayUsage::Shared; 20])]),
+        },
+        way_bytes: BTreeMap::from([(0, WAY_BYTES), (1, WAY_BYTES)]),
+        holders: vec![holder("", Mode::Shareable, &[Resource::L3], &[(0, full.0), (1, full.0)])],
+        reservations: BTreeMap::new(),
+        groups_max: 8,
+        other_caches: false,
+    }
+}
+
+fn request(mib: u64) -> Request {
+    Request::new(name("jet"), mib << 20)
+}
+
+#[test]
+fn the_lowest_ways_away_from_devices_are_taken_from_the_default_group() {
+    let plan = plan(&request(4), &two_sockets()).unwrap();
+    assert!(plan.exclusive);
+    for domain in &plan.domains {
+        assert_eq!((domain.ways, domain.left), (WayMask(0xf), WayMask(0xffff0)));
+        assert_eq!((domain.bytes, domain.with_devices), (4 << 20, WayMask::EMPTY));
+    }
+    assert_eq!(schemata(&plan.own).to_string(), "L3:0=f;1=f\n");
+    let [change] = &plan.changes[..] else { panic!("{:?}", plan.changes) };
+    assert_eq!(schemata(&change.before).to_string(), "L3:0=fffff;1=fffff\n");
+    assert_eq!(schemata(&change.after).to_string(), "L3:0=ffff0;1=ffff0\n");
+    let text = plan.to_string();
+    assert!(
+        text.contains("group jet, exclusive:\n  domain 0: ways f (4 of them, 4096 KiB); the default"),
+        "{text}"
+    );
+    assert!(text.contains("the default group: L3 of domain 1 from fffff to ffff0"), "{text}");
+}
+
+#[test]
+fn bytes_and_slack_are_rounded_up_to_ways() {
+    let mut wanted = request(12);
+    wanted.slack_bytes = 1;
+    let plan = plan(&wanted, &two_sockets()).unwrap();
+    assert_eq!(plan.domains[0].ways.count(), 13);
+}
+
+#[test]
+fn ways_of_devices_are_taken_where_wanted_and_then_nothing_is_exclusive() {
+    let mut wanted = request(4);
+    wanted.placement = Placement::Onto;
+    let found = plan(&wanted, &two_sockets()).unwrap();
+    assert_eq!((found.domains[0].ways, found.domains[0].with_devices), (WayMask(0xf0000), WayMask(0xc0000)));
+    assert!(!found.exclusive);
+    wanted.exclusive = Exclusiveness::Require;
+    assert!(matches!(plan(&wanted, &two_sockets()), Err(Refusal::NotExclusive { .. })));
+}
+
+#[test]
+fn one_domain_of_two_is_shareable_and_elsewhere_as_the_default_group() {
+    let mut wanted = request(4);
+    wanted.domains = Some(vec![1]);
+    let found = plan(&wanted, &two_sockets()).unwrap();
+    assert!(!found.exclusive);
+    assert_eq!(schemata(&found.own).to_string(), "L3:0=fffff;1=f\n");
+    assert_eq!(schemata(&found.changes[0].after).to_string(), "L3:1=ffff0\n");
+    // A processor that takes empty masks gives nothing elsewhere, and can be exclusive.
+    let mut amd = two_sockets();
+    amd.cache.min_ways = 0;
+    amd.cache.shareable = WayMask::EMPTY;
+    let found = plan(&wanted, &amd).unwrap();
+    assert!(found.exclusive);
+    assert_eq!(schemata(&found.own).to_string(), "L3:0=0;1=f\n");
+}
+
+#[test]
+fn unused_ways_are_taken_first_and_nobody_loses() {
+    let mut found = two_sockets();
+    found.holders = vec![holder("", Mode::Shareable, &[Resource::L3], &[(0, 0xfff00), (1, 0xff)])];
+    let plan = plan(&request(4), &found).unwrap();
+    assert_eq!((plan.domains[0].ways, plan.domains[1].ways), (WayMask(0xf), WayMask(0xf00)));
+    assert!(plan.changes.is_empty());
+}
+
+#[test]
+fn other_tools_groups_are_left_alone_unless_told_and_exclusive_ones_always() {
+    let mut found = two_sockets();
+    found.holders.push(holder("web", Mode::Shareable, &[Resource::L3], &[(0, 0xff), (1, 0xff)]));
+    let found_plan = plan(&request(4), &found).unwrap();
+    // Away from web's ways and from devices'. The default group keeps ways side by side, so it loses what lies beyond, too.
+    assert_eq!((found_plan.domains[0].ways, found_plan.domains[0].left), (WayMask(0x3c000), WayMask(0x3fff)));
+    assert!(found_plan.changes.iter().all(|change| change.group.is_default()));
+
+    // A group that has everything, as one does that nobody has narrowed.
+    found.holders[1] = holder("web", Mode::Shareable, &[Resource::L3], &[(0, 0xfffff), (1, 0xfffff)]);
+    let error = plan(&request(4), &found).unwrap_err();
+    assert!(matches!(&error, Refusal::Groups { names, .. } if names == &["web"]), "{error:?}");
+    assert!(error.to_string().contains("web has the others"), "{error}");
+    let mut taking = request(4);
+    taking.take_from_groups = true;
+    let taken = plan(&taking, &found).unwrap();
+    assert_eq!(taken.changes.len(), 2);
+    assert_eq!(schemata(&taken.changes[1].after).to_string(), "L3:0=ffff0;1=ffff0\n");
+
+    found.holders[0] = holder("", Mode::Shareable, &[Resource::L3], &[(0, 0xf), (1, 0xf)]);
+    found.holders[1] = holder("web", Mode::Exclusive, &[Resource::L3], &[(0, 0xffff0), (1, 0xffff0)]);
+    assert!(matches!(plan(&taking, &found), Err(Refusal::Groups { .. })));
+}
+
+#[test]
+fn a_reservation_of_another_domain_gives_way_as_the_default_group_does() {
+    let mut found = two_sockets();
+    found.holders = vec![
+        holder("", Mode::Shareable, &[Resource::L3], &[(0, 0xffff0), (1, 0xfffff)]),
+        holder("first", Mode::Shareable, &[Resource::L3], &[(0, 0xf), (1, 0xfffff)]),
+    ];
+    let mut wanted = request(4);
+    wanted.domains = Some(vec![1]);
+    assert!(matches!(plan(&wanted, &found), Err(Refusal::Groups { .. })));
+    found.reservations = BTreeMap::from([(name("first"), vec![0])]);
+    let found_plan = plan(&wanted, &found).unwrap();
+    assert_eq!(schemata(&found_plan.changes[1].after).to_string(), "L3:1=ffff0\n");
+    // Not in its own.
+    wanted.domains = Some(vec![0]);
+    wanted.bytes = 16 << 20;
+    assert!(matches!(plan(&wanted, &found), Err(Refusal::Groups { .. })));
+}
+
+#[test]
+fn with_cdp_code_and_data_are_both_taken() {
+    let both = [Resource::L3Code, Resource::L3Data];
+    let mut found = two_sockets();
+    found.holders = vec![holder("", Mode::Shareable, &both, &[(0, 0xfffff), (1, 0xfffff)])];
+    let plan = plan(&request(2), &found).unwrap();
+    assert_eq!(schemata(&plan.own).to_string(), "L3CODE:0=3;1=3\nL3DATA:0=3;1=3\n");
+    assert_eq!(
+        schemata(&plan.changes[0].after).to_string(),
+        "L3CODE:0=ffffc;1=ffffc\nL3DATA:0=ffffc;1=ffffc\n"
+    );
+}
+
+#[test]
+fn gaps_are_a_way_out_only_where_the_processor_takes_them() {
+    let mut found = two_sockets();
+    found.cache.shareable = WayMask::EMPTY;
+    // An exclusive group in the middle: no four ways side by side are left to take at all.
+    found.holders = vec![
+        holder("", Mode::Shareable, &[Resource::L3], &[(0, 0b1110_0111), (1, 0b1110_0111)]),
+        holder("hub", Mode::Exclusive, &[Resource::L3], &[(0, 0xfff18), (1, 0xfff18)]),
+    ];
+    assert!(matches!(plan(&request(4), &found), Err(Refusal::Groups { .. })));
+    found.cache.sparse = Some(true);
+    let plan = plan(&request(4), &found).unwrap();
+    assert_eq!((plan.domains[0].ways.count(), plan.domains[0].left.count()), (4, 2));
+    assert!(!plan.domains[0].ways.overlaps(WayMask(0xfff18)));
+}
+
+#[test]
+fn what_cannot_be_says_what_to_change() {
+    let with = |change: fn(&mut Request, &mut Holdings)| {
+        let (mut request, mut found) = (request(4), two_sockets());
+        change(&mut request, &mut found);
+        plan(&request, &found).unwrap_err().to_string()
+    };
+    for (change, words) in [
+        (
+            (|r, _| r.bytes = 19 << 20) as fn(&mut Request, &mut Holdings),
+            "at most 18 (18874368 bytes) can be reserved: 2",
+        ),
+        (|r, _| r.bytes = u64::MAX, "ask for less"),
+        (|r, _| r.others_ways_min = 17, "at most 3"),
+        (|r, _| r.domains = Some(vec![7]), "no cache with the id 7; there are: 0, 1"),
+        (|r, _| r.domains = Some(vec![]), "no cache with the id"),
+        (|_, f| f.groups_max = 1, "all 1 classes are taken"),
+        (
+            |_, f| f.holders.push(holder("jet", Mode::Shareable, &[Resource::L3], &[(0, 1)])),
+            "rmdir /sys/fs/resctrl/jet",
+        ),
+        (|_, f| f.cache.shareable = WayMask(0xfffff), "away from those that devices fill (fffff)"),
+        (
+            |r, f| {
+                // Code and data apart: whichever ways are taken, one of the two keeps two of its four at most.
+                r.others_ways_min = 3;
+                f.cache.shareable = WayMask::EMPTY;
+                f.cache.ways = WayMask(0xff);
+                f.holders = vec![holder("", Mode::Shareable, &[Resource::L3Code], &[(0, 0xf), (1, 0xf)])];
+                let data = holder("", Mode::Shareable, &[Resource::L3Data], &[(0, 0xf0), (1, 0xf0)]);
+                f.holders[0].ways.extend(data.ways);
+            },
+            "whichever 4 ways of domain 0 were taken, the default group would keep fewer than 3",
+        ),
+    ] {
+        let said = with(change);
+        assert!(said.contains(words), "{words}: {said}");
+    }
+}
+
+fn holdings() -> impl Strategy<Value = Holdings> {
+    let shape = (4u32..=32, 0u32..=2, any::<bool>(), any::<bool>(), 1usize..=3, 0usize..=3, any::<bool>());
+    shape.prop_flat_map(|(width, min_ways, sparse, cdp, domains, others, with_devices)| {
+        let full = WayMask::run(0, width);
+        // Ways of a group as the kernel takes them.
+        let mask = move || {
+            let least = min_ways.max(1).min(width);
+            let runs = (0..width, least..=width).prop_map(move |(first, count)| {
+                let first = first.min(width - count);
+                WayMask::run(first, count)
+            });
+            let gaps =
+                (1..=full.0).prop_map(WayMask).prop_filter("enough", move |mask| mask.count() >= least);
+            if sparse { prop_oneof![runs, gaps].boxed() } else { runs.boxed() }
+        };
+        let resources = if cdp { vec![Resource::L3Code, Resource::L3Data] } else { vec![Resource::L3] };
+        let ways = move || {
+            let resources = resources.clone();
+            proptest::collection::vec(mask(), domains * resources.len()).prop_map(move |masks| {
+                let mut ways = Ways::new();
+                for (at, mask) in masks.into_iter().enumerate() {
+                    let domain = DomainId::try_from(at % domains).unwrap() * 3;
+                    ways.entry(resources[at / domains].clone()).or_default().insert(domain, mask);
+                }
+                ways
+            })
+        };
+        let mode = prop_oneof![3 => Just(Mode::Shareable), 1 => Just(Mode::Exclusive)];
+        (ways(), proptest::collection::vec((mode, ways()), others)).prop_map(move |(default, others)| {
+            let default = Holder { name: name(""), mode: Mode::Shareable, ways: default };
+            let others = others.into_iter().enumerate().map(|(at, (mode, ways))| Holder {
+                name: name(&format!("g{at}")),
+                mode,
+                ways,
+            });
+            Holdings {
+                cache: CacheInfo {
+                    ways: full,
+                    min_ways,
+                    shareable: if with_devices { WayMask::run(width - 2, 2) } else { WayMask::EMPTY },
+                    classes: 16,
+                    sparse: Some(sparse),
+                    usage: BTreeMap::new(),
+                },
+                way_bytes: (0..domains).map(|at| (DomainId::try_from(at).unwrap() * 3, WAY_BYTES)).collect(),
+                holders: std::iter::once(default).chain(others).collect(),
+                reservations: BTreeMap::new(),
+                groups_max: 16,
+                other_caches: false,
+            }
+        })
+    })
+}
+
+fn any_request() -> impl Strategy<Value = Request> {
+    let placement = prop_oneof![Just(Placement::Away), Just(Placement::Onto), Just(Placement::Anywhere)];
+    let domains = proptest::option::of(proptest::collection::vec((0u32..3).prop_map(|at| at * 3), 1..3));
+    (0u64..40, 0u32..4, placement, domains, any::<bool>()).prop_map(
+        |(mib, others_ways_min, placement, domains, take_from_groups)| Request {
+            bytes: mib << 20,
+            placement,
+            domains,
+            others_ways_min,
+            take_from_groups,
+            ..request(0)
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// Whatever is found and asked for: who has ways afterwards has them as the kernel takes them, nobody shares the pool's,
+    /// nobody is left without, and nobody loses who must not.
+    #[test]
+    fn a_plan_never_overlaps_nor_starves(wanted in any_request(), found in holdings()) {
+        let Ok(plan) = plan(&wanted, &found) else { return Ok(()) };
+        let sparse = found.cache.sparse == Some(true);
+        for domain in &plan.domains {
+            prop_assert!(domain.bytes >= wanted.bytes && domain.ways.count() >= found.cache.min_ways.max(1));
+            prop_assert!(found.cache.ways.contains(domain.ways));
+            prop_assert!(sparse || domain.ways.is_contiguous());
+            if wanted.placement == Placement::Away {
+                prop_assert!(!domain.ways.overlaps(found.cache.shareable));
+            }
+            for holder in &found.holders {
+                let change = plan.changes.iter().find(|change| change.group == holder.name);
+                for (resource, ways) in &holder.ways {
+                    let had = ways[&domain.domain];
+                    let changed = change.and_then(|change| change.after.get(resource)?.get(&domain.domain));
+                    let has = changed.copied().unwrap_or(had);
+                    prop_assert!(!has.overlaps(domain.ways), "{} overlaps", holder.name);
+                    if has == had {
+                        continue;
+                    }
+                    prop_assert_eq!(change.unwrap().before[resource][&domain.domain], had);
+                    let left = had.without(domain.ways);
+                    prop_assert!(left.contains(has));
+                    // Nothing is lost beyond what is taken, but for the sake of ways side by side.
+                    let longest = (0..64).map(|first| (left.0 >> first).trailing_ones()).max().unwrap_or(0);
+                    prop_assert_eq!(has.count(), if sparse { left.count() } else { longest });
+                    prop_assert!(sparse || has.is_contiguous());
+                    prop_assert!(has.count() >= found.cache.min_ways.max(1));
+                    prop_assert!(!holder.name.is_default() || has.count() >= wanted.others_ways_min);
+                    prop_assert!(holder.name.is_default() || wanted.take_from_groups);
+                    prop_assert!(holder.mode == Mode::Shareable);
+                }
+            }
+        }
+        // Changes name only what they change.
+        for change in &plan.changes {
+            for (resource, ways) in &change.after {
+                for (domain, after) in ways {
+                    prop_assert!(*after != change.before[resource][domain]);
+                    prop_assert!(plan.domains.iter().any(|planned| planned.domain == *domain));
+                }
+            }
+        }
+        // The group has a mask in every domain.
+        for (resource, ways) in &found.holders[0].ways {
+            prop_assert_eq!(ways.keys().collect::<Vec<_>>(), plan.own[resource].keys().collect::<Vec<_>>());
+        }
+    }
+
+    /// What one way short of a plan is refused for is never that there are ways enough side by side that nobody has.
+    #[test]
+    fn free_ways_are_found(width in 6u32..=32, taken in 2u32..=4, wanted in 1u64..=4) {
+        let mut found = two_sockets();
+        found.cache.ways = WayMask::run(0, width + taken);
+        found.cache.shareable = WayMask::EMPTY;
+        found.holders =
+            vec![holder("", Mode::Shareable, &[Resource::L3], &[(0, WayMask::run(0, taken).0), (1, WayMask::run(0, taken).0)])];
+        let found = plan(&request(wanted), &found).unwrap();
+        prop_assert!(found.changes.is_empty());
+    }
+}

@@ -1,0 +1,176 @@
+//! Why something of resctrl could not be done.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why resctrl cannot be used at all.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The kernel or the processor has none.
+    #[error(
+        "no resctrl: the processor has nothing to share out, or the kernel was built without it \
+         (CONFIG_X86_CPU_RESCTRL); Skylake-SP and Cascade Lake want rdt=l3cat on the kernel's command line"
+    )]
+    Unsupported,
+    /// It is there and nobody mounted it.
+    #[error("resctrl is not mounted; as root: mount -t resctrl resctrl /sys/fs/resctrl")]
+    NotMounted,
+    /// What is mounted there is something else.
+    #[error("{} is no resctrl file system", path.display())]
+    Other {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// The list of mounts cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Mounts {
+        /// The list.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// What was being done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Reading a file or a folder.
+    Read,
+    /// Writing a file.
+    Write,
+    /// Making a group.
+    Make,
+    /// Removing a group.
+    Remove,
+    /// Locking the file system against other tools.
+    Lock,
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Make => "make",
+            Self::Remove => "remove",
+            Self::Lock => "lock",
+        })
+    }
+}
+
+/// Why one access failed.
+#[derive(Debug, thiserror::Error)]
+pub enum AccessError {
+    /// The kernel refused.
+    #[error("cannot {action} {}{}: {source}{}", path.display(), written(.text.as_deref()), reason(.source, .status.as_deref()))]
+    Refused {
+        /// What was tried.
+        action: Action,
+        /// The file or folder.
+        path: PathBuf,
+        /// What was to be written.
+        text: Option<String>,
+        /// What the kernel's `last_cmd_status` said just after.
+        status: Option<String>,
+        /// The error number.
+        source: io::Error,
+    },
+    /// The kernel wrote something that this version cannot read.
+    #[error("{} holds '{text}', which this version cannot read: {problem}", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// Its text.
+        text: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The file system was unmounted, by which the kernel undid everything in it.
+    #[error("resctrl is no longer mounted at {}; whoever unmounted it has undone everything that was set", path.display())]
+    Unmounted {
+        /// Where it was.
+        path: PathBuf,
+    },
+}
+
+impl AccessError {
+    pub(super) fn refused(action: Action, path: &Path, text: Option<&str>, source: io::Error) -> Self {
+        let text = text.map(|text| text.trim_end().to_owned());
+        Self::Refused { action, path: path.to_owned(), text, status: None, source }
+    }
+
+    pub(super) fn format(path: &Path, text: &str, problem: impl fmt::Display) -> Self {
+        Self::Format { path: path.to_owned(), text: text.trim_end().to_owned(), problem: problem.to_string() }
+    }
+
+    /// The error number of what the kernel refused.
+    pub fn errno(&self) -> Option<i32> {
+        match self {
+            Self::Refused { source, .. } => source.raw_os_error(),
+            _ => None,
+        }
+    }
+
+    /// Whether it is for want of rights.
+    pub fn is_permission(&self) -> bool {
+        matches!(self.errno(), Some(libc::EACCES | libc::EPERM | libc::EROFS))
+    }
+
+    /// Whether the file or folder is not there.
+    pub fn is_missing(&self) -> bool {
+        self.errno() == Some(libc::ENOENT)
+    }
+
+    /// Whether trying again in a second may help: the kernel gives ids of monitoring back only when their lines have left
+    /// the cache.
+    pub fn is_draining(&self) -> bool {
+        self.errno() == Some(libc::EBUSY)
+    }
+}
+
+fn written(text: Option<&str>) -> String {
+    text.map_or_else(String::new, |text| format!(" ('{}')", text.replace('\n', "\\n")))
+}
+
+/// The kernel's own words; where it has none, what the error number means here.
+fn reason(source: &io::Error, status: Option<&str>) -> String {
+    let number = source.raw_os_error();
+    let hint = match number {
+        Some(libc::EACCES | libc::EPERM) => "run as root",
+        Some(libc::EROFS) => {
+            "the file system is mounted read-only; as root: mount -o remount,rw /sys/fs/resctrl \
+             (in a container: mount it from the host)"
+        }
+        Some(libc::EBUSY) => "ids of monitoring are still draining; try again in a second",
+        Some(libc::EINVAL) if status.is_none() => {
+            "the kernel gives no reason; it gives none for a domain that does not exist"
+        }
+        _ => "",
+    };
+    let words: Vec<&str> = status.into_iter().chain((!hint.is_empty()).then_some(hint)).collect();
+    if words.is_empty() { String::new() } else { format!(": {}", words.join("; ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(errno: i32, status: Option<&str>) -> String {
+        let source = io::Error::from_raw_os_error(errno);
+        let (path, text) = (PathBuf::from("/r/g/schemata"), Some("L3:0=5".to_owned()));
+        let status = status.map(str::to_owned);
+        AccessError::Refused { action: Action::Write, path, text, status, source }.to_string()
+    }
+
+    #[test]
+    fn a_refusal_tells_what_was_written_and_what_the_kernel_said() {
+        let said = refused(libc::EINVAL, Some("The mask 5 has non-consecutive 1-bits"));
+        assert!(said.starts_with("cannot write /r/g/schemata ('L3:0=5'): Invalid argument"), "{said}");
+        assert!(said.ends_with(": The mask 5 has non-consecutive 1-bits"), "{said}");
+        assert!(refused(libc::EINVAL, None).contains("a domain that does not exist"));
+        assert!(refused(libc::EACCES, None).contains("run as root"));
+        assert!(refused(libc::EROFS, None).contains("remount,rw"));
+        assert!(refused(libc::EBUSY, Some("Out of RMIDs")).contains("Out of RMIDs; ids of monitoring"));
+    }
+}

@@ -1,0 +1,183 @@
+//! What can be shared out: the folder `info`.
+
+use super::error::AccessError;
+use super::mask::WayMask;
+use super::schemata::{DomainId, Resource};
+use super::tree::Tree;
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::path::Path;
+use std::str::FromStr;
+
+/// A cache whose ways can be shared out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CacheInfo {
+    /// All ways.
+    pub ways: WayMask,
+    /// The fewest ways of a group in a domain; 0 on AMD, where a group may have none.
+    pub min_ways: u32,
+    /// Ways that devices (DDIO, a GPU) fill as well.
+    pub shareable: WayMask,
+    /// Classes of it, the default one counted.
+    pub classes: u32,
+    /// Whether a group's ways need not stand side by side; none where the kernel does not say (before 6.7).
+    pub sparse: Option<bool>,
+    /// What each way is used for, by domain.
+    pub usage: BTreeMap<DomainId, Vec<WayUsage>>,
+}
+
+/// What a way is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WayUsage {
+    /// Nothing.
+    Unused,
+    /// Groups that share.
+    Shared,
+    /// Devices.
+    Hardware,
+    /// Devices, and groups that share.
+    HardwareAndShared,
+    /// One group alone.
+    Exclusive,
+    /// A pseudo-locked region.
+    PseudoLocked,
+}
+
+/// A bandwidth that can be throttled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BandwidthInfo {
+    /// Classes of it, the default one counted.
+    pub classes: u32,
+    /// The least that can be set.
+    pub min: u64,
+    /// What can be set are multiples of this.
+    pub granularity: u64,
+    /// Whether what is set is proportional to what it does.
+    pub linear: bool,
+}
+
+/// What can be counted of groups.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MonitorInfo {
+    /// Ids of monitoring: a group takes one, and so does each group for monitoring only.
+    pub ids: u32,
+    /// As the kernel names them: `llc_occupancy`, `mbm_total_bytes`, `mbm_local_bytes`.
+    pub features: Vec<String>,
+}
+
+/// Everything there is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Info {
+    /// Caches.
+    pub caches: BTreeMap<Resource, CacheInfo>,
+    /// Bandwidths.
+    pub bandwidths: BTreeMap<Resource, BandwidthInfo>,
+    /// Counting of the last-level cache.
+    pub monitor: Option<MonitorInfo>,
+}
+
+impl Info {
+    pub(super) fn read(tree: &Tree) -> Result<Self, AccessError> {
+        let mut info = Self::default();
+        for folder in tree.folders("info")? {
+            let at = Path::new("info").join(&folder);
+            match Resource::named(&folder) {
+                Resource::Other(name) if name == "L3_MON" => info.monitor = Some(monitor(tree, &at)?),
+                // Of later kernels.
+                Resource::Other(_) => {}
+                resource if resource.is_cache() => {
+                    info.caches.insert(resource, cache(tree, &at)?);
+                }
+                resource => {
+                    info.bandwidths.insert(resource, bandwidth(tree, &at)?);
+                }
+            }
+        }
+        Ok(info)
+    }
+
+    /// The last-level cache's part: of data, where CDP is on. Code and data are alike.
+    pub fn l3(&self) -> Option<&CacheInfo> {
+        self.caches.get(&Resource::L3).or_else(|| self.caches.get(&Resource::L3Data))
+    }
+
+    /// Groups that can be, the default one counted: the resource with the fewest classes decides.
+    pub fn groups_max(&self) -> u32 {
+        let caches = self.caches.values().map(|cache| cache.classes);
+        caches.chain(self.bandwidths.values().map(|bandwidth| bandwidth.classes)).min().unwrap_or(0)
+    }
+}
+
+fn number<T>(tree: &Tree, path: &Path) -> Result<T, AccessError>
+where
+    T: FromStr,
+    T::Err: Display,
+{
+    tree.read_as(path, |text| text.trim().parse::<T>())
+}
+
+fn cache(tree: &Tree, at: &Path) -> Result<CacheInfo, AccessError> {
+    let ways: WayMask = number(tree, &at.join("cbm_mask"))?;
+    let sparse = tree.read_if_there(at.join("sparse_masks"))?.map(|text| text.trim() == "1");
+    Ok(CacheInfo {
+        ways,
+        min_ways: number(tree, &at.join("min_cbm_bits"))?,
+        shareable: number(tree, &at.join("shareable_bits"))?,
+        classes: number(tree, &at.join("num_closids"))?,
+        sparse,
+        usage: tree.read_as(at.join("bit_usage"), usage)?,
+    })
+}
+
+/// `0=SSSSHH;1=...`, the highest way first.
+fn usage(text: &str) -> Result<BTreeMap<DomainId, Vec<WayUsage>>, &'static str> {
+    let mut domains = BTreeMap::new();
+    for entry in text.split(';').filter(|entry| !entry.trim().is_empty()) {
+        let (domain, letters) = entry.split_once('=').ok_or("an entry is no DOMAIN=WAYS")?;
+        let ways = letters.trim().chars().rev().map(|letter| match letter {
+            '0' => Some(WayUsage::Unused),
+            'S' => Some(WayUsage::Shared),
+            'H' => Some(WayUsage::Hardware),
+            'X' => Some(WayUsage::HardwareAndShared),
+            'E' => Some(WayUsage::Exclusive),
+            'P' => Some(WayUsage::PseudoLocked),
+            _ => None,
+        });
+        let ways = ways.collect::<Option<Vec<_>>>().ok_or("a way has a letter that is not known")?;
+        domains.insert(domain.trim().parse().map_err(|_| "a domain is no number")?, ways);
+    }
+    Ok(domains)
+}
+
+fn bandwidth(tree: &Tree, at: &Path) -> Result<BandwidthInfo, AccessError> {
+    Ok(BandwidthInfo {
+        classes: number(tree, &at.join("num_closids"))?,
+        min: number(tree, &at.join("min_bandwidth"))?,
+        granularity: number(tree, &at.join("bandwidth_gran"))?,
+        linear: tree.read(at.join("delay_linear"))?.trim() == "1",
+    })
+}
+
+fn monitor(tree: &Tree, at: &Path) -> Result<MonitorInfo, AccessError> {
+    let features = tree.read(at.join("mon_features"))?;
+    Ok(MonitorInfo {
+        ids: number(tree, &at.join("num_rmids"))?,
+        features: features.split_whitespace().map(str::to_owned).collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ways_are_told_from_the_highest_down() {
+        let usage = usage("0=HX0SEP;8=000000").unwrap();
+        use WayUsage::{Exclusive, Hardware, HardwareAndShared, PseudoLocked, Shared, Unused};
+        assert_eq!(usage[&0], [PseudoLocked, Exclusive, Shared, Unused, HardwareAndShared, Hardware]);
+        assert_eq!(usage[&8], [Unused; 6]);
+        assert!(super::usage("0=?").is_err());
+        assert!(super::usage("x=S").is_err());
+        assert!(super::usage("SS").is_err());
+    }
+}

@@ -1,0 +1,107 @@
+use super::*;
+use std::fs::{create_dir_all, write};
+
+/// A folder laid out as Linux 6.1 does on two sockets, and one group.
+fn imitation() -> (tempfile::TempDir, Resctrl) {
+    let dir = tempfile::tempdir().unwrap();
+    let files = [
+        ("info/last_cmd_status", "ok\n"),
+        ("info/L3/cbm_mask", "fffff\n"),
+        ("info/L3/min_cbm_bits", "1\n"),
+        ("info/L3/shareable_bits", "c0000\n"),
+        ("info/L3/num_closids", "16\n"),
+        ("info/L3/bit_usage", "0=XXSSSSSSSSSSSSSSSSSS;1=XXSSSSSSSSSSSSSSSSSS\n"),
+        ("info/MB/num_closids", "8\n"),
+        ("info/MB/min_bandwidth", "10\n"),
+        ("info/MB/bandwidth_gran", "10\n"),
+        ("info/MB/delay_linear", "1\n"),
+        ("info/L3_MON/num_rmids", "64\n"),
+        ("info/L3_MON/mon_features", "llc_occupancy\nmbm_total_bytes\nmbm_local_bytes\n"),
+        ("info/NEW_MON/whatever", "1\n"),
+        ("schemata", "    MB:0=100;1=100\n    L3:0=fffff;1=fffff\n"),
+        ("mode", "shareable\n"),
+        ("tasks", "1\n2\n"),
+        ("cpus_list", "0-1\n"),
+        ("size", "    MB:0=100;1=100\n    L3:0=57671680;1=57671680\n"),
+        ("mon_data/mon_L3_00/llc_occupancy", "16760832\n"),
+        ("mon_data/mon_L3_00/mbm_total_bytes", "Unavailable\n"),
+        ("mon_data/mon_L3_01/llc_occupancy", "0\n"),
+        ("mon_data/mon_PERF_PKG_00/core_energy", "1.5\n"),
+        ("mon_groups/.keep", ""),
+        ("web/schemata", "MB:0=100;1=100\nL3:0=ff;1=ff\n"),
+        ("web/mode", "exclusive\n"),
+        ("web/tasks", ""),
+        ("web/cpus_list", "\n"),
+    ];
+    for (name, text) in files {
+        let path = dir.path().join(name);
+        create_dir_all(path.parent().unwrap()).unwrap();
+        write(path, text).unwrap();
+    }
+    let resctrl = Resctrl::imitation(dir.path(), false);
+    (dir, resctrl)
+}
+
+#[test]
+fn everything_is_read() {
+    let (_dir, resctrl) = imitation();
+    let info = resctrl.info().unwrap();
+    let l3 = info.l3().unwrap();
+    assert_eq!((l3.ways, l3.shareable, l3.min_ways, l3.classes), (WayMask(0xfffff), WayMask(0xc0000), 1, 16));
+    assert_eq!(l3.sparse, None);
+    assert_eq!(l3.usage[&1][19], WayUsage::HardwareAndShared);
+    assert_eq!(l3.usage[&1][0], WayUsage::Shared);
+    assert_eq!(info.groups_max(), 8);
+    assert_eq!(info.monitor.as_ref().unwrap().features.len(), 3);
+
+    let web = GroupName::new("web").unwrap();
+    assert_eq!(resctrl.groups().unwrap(), std::slice::from_ref(&web));
+    let group = resctrl.group(&web);
+    assert_eq!(group.mode().unwrap(), Mode::Exclusive);
+    assert!(group.threads().unwrap().is_empty() && group.cpus().unwrap().is_empty());
+    assert_eq!(group.schemata().unwrap().ways(&Resource::L3).unwrap()[&0], WayMask(0xff));
+
+    let all = GroupName::default_group();
+    assert_eq!(resctrl.group(&all).threads().unwrap(), [1, 2]);
+    assert_eq!(resctrl.sizes(&all, &Resource::L3).unwrap()[&1], 57_671_680);
+    let counts = resctrl.counts(&all).unwrap();
+    assert_eq!(counts.len(), 2);
+    assert_eq!(counts[&0].occupancy, Some(Count::Bytes(16_760_832)));
+    assert_eq!((counts[&0].total, counts[&0].local), (Some(Count::Unavailable), None));
+    assert!(resctrl.counts(&web).unwrap().is_empty());
+    assert_eq!(resctrl.io_alloc().unwrap(), IoAlloc::Absent);
+}
+
+#[test]
+fn the_ways_of_devices_are_read_and_written_as_later_kernels_do() {
+    let (dir, resctrl) = imitation();
+    for (text, state) in [
+        ("disabled", IoAlloc::Disabled),
+        ("enabled", IoAlloc::Enabled),
+        ("not supported", IoAlloc::NotSupported),
+    ] {
+        write(dir.path().join("info/L3/io_alloc"), format!("{text}\n")).unwrap();
+        assert_eq!(resctrl.io_alloc().unwrap(), state);
+    }
+    write(dir.path().join("info/L3/io_alloc_cbm"), "0=ffff;8=00f0\n").unwrap();
+    let mut ways = resctrl.io_ways().unwrap();
+    assert_eq!(ways[&8], WayMask(0xf0));
+    ways.insert(8, WayMask(0x0f));
+    resctrl.set_io_ways(&ways).unwrap();
+    assert_eq!(std::fs::read_to_string(dir.path().join("info/L3/io_alloc_cbm")).unwrap(), "0=ffff;8=f\n");
+    resctrl.set_io_alloc(true).unwrap();
+    assert_eq!(std::fs::read_to_string(dir.path().join("info/L3/io_alloc")).unwrap(), "1\n");
+}
+
+#[test]
+fn what_cannot_be_read_is_named_with_its_text() {
+    let (dir, resctrl) = imitation();
+    write(dir.path().join("web/mode"), "open\n").unwrap();
+    let web = GroupName::new("web").unwrap();
+    let error = resctrl.group(&web).mode().unwrap_err();
+    assert!(error.to_string().contains("web/mode holds 'open'"), "{error}");
+    let gone = GroupName::new("gone").unwrap();
+    assert!(resctrl.group(&gone).schemata().unwrap_err().is_missing());
+    assert!(!resctrl.group(&gone).exists());
+    assert!(resctrl.remove(&GroupName::default_group()).is_err());
+}

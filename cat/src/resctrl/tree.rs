@@ -1,0 +1,140 @@
+//! Access to the mounted file system: whole reads, single writes, and the kernel's reasons.
+
+use super::error::{AccessError, Action};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// `RDTGROUP_SUPER_MAGIC` of the kernel's linux/magic.h.
+const MAGIC: i64 = 0x0765_5821;
+
+/// The folder where resctrl is mounted.
+#[derive(Clone, Debug)]
+pub(super) struct Tree {
+    root: PathBuf,
+    /// A folder that only looks like it: what the kernel alone can tell is not asked for.
+    plain: bool,
+}
+
+impl Tree {
+    pub fn mounted(root: &Path) -> Self {
+        Self { root: root.to_owned(), plain: false }
+    }
+
+    #[cfg(test)]
+    pub fn plain(root: &Path) -> Self {
+        Self { root: root.to_owned(), plain: true }
+    }
+
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub fn path(&self, relative: impl AsRef<Path>) -> PathBuf {
+        self.root.join(relative)
+    }
+
+    /// Whether it is mounted (still).
+    pub fn is_mounted(&self) -> bool {
+        self.plain || rustix::fs::statfs(&self.root).is_ok_and(|found| found.f_type == MAGIC)
+    }
+
+    fn refused(&self, action: Action, path: &Path, text: Option<&str>, source: io::Error) -> AccessError {
+        if self.is_mounted() {
+            AccessError::refused(action, path, text, source)
+        } else {
+            AccessError::Unmounted { path: self.root.clone() }
+        }
+    }
+
+    /// As [`Self::refused`], with what the kernel says about the command before: only a failing call sets it, and some
+    /// failing calls do not.
+    fn refused_with_status(
+        &self,
+        action: Action,
+        path: &Path,
+        text: Option<&str>,
+        source: io::Error,
+    ) -> AccessError {
+        let mut error = self.refused(action, path, text, source);
+        if let AccessError::Refused { status, .. } = &mut error {
+            *status = fs::read_to_string(self.path("info/last_cmd_status")).ok().and_then(|said| {
+                let said = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>();
+                let said = said.join("; ");
+                (said != "ok" && !said.is_empty()).then_some(said)
+            });
+        }
+        error
+    }
+
+    pub fn read(&self, relative: impl AsRef<Path>) -> Result<String, AccessError> {
+        let path = self.path(relative);
+        fs::read_to_string(&path).map_err(|source| self.refused(Action::Read, &path, None, source))
+    }
+
+    /// As [`Self::read`]; none where there is no such file.
+    pub fn read_if_there(&self, relative: impl AsRef<Path>) -> Result<Option<String>, AccessError> {
+        match self.read(relative) {
+            Ok(text) => Ok(Some(text)),
+            Err(error) if error.is_missing() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A file's text as something else.
+    pub fn read_as<T, E: std::fmt::Display>(
+        &self,
+        relative: impl AsRef<Path>,
+        parse: impl FnOnce(&str) -> Result<T, E>,
+    ) -> Result<T, AccessError> {
+        let text = self.read(relative.as_ref())?;
+        parse(text.trim_end()).map_err(|problem| AccessError::format(&self.path(relative), &text, problem))
+    }
+
+    /// Names of the folders in a folder, in order.
+    pub fn folders(&self, relative: impl AsRef<Path>) -> Result<Vec<String>, AccessError> {
+        let path = self.path(relative);
+        let refused = |source| self.refused(Action::Read, &path, None, source);
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&path).map_err(refused)? {
+            let entry = entry.map_err(refused)?;
+            if entry.file_type().is_ok_and(|kind| kind.is_dir())
+                && let Ok(name) = entry.file_name().into_string()
+            {
+                names.push(name);
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    /// One write(2): the kernel takes a change of several lines as one only so, and none without its last newline.
+    pub fn write(&self, relative: impl AsRef<Path>, text: &str) -> Result<(), AccessError> {
+        let path = self.path(relative);
+        let written = OpenOptions::new().write(true).truncate(self.plain).open(&path).and_then(|mut file| {
+            let count = file.write(text.as_bytes())?;
+            if count == text.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+        });
+        written.map_err(|source| self.refused_with_status(Action::Write, &path, Some(text), source))
+    }
+
+    pub fn make(&self, relative: impl AsRef<Path>) -> Result<(), AccessError> {
+        let path = self.path(relative);
+        fs::create_dir(&path).map_err(|source| self.refused_with_status(Action::Make, &path, None, source))
+    }
+
+    pub fn remove(&self, relative: impl AsRef<Path>) -> Result<(), AccessError> {
+        let path = self.path(relative);
+        let removed = if self.plain { fs::remove_dir_all(&path) } else { fs::remove_dir(&path) };
+        removed.map_err(|source| self.refused_with_status(Action::Remove, &path, None, source))
+    }
+
+    /// The lock that tools which change resctrl agree on (the kernel's resctrl documentation), until the file is dropped.
+    pub fn lock(&self) -> Result<File, AccessError> {
+        let refused = |source: io::Error| self.refused(Action::Lock, &self.root, None, source);
+        let folder = File::open(&self.root).map_err(refused)?;
+        rustix::fs::flock(&folder, rustix::fs::FlockOperation::LockExclusive)
+            .map_err(|errno| refused(errno.into()))?;
+        Ok(folder)
+    }
+}

@@ -1,0 +1,331 @@
+//! What was there before, in a file, before anything is changed.
+
+use crate::plan::{Change, DomainPlan, Holdings, Plan, Ways, l3_ways, schemata};
+use crate::resctrl::{DomainId, GroupName, Mode, Schemata, WayMask};
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// Where journals are, unless told otherwise. Of all who reserve: who comes next must find what somebody left.
+pub const FOLDER: &str = "/run/jet-cache";
+
+const VERSION: u32 = 1;
+
+/// Why a journal cannot be kept or read.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// The system refused.
+    #[error("cannot {action} {}: {source}; reserving cache needs root", path.display())]
+    System {
+        /// What was tried.
+        action: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// It is none, or a later version's.
+    #[error(
+        "{} is no journal of this version: {problem}; look whether /sys/fs/resctrl is as it should be, then remove the file",
+        path.display()
+    )]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+}
+
+/// One group's loss.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Loss {
+    pub group: GroupName,
+    #[serde(with = "as_schemata")]
+    pub before: Ways,
+    #[serde(with = "as_schemata")]
+    pub after: Ways,
+}
+
+/// What is changed, and what it was.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Journal {
+    pub version: u32,
+    /// The kernel forgets everything at its end; its number tells whether this is still the same one.
+    pub boot: String,
+    pub group: GroupName,
+    /// It outlives the process that made it: only whoever is asked to gives it back.
+    #[serde(default)]
+    pub standing: bool,
+    /// Of the group's folder, once it is made.
+    pub inode: Option<u64>,
+    #[serde(with = "as_schemata")]
+    pub own: Ways,
+    pub losses: Vec<Loss>,
+    /// The domains that were asked for.
+    pub domains: Vec<DomainId>,
+}
+
+impl Journal {
+    pub fn of(plan: &Plan, boot: String) -> Self {
+        let loss = |change: &Change| Loss {
+            group: change.group.clone(),
+            before: change.before.clone(),
+            after: change.after.clone(),
+        };
+        Self {
+            version: VERSION,
+            boot,
+            group: plan.group.clone(),
+            standing: false,
+            inode: None,
+            own: plan.own.clone(),
+            losses: plan.changes.iter().map(loss).collect(),
+            domains: plan.domains.iter().map(|planned| planned.domain).collect(),
+        }
+    }
+}
+
+impl Journal {
+    /// What was planned, as far as it is written down.
+    pub fn plan(&self, found: &Holdings) -> Plan {
+        let ways_of = |ways: &Ways, domain| {
+            let ways = ways.values().filter_map(|ways| ways.get(&domain));
+            ways.fold(WayMask::EMPTY, |all, ways| all | *ways)
+        };
+        let default = found.holders.iter().find(|holder| holder.name.is_default());
+        let domains = self.domains.iter().map(|&domain| {
+            let ways = ways_of(&self.own, domain);
+            DomainPlan {
+                domain,
+                ways,
+                bytes: u64::from(ways.count()) * found.way_bytes.get(&domain).copied().unwrap_or(0),
+                with_devices: ways & found.cache.shareable,
+                left: default.map_or(WayMask::EMPTY, |holder| ways_of(&holder.ways, domain)),
+            }
+        });
+        let change = |loss: &Loss| Change {
+            group: loss.group.clone(),
+            before: loss.before.clone(),
+            after: loss.after.clone(),
+        };
+        let group = found.holders.iter().find(|holder| holder.name == self.group);
+        Plan {
+            group: self.group.clone(),
+            own: self.own.clone(),
+            exclusive: group.is_some_and(|group| group.mode == Mode::Exclusive),
+            changes: self.losses.iter().map(change).collect(),
+            domains: domains.collect(),
+        }
+    }
+}
+
+/// Ways as the kernel writes them, which is what an operator compares.
+mod as_schemata {
+    use super::{Schemata, Ways, l3_ways, schemata};
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(ways: &Ways, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&schemata(ways))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Ways, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let schemata: Schemata = text.parse().map_err(serde::de::Error::custom)?;
+        let ways = l3_ways(&schemata);
+        if ways.len() == schemata.lines.len() {
+            Ok(ways)
+        } else {
+            Err(serde::de::Error::custom("it names something else than ways of the last-level cache"))
+        }
+    }
+}
+
+/// The folder of journals.
+#[derive(Clone, Debug)]
+pub(super) struct Journals {
+    folder: PathBuf,
+}
+
+impl Journals {
+    /// Makes the folder where it is not there.
+    pub fn open(folder: &Path) -> Result<Self, JournalError> {
+        fs::create_dir_all(folder).map_err(|source| JournalError::System {
+            action: "make",
+            path: folder.to_owned(),
+            source,
+        })?;
+        Ok(Self { folder: folder.to_owned() })
+    }
+
+    fn lock_file(&self, name: &str) -> Result<(PathBuf, File), JournalError> {
+        let path = self.folder.join(name);
+        // Only root looks after this: the lock of a stranger would keep it waiting.
+        let opened = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
+        match opened {
+            Ok(file) => Ok((path, file)),
+            Err(source) => Err(JournalError::System { action: "open", path, source }),
+        }
+    }
+
+    /// For as long as something is looked at and changed; waits for others.
+    pub fn transaction(&self) -> Result<File, JournalError> {
+        let (path, file) = self.lock_file("lock")?;
+        file.lock().map_err(|source| JournalError::System { action: "lock", path, source })?;
+        Ok(file)
+    }
+
+    /// For as long as a reservation stands: the system gives it up when its process ends, however it does. None where
+    /// another process has it.
+    pub fn ownership(&self, group: &GroupName) -> Result<Option<File>, JournalError> {
+        let (path, file) = self.lock_file(&format!("{group}.lock"))?;
+        match file.try_lock() {
+            Ok(()) => Ok(Some(file)),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(source)) => Err(JournalError::System { action: "lock", path, source }),
+        }
+    }
+
+    pub fn path(&self, group: &GroupName) -> PathBuf {
+        self.folder.join(format!("{group}.json"))
+    }
+
+    /// Groups of which there is a journal, in order.
+    pub fn groups(&self) -> Result<Vec<GroupName>, JournalError> {
+        let failed = |source| JournalError::System { action: "read", path: self.folder.clone(), source };
+        let mut groups = Vec::new();
+        for entry in fs::read_dir(&self.folder).map_err(failed)? {
+            let name = entry.map_err(failed)?.file_name();
+            let name = name.to_str().and_then(|name| name.strip_suffix(".json"));
+            groups.extend(name.and_then(|name| GroupName::new(name).ok()));
+        }
+        groups.sort();
+        Ok(groups)
+    }
+
+    /// A group's journal; none where there is none.
+    pub fn read(&self, group: &GroupName) -> Result<Option<Journal>, JournalError> {
+        let path = self.path(group);
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(JournalError::System { action: "read", path, source }),
+        };
+        let refused = |problem: String| JournalError::Format { path: path.clone(), problem };
+        let journal: Journal = serde_json::from_str(&text).map_err(|error| refused(error.to_string()))?;
+        if journal.version != VERSION {
+            return Err(refused(format!("it is of version {}", journal.version)));
+        }
+        if journal.group != *group {
+            return Err(refused(format!("it is of the group '{}'", journal.group)));
+        }
+        Ok(Some(journal))
+    }
+
+    /// Writes it whole or not at all: the next start reads what an end in between leaves.
+    pub fn write(&self, journal: &Journal) -> Result<(), JournalError> {
+        let path = self.path(&journal.group);
+        let new = self.folder.join(format!("{}.new", journal.group));
+        let text = serde_json::to_string_pretty(journal).expect("a journal is always JSON");
+        let written = (|| {
+            let mut file =
+                OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&new)?;
+            file.write_all(text.as_bytes())?;
+            file.sync_all()?;
+            fs::rename(&new, &path)
+        })();
+        written.map_err(|source| JournalError::System { action: "write", path, source })
+    }
+
+    pub fn remove(&self, group: &GroupName) -> Result<(), JournalError> {
+        let path = self.path(group);
+        fs::remove_file(&path).map_err(|source| JournalError::System { action: "remove", path, source })
+    }
+}
+
+/// The number of this start of the kernel.
+pub(super) fn boot() -> Result<String, JournalError> {
+    let path = Path::new("/proc/sys/kernel/random/boot_id");
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(text.trim().to_owned()),
+        Err(source) => Err(JournalError::System { action: "read", path: path.to_owned(), source }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resctrl::Resource;
+    use std::collections::BTreeMap;
+
+    fn journal() -> Journal {
+        let ways = |bits| Ways::from([(Resource::L3, BTreeMap::from([(0, WayMask(bits))]))]);
+        Journal {
+            version: VERSION,
+            boot: "b".to_owned(),
+            group: GroupName::new("jet").unwrap(),
+            standing: false,
+            inode: Some(7),
+            own: ways(0xf),
+            losses: vec![Loss {
+                group: GroupName::default_group(),
+                before: ways(0xfffff),
+                after: ways(0xffff0),
+            }],
+            domains: vec![0],
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_again_and_an_operator_can_read_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let journals = Journals::open(dir.path()).unwrap();
+        let journal = journal();
+        assert_eq!(journals.read(&journal.group).unwrap(), None);
+        journals.write(&journal).unwrap();
+        journals.write(&journal).unwrap();
+        assert_eq!(journals.read(&journal.group).unwrap(), Some(journal.clone()));
+        assert_eq!(journals.groups().unwrap(), std::slice::from_ref(&journal.group));
+        let text = fs::read_to_string(journals.path(&journal.group)).unwrap();
+        assert!(text.contains("\"before\": \"L3:0=fffff\\n\""), "{text}");
+        journals.remove(&journal.group).unwrap();
+        assert!(journals.groups().unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_is_none_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let journals = Journals::open(dir.path()).unwrap();
+        let group = GroupName::new("jet").unwrap();
+        let mut other = journal();
+        other.version = 9;
+        for (text, problem) in [
+            ("", "EOF"),
+            ("{\"version\":1}", "missing field"),
+            (&*serde_json::to_string(&other).unwrap(), "version 9"),
+            (&serde_json::to_string(&journal()).unwrap().replace("jet", "tej"), "of the group 'tej'"),
+            (
+                &serde_json::to_string(&journal()).unwrap().replace("L3:0=f\\n", "MB:0=10\\n"),
+                "something else",
+            ),
+            (&serde_json::to_string(&journal()).unwrap().replace("L3:0=f\\n", "L3:0=x\\n"), "cannot be read"),
+        ] {
+            fs::write(dir.path().join("jet.json"), text).unwrap();
+            let error = journals.read(&group).unwrap_err().to_string();
+            assert!(error.contains(problem) && error.contains("remove the file"), "{problem}: {error}");
+        }
+    }
+
+    #[test]
+    fn one_process_owns_a_group() {
+        let dir = tempfile::tempdir().unwrap();
+        let journals = Journals::open(dir.path()).unwrap();
+        let group = GroupName::new("jet").unwrap();
+        let owned = journals.ownership(&group).unwrap().unwrap();
+        assert!(journals.ownership(&group).unwrap().is_none());
+        drop(owned);
+        assert!(journals.ownership(&group).unwrap().is_some());
+    }
+}

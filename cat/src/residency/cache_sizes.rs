@@ -1,0 +1,105 @@
+//! How large the caches of a core are, as far as the calibration must know: what is its own, and what is shared.
+
+use std::fs;
+use std::path::Path;
+
+/// Where the caches of the first core are described.
+const SYSFS: &str = "/sys/devices/system/cpu/cpu0/cache";
+
+/// What is taken where sysfs does not say: the largest private cache of today's servers (2 MiB, Intel since Sapphire
+/// Rapids), and a last level that the smallest of them have. A private cache that is smaller than assumed costs the
+/// calibration a little time; it would be wrong only where the last level were smaller than two of these.
+const ASSUMED: CacheSizes = CacheSizes { private_bytes: 2 << 20, last_level_bytes: 16 << 20, assumed: true };
+
+/// The caches of a core, bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct CacheSizes {
+    /// The largest cache below the last level: L2, in general.
+    pub private_bytes: usize,
+    /// The last level: L3, or L2 where there is no other.
+    pub last_level_bytes: usize,
+    /// The system does not say, and these are the documented choice: 2 MiB and 16 MiB.
+    pub assumed: bool,
+}
+
+impl CacheSizes {
+    /// Of the first core, from sysfs; assumed where that does not say.
+    pub fn read() -> Self {
+        Self::read_from(Path::new(SYSFS)).unwrap_or(ASSUMED)
+    }
+
+    fn read_from(folder: &Path) -> Option<Self> {
+        let mut levels: Vec<(u32, usize)> = fs::read_dir(folder)
+            .ok()?
+            .filter_map(|entry| {
+                let cache = entry.ok()?.path();
+                let word = |name: &str| fs::read_to_string(cache.join(name)).ok();
+                if word("type")?.trim() == "Instruction" {
+                    return None;
+                }
+                let bytes = bytes_of(word("size")?.trim())?;
+                (bytes > 0).then_some((word("level")?.trim().parse().ok()?, bytes))
+            })
+            .collect();
+        levels.sort_unstable();
+        match levels.as_slice() {
+            [.., (_, private_bytes), (_, last_level_bytes)] if private_bytes < last_level_bytes => {
+                Some(Self {
+                    private_bytes: *private_bytes,
+                    last_level_bytes: *last_level_bytes,
+                    assumed: false,
+                })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// "2048K", "32M", "512".
+fn bytes_of(size: &str) -> Option<usize> {
+    let (digits, unit) = match size.as_bytes().last()? {
+        b'K' => (&size[..size.len() - 1], 1 << 10),
+        b'M' => (&size[..size.len() - 1], 1 << 20),
+        b'G' => (&size[..size.len() - 1], 1 << 30),
+        _ => (size, 1),
+    };
+    digits.parse::<usize>().ok()?.checked_mul(unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sysfs(caches: &[(&str, &str, &str)]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for (index, (level, kind, size)) in caches.iter().enumerate() {
+            let cache = folder.path().join(format!("index{index}"));
+            fs::create_dir(&cache).unwrap();
+            for (name, value) in [("level", level), ("type", kind), ("size", size)] {
+                fs::write(cache.join(name), format!("{value}\n")).unwrap();
+            }
+        }
+        folder
+    }
+
+    #[test]
+    fn the_last_two_levels_count() {
+        let found = |caches: &[_]| CacheSizes::read_from(sysfs(caches).path());
+        let l1 = [("1", "Data", "48K"), ("1", "Instruction", "32K")];
+        let l2 = ("2", "Unified", "2048K");
+        let sizes = found(&[l1[0], l1[1], l2, ("3", "Unified", "107520K")]).unwrap();
+        assert_eq!(sizes, CacheSizes { private_bytes: 2 << 20, last_level_bytes: 105 << 20, assumed: false });
+        // No third level: the second is the last.
+        assert_eq!(found(&[l1[0], l1[1], l2]).unwrap().private_bytes, 48 << 10);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_assumed() {
+        assert_eq!(CacheSizes::read_from(Path::new("/nonexistent")), None);
+        assert_eq!(CacheSizes::read_from(sysfs(&[]).path()), None);
+        assert_eq!(CacheSizes::read_from(sysfs(&[("1", "Data", "a lot")]).path()), None);
+        let upside_down = [("2", "Unified", "4M"), ("3", "Unified", "2M")];
+        assert_eq!(CacheSizes::read_from(sysfs(&upside_down).path()), None);
+        assert_eq!((bytes_of("512"), bytes_of("1G"), bytes_of("")), (Some(512), Some(1 << 30), None));
+    }
+}

@@ -1,0 +1,292 @@
+//! From judged touches to the share of a region that is resident: no clock, no memory that is touched, no I/O.
+
+use serde::Serialize;
+
+/// What the time of a touch says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Judged {
+    /// It came from a cache.
+    Cached,
+    /// It came from memory.
+    Memory,
+}
+
+/// How often a touch is judged wrongly, and how many touches of known kind that was measured with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct ErrorRates {
+    /// Touches of cached lines.
+    pub cached: u32,
+    /// Of these, judged to be memory.
+    pub cached_as_memory: u32,
+    /// Touches of lines that were in memory.
+    pub memory: u32,
+    /// Of these, judged to be cached.
+    pub memory_as_cached: u32,
+}
+
+impl ErrorRates {
+    /// The share of cached touches that are judged to be memory.
+    pub fn cached_as_memory_share(&self) -> f64 {
+        f64::from(self.cached_as_memory) / f64::from(self.cached.max(1))
+    }
+
+    /// The share of touches of memory that are judged to be cached.
+    pub fn memory_as_cached_share(&self) -> f64 {
+        f64::from(self.memory_as_cached) / f64::from(self.memory.max(1))
+    }
+}
+
+/// The share of a region that is in the cache, as far as recent touches tell.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Resident {
+    /// The share, 0 to 1, corrected for the calibration's error rates.
+    pub share: f64,
+    /// It is not lower (95 %).
+    pub low: f64,
+    /// It is not higher (95 %).
+    pub high: f64,
+    /// How many touches this rests on.
+    pub touches: u32,
+    /// Of these, judged to be cached.
+    pub judged_cached: u32,
+}
+
+/// Standard deviations that 95 % of a normal distribution lie within.
+const Z: f64 = 1.959_964;
+
+/// The least that touches of the two kinds may differ in how they are judged (1 minus both error rates) for a figure
+/// to be computed from them. A [`super::Calibration`] refuses long before; this only keeps foreign rates from
+/// dividing by 0.
+const INFORMATION_MIN: f64 = 0.05;
+
+impl Resident {
+    /// What so many touches tell; `None` where there were none.
+    ///
+    /// The share is that of Rogan and Gladen (1978): of what is judged cached, take away what memory contributes by
+    /// error and scale up for the hits that were missed. The interval is that of Lang and Reiczigel (2014), which
+    /// also counts in that the error rates are themselves measured with so many touches only. Neither knows of rates
+    /// that have changed since the calibration.
+    pub fn estimate(touches: u32, judged_cached: u32, rates: &ErrorRates) -> Option<Self> {
+        if touches == 0 {
+            return None;
+        }
+        let seen = f64::from(judged_cached.min(touches)) / f64::from(touches);
+        let miss = rates.memory_as_cached_share();
+        let information = (1.0 - rates.cached_as_memory_share() - miss).max(INFORMATION_MIN);
+        let share = ((seen - miss) / information).clamp(0.0, 1.0);
+        let (low, high) = interval(f64::from(touches), seen, rates);
+        Some(Self { share, low: low.min(share), high: high.max(share), touches, judged_cached })
+    }
+
+    /// The share in thousandths, rounded.
+    pub fn share_permille(&self) -> u32 {
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // 0 to 1000
+        let permille = (self.share * 1000.0).round() as u32;
+        permille
+    }
+}
+
+/// The interval of Lang and Reiczigel: Wald's, about a value drawn towards the middle as Agresti and Coull do.
+fn interval(touches: f64, seen: f64, rates: &ErrorRates) -> (f64, f64) {
+    let drawn = |wrong: u32, of: u32| {
+        let of = f64::from(of) + 2.0;
+        ((f64::from(wrong) + 1.0) / of, of)
+    };
+    let (cached_wrong, cached) = drawn(rates.cached_as_memory, rates.cached);
+    let (memory_wrong, memory) = drawn(rates.memory_as_cached, rates.memory);
+    let information = (1.0 - cached_wrong - memory_wrong).max(INFORMATION_MIN);
+
+    let drawn_touches = touches + Z * Z;
+    let drawn_seen = (touches * seen + Z * Z / 2.0) / drawn_touches;
+    let share = ((drawn_seen - memory_wrong) / information).clamp(0.0, 1.0);
+
+    let cached_doubt = cached_wrong * (1.0 - cached_wrong) / cached;
+    let memory_doubt = memory_wrong * (1.0 - memory_wrong) / memory;
+    let middle = share + 2.0 * Z * Z * (share * cached_doubt - (1.0 - share) * memory_doubt);
+    let variance = drawn_seen * (1.0 - drawn_seen) / drawn_touches
+        + share * share * cached_doubt
+        + (1.0 - share) * (1.0 - share) * memory_doubt;
+    let half = Z * variance.sqrt() / information;
+    ((middle - half).clamp(0.0, 1.0), (middle + half).clamp(0.0, 1.0))
+}
+
+/// The most recent touches: as many as it was made for, one bit each.
+#[derive(Clone, Debug)]
+pub struct Window {
+    /// Set: cached. A ring.
+    cached_bits: Box<[u64]>,
+    size: u32,
+    next: u32,
+    touches: u32,
+    judged_cached: u32,
+    rates: ErrorRates,
+}
+
+impl Window {
+    /// Of so many touches, which are judged wrongly as often as `rates` say. It never allocates after this.
+    ///
+    /// # Panics
+    /// Where `size` is 0.
+    pub fn new(size: u32, rates: ErrorRates) -> Self {
+        assert!(size > 0, "a window of 0 touches");
+        let cached_bits = vec![0; size.div_ceil(64) as usize].into();
+        Self { cached_bits, size, next: 0, touches: 0, judged_cached: 0, rates }
+    }
+
+    /// A touch was made; the oldest one is forgotten where the window is full.
+    #[inline]
+    pub fn record(&mut self, judged: Judged) {
+        let (word, bit) = (self.next as usize / 64, 1 << (self.next % 64));
+        if self.touches == self.size {
+            self.judged_cached -= u32::from(self.cached_bits[word] & bit != 0);
+        } else {
+            self.touches += 1;
+        }
+        match judged {
+            Judged::Cached => {
+                self.cached_bits[word] |= bit;
+                self.judged_cached += 1;
+            }
+            Judged::Memory => self.cached_bits[word] &= !bit,
+        }
+        self.next = (self.next + 1) % self.size;
+    }
+
+    /// What the touches of the window tell; `None` before the first one.
+    pub fn resident(&self) -> Option<Resident> {
+        Resident::estimate(self.touches, self.judged_cached, &self.rates)
+    }
+
+    /// Forgets all touches; from now on they are judged wrongly as often as `rates` say.
+    pub fn restart(&mut self, rates: ErrorRates) {
+        (self.next, self.touches, self.judged_cached) = (0, 0, 0);
+        self.rates = rates;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::order::split_mix;
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    const EXACT: ErrorRates =
+        ErrorRates { cached: 4096, cached_as_memory: 0, memory: 4096, memory_as_cached: 0 };
+
+    /// Seeded coin flips.
+    struct Coin(u64);
+
+    impl Coin {
+        fn flip(&mut self, probability: f64) -> bool {
+            let uniform = f64::from(u32::try_from(split_mix(&mut self.0) >> 32).unwrap()) / 4_294_967_296.0;
+            uniform < probability
+        }
+
+        fn count(&mut self, of: u32, probability: f64) -> u32 {
+            (0..of).map(|_| u32::from(self.flip(probability))).sum()
+        }
+    }
+
+    /// Of 1000 calibrations and readings of a region that is `truth` resident, thousandths whose interval holds the
+    /// truth.
+    fn covered_permille(truth: f64, wrong: (f64, f64), touches: u32, calibration: u32) -> u32 {
+        let mut coin = Coin(truth.to_bits() ^ u64::from(touches));
+        let covers = (0..1000).filter(|_| {
+            let rates = ErrorRates {
+                cached: calibration,
+                cached_as_memory: coin.count(calibration, wrong.0),
+                memory: calibration,
+                memory_as_cached: coin.count(calibration, wrong.1),
+            };
+            let seen = coin.count(touches, truth * (1.0 - wrong.0) + (1.0 - truth) * wrong.1);
+            let resident = Resident::estimate(touches, seen, &rates).unwrap();
+            assert!(resident.low <= resident.share && resident.share <= resident.high);
+            resident.low <= truth && truth <= resident.high
+        });
+        u32::try_from(covers.count()).unwrap()
+    }
+
+    #[test]
+    fn the_interval_holds_the_truth_95_times_of_100() {
+        for truth in [0.1, 0.3, 0.5, 0.8, 0.95] {
+            for wrong in [(0.0, 0.0), (0.01, 0.002), (0.05, 0.1)] {
+                for (touches, calibration) in [(200, 1000), (1000, 1000)] {
+                    // 1000 trials of 95 %: 7 more or less is one standard deviation.
+                    let covered = covered_permille(truth, wrong, touches, calibration);
+                    assert!((925..=985).contains(&covered), "{truth} {wrong:?} {touches}: {covered}");
+                }
+            }
+        }
+        // At the edges the interval is cut off there, and holds the truth more often.
+        for truth in [0.0, 0.005, 0.999, 1.0] {
+            for wrong in [(0.0, 0.0), (0.05, 0.1)] {
+                let covered = covered_permille(truth, wrong, 1000, 1000);
+                assert!(covered >= 925, "{truth} {wrong:?}: {covered}");
+            }
+        }
+    }
+
+    #[test]
+    fn errors_of_judgement_are_taken_out() {
+        let rates = ErrorRates { cached: 1000, cached_as_memory: 100, memory: 1000, memory_as_cached: 50 };
+        // 60 % resident: 0.6 * 0.9 + 0.4 * 0.05 = 0.56 are judged cached.
+        let resident = Resident::estimate(10_000, 5600, &rates).unwrap();
+        assert!((resident.share - 0.6).abs() < 1e-9, "{resident:?}");
+        assert!(resident.low > 0.56 && resident.high < 0.64, "{resident:?}");
+        // Fewer than error alone would give, and more: the ends.
+        assert!(Resident::estimate(10_000, 100, &rates).unwrap().share.abs() < 1e-9);
+        assert!((Resident::estimate(10_000, 9900, &rates).unwrap().share - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn rates_that_tell_nothing_still_give_a_number() {
+        let rates = ErrorRates { cached: 10, cached_as_memory: 10, memory: 10, memory_as_cached: 10 };
+        let resident = Resident::estimate(10, 5, &rates).unwrap();
+        assert!((0.0..=1.0).contains(&resident.low) && (0.0..=1.0).contains(&resident.high));
+        let none = ErrorRates { cached: 0, cached_as_memory: 0, memory: 0, memory_as_cached: 0 };
+        assert!((Resident::estimate(10, 5, &none).unwrap().share - 0.5).abs() < 1e-9);
+    }
+
+    proptest! {
+        #[test]
+        fn a_window_is_its_last_touches(size in 1u32..300, touches in prop::collection::vec(any::<bool>(), 0..1000)) {
+            let mut window = Window::new(size, EXACT);
+            let mut oracle = VecDeque::new();
+            prop_assert_eq!(window.resident(), None);
+            for cached in touches {
+                window.record(if cached { Judged::Cached } else { Judged::Memory });
+                oracle.push_back(cached);
+                if oracle.len() > size as usize {
+                    oracle.pop_front();
+                }
+                let resident = window.resident().unwrap();
+                prop_assert_eq!(resident.touches as usize, oracle.len());
+                prop_assert_eq!(resident.judged_cached as usize, oracle.iter().filter(|cached| **cached).count());
+            }
+            window.restart(EXACT);
+            prop_assert_eq!(window.resident(), None);
+        }
+
+        #[test]
+        fn every_estimate_lies_in_its_interval_within_0_and_1(
+            touches in 1u32..100_000, seen: u32, cached in 1u32..10_000, memory in 1u32..10_000, wrong: (u32, u32),
+        ) {
+            let rates = ErrorRates {
+                cached, cached_as_memory: wrong.0 % (cached + 1), memory, memory_as_cached: wrong.1 % (memory + 1),
+            };
+            let resident = Resident::estimate(touches, seen % (touches + 1), &rates).unwrap();
+            prop_assert!(0.0 <= resident.low && resident.low <= resident.share, "{:?}", resident);
+            prop_assert!(resident.share <= resident.high && resident.high <= 1.0, "{:?}", resident);
+        }
+
+        #[test]
+        fn more_hits_never_mean_less_resident(touches in 2u32..10_000, seen: u32) {
+            let seen = seen % touches;
+            let rates = ErrorRates { cached: 4096, cached_as_memory: 60, memory: 4096, memory_as_cached: 20 };
+            let fewer = Resident::estimate(touches, seen, &rates).unwrap();
+            let more = Resident::estimate(touches, seen + 1, &rates).unwrap();
+            prop_assert!(fewer.share <= more.share);
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Whether the last-level cache holds what the cores' own caches hold. The kernel does not tell; the processor does.
+
+/// What is in the last-level cache of what is in a core's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Inclusion {
+    /// All of it: what leaves the last-level cache leaves the cores', too.
+    Inclusive,
+    /// Not all of it: lines come there when they leave a core's cache (Skylake-SP and later, AMD).
+    NonInclusive,
+    /// The processor does not say.
+    Unknown,
+}
+
+impl Inclusion {
+    /// This processor's.
+    pub fn of_this_processor() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        return x86::inclusion();
+        #[cfg(not(target_arch = "x86_64"))]
+        Self::Unknown
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::Inclusion;
+    use std::arch::x86_64::{__cpuid, __cpuid_count, CpuidResult};
+
+    /// Deterministic cache parameters: Intel's leaf, and AMD's with the same layout.
+    const INTEL: u32 = 4;
+    const AMD: u32 = 0x8000_001d;
+    /// More levels than any processor has.
+    const LEVELS_MAX: u32 = 16;
+
+    pub fn inclusion() -> Inclusion {
+        for (leaf, family) in [(INTEL, 0), (AMD, 0x8000_0000)] {
+            if __cpuid(family).eax < leaf {
+                continue;
+            }
+            let caches = (0..LEVELS_MAX).map(|level| __cpuid_count(leaf, level));
+            if let Some(known) = caches.take_while(|cache| cache.eax & 0x1f != 0).find_map(third_level) {
+                return known;
+            }
+        }
+        Inclusion::Unknown
+    }
+
+    fn third_level(cache: CpuidResult) -> Option<Inclusion> {
+        let level = cache.eax >> 5 & 7;
+        let inclusive = cache.edx & 2 != 0;
+        (level == 3).then_some(if inclusive { Inclusion::Inclusive } else { Inclusion::NonInclusive })
+    }
+}

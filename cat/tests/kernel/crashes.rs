@@ -1,0 +1,128 @@
+//! Processes that end between any two steps, by SIGKILL.
+
+use crate::mounted::{Mounted, jet};
+use jet_cat::plan::Request;
+use jet_cat::resctrl::Resctrl;
+use jet_cat::reservation::{Reservation, Restored, Step, recover};
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+
+/// Every step there is with two changes at most; `Step` itself is read back from its words.
+const STEPS: [Step; 7] =
+    [Step::Journal, Step::Group, Step::Inode, Step::Loss(0), Step::Loss(1), Step::Own, Step::Exclusive];
+
+fn word(step: Step) -> String {
+    format!("{step:?}")
+}
+
+/// A process that reserves two ways and kills itself after a step; whether it came to that step. One that did not is killed
+/// when it has reserved.
+fn crash_after(mounted: &Mounted, step: Option<Step>) -> bool {
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", "crashes::reserves_and_dies", "--ignored", "--nocapture"]);
+    child.env("JET_CAT_FOLDER", mounted.folder()).env("JET_CAT_STEP", step.map_or_else(String::new, word));
+    let output = child.output().unwrap();
+    let said =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.signal(), Some(9), "{said}");
+    !said.contains("reserved everything")
+}
+
+/// The child process.
+#[test]
+#[ignore = "is run by other tests, and killed"]
+fn reserves_and_dies() {
+    let Some(folder) = std::env::var_os("JET_CAT_FOLDER") else { return };
+    let last = std::env::var("JET_CAT_STEP").unwrap();
+    let die =
+        || rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).unwrap();
+    let resctrl = Resctrl::find().unwrap();
+    let found = jet_cat::reservation::holdings(&resctrl).unwrap().unwrap();
+    let mut request = Request::new(jet(), 2 * found.way_bytes.values().next().unwrap());
+    // Where another tool's group has everything, it loses, too.
+    request.take_from_groups = true;
+    let mut watch = |step| {
+        if word(step) == last {
+            die();
+        }
+    };
+    let reservation = Reservation::make(&resctrl, &request, folder.as_ref(), &mut watch).unwrap();
+    // As a service has them: in the group when it is killed.
+    reservation.add_thread(rustix::thread::gettid().as_raw_pid()).unwrap();
+    println!("reserved everything");
+    die();
+}
+
+/// Reserves and dies; the journal and everything that was set are left.
+pub fn left_by_a_crash(mounted: &Mounted) {
+    crash_after(mounted, None);
+    assert!(mounted.has_journal());
+}
+
+#[test]
+#[ignore = "changes the machine's cache: deploy/vm/check"]
+fn after_an_end_between_any_two_steps_the_next_start_finds_everything_as_before() {
+    let mounted = Mounted::new();
+    mounted.make(&jet_cat::resctrl::GroupName::new("web").unwrap());
+    let before = mounted.picture();
+    for step in STEPS {
+        let came_to_it = crash_after(&mounted, Some(step));
+        // Where the kernel cannot make it exclusive there is no such step.
+        assert!(came_to_it || step == Step::Exclusive, "{step:?}");
+        assert!(mounted.has_journal());
+        let left = recover(&mounted.resctrl, mounted.folder()).unwrap();
+        let restored = left[0].restored.as_ref().unwrap_or_else(|error| panic!("{step:?}: {error}"));
+        let expected = if step == Step::Journal { Restored::Already } else { Restored::Undone };
+        assert_eq!(*restored, expected, "{step:?}");
+        assert_eq!(mounted.picture(), before, "{step:?}");
+        assert!(!mounted.has_journal());
+        assert!(recover(&mounted.resctrl, mounted.folder()).unwrap().is_empty());
+    }
+}
+
+#[test]
+#[ignore = "changes the machine's cache: deploy/vm/check"]
+fn a_hundred_starts_each_killed_somewhere_leave_nothing() {
+    let mounted = Mounted::new();
+    let before = mounted.picture();
+    let mut seed = 0x2545_f491_4f6c_dd1du64;
+    for turn in 0..100 {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        // What the one before left is put back by this one's start.
+        let step = STEPS.get(usize::try_from(seed % 8).unwrap()).copied();
+        crash_after(&mounted, step);
+        if turn % 10 == 9 {
+            for left in recover(&mounted.resctrl, mounted.folder()).unwrap() {
+                left.restored.unwrap();
+            }
+            assert_eq!(mounted.picture(), before, "turn {turn}, {step:?}");
+        }
+    }
+    let reservation = mounted.reserve(&mounted.request(2)).unwrap();
+    assert!(reservation.restore().is_ok());
+    assert_eq!(mounted.picture(), before);
+}
+
+#[test]
+#[ignore = "changes the machine's cache: deploy/vm/check"]
+fn a_crash_while_putting_back_is_put_back_by_the_next() {
+    let mounted = Mounted::new();
+    let before = mounted.picture();
+    left_by_a_crash(&mounted);
+    // As far as the first step of putting back.
+    mounted.resctrl.remove(&jet()).unwrap();
+    assert_ne!(mounted.picture(), before);
+    let left = recover(&mounted.resctrl, mounted.folder()).unwrap();
+    assert!(matches!(left[0].restored, Ok(Restored::Undone)), "{left:?}");
+    assert_eq!(mounted.picture(), before);
+    // And with everything back but the journal still there.
+    left_by_a_crash(&mounted);
+    let journal = std::fs::read(mounted.folder().join("jet.json")).unwrap();
+    recover(&mounted.resctrl, mounted.folder()).unwrap();
+    std::fs::write(mounted.folder().join("jet.json"), journal).unwrap();
+    let left = recover(&mounted.resctrl, mounted.folder()).unwrap();
+    assert!(matches!(left[0].restored, Ok(Restored::Already)), "{left:?}");
+    assert_eq!(mounted.picture(), before);
+}

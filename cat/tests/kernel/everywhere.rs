@@ -1,0 +1,302 @@
+//! What holds wherever the last-level cache is shared out.
+
+use crate::mounted::{Mounted, host, jet};
+use jet_cat::plan::{Exclusiveness, Refusal, l3_ways};
+use jet_cat::resctrl::{AccessError, GroupName, Mode};
+use jet_cat::reservation::{Reservation, ReserveError, RestoreError, Restored, recover};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+#[test]
+#[ignore = "changes the machine's cache: deploy/vm/check"]
+fn what_is_planned_is_what_the_kernel_has_and_all_of_it_is_put_back() {
+    let mounted = Mounted::new();
+    let before = mounted.picture();
+    let reservation = mounted.reserve(&mounted.request(3)).unwrap();
+    let plan = reservation.plan().clone();
+    for planned in &plan.domains {
+        assert_eq!((planned.ways.count(), planned.bytes), (3, 3 * mounted.way_bytes()));
+    }
+    assert_eq!(l3_ways(&mounted.resctrl.group(&jet()).schemata().unwrap()), plan.own);
+    for change in &plan.changes {
+        let found = l3_ways(&mounted.resctrl.group(&change.group).schemata().unwrap());
+        for (resource, ways) in &change.after {
+            for (domain, ways) in ways {
+                assert_eq!(found[resource][domain], *ways, "{} of domain {domain}", change.group);
+            }
+        }
+    }
+    let mode = mounted.resctrl.group(&jet()).mode().unwrap();
+    assert_eq!(mode == Mode::Exclusive, reservation.is_exclusive());
+    assert!(mounted.has_journal());
+    assert_eq!(reservation.restore().unwrap(), Restored::Undone);
+    assert_eq!(mounted.picture(), before);
+    assert!(!mounted.has_journal());
+}
+
+#[test]
+#[ignore = "changes the machine's cache: deploy/vm/check"]
+fn dropping_puts_back_and_threads_go_home() {
+    let mounted = Mounted::new();
+    let before = mounted.picture();
+    let thread = rustix::thread::gettid().as_raw_pid();
+    let reservation = mounted.reserve(&mounted.request(2)).unwrap();
+    reservation.add_thread(thread).unwrap();
+    assert_eq!(mounted.resctrl.group(&jet()).threads().unwrap(), [thread]);
+    drop(reservation);
+    assert_eq!(mounted.picture(), before);
+    assert!(mounted.resctrl.group(&GroupName::default_group()).threads().unwrap().contains(&thread));
+}
+
+#[test]
+#[ignore = "changes the machine's cache: deploy/vm/check"]
+fn a_thread_of_another_tool_stays_where_it_is() {
+    let mounted = Mounted::new();
+    let web = GroupName::new("web").unwrap();
+    // Narrowed, so that there are ways that are nobody's but the default group's.
+    mounted.make(&web);
+    let mut narrow = mounted.resctrl.group(&GroupName::default_group()).schemata().unwrap();
+    for (_, line) in &mut narrow.lines {
+        if let jet_cat::resctrl::Line::Ways(ways) = line {
+            ways.values_mut().for_each(|ways| *ways = jet_cat::resctrl::WayMask::run(0, 2));
+        }
+    }
+    mounted.resctrl.group(&web).set_schemata(&narrow).unwrap();
+    let thread = rustix::thread::gettid().as_raw_pid();
+    mounted.resctrl.group(&web).add_thread(thread).unwrap();
+    let before = mounted.picture();
+    let reservation = mounted.reserve(&mounted.request(2)).unwrap();
+    let error = reservation.add_thread(thread).unwrap_err().to_string();
+    assert!(error.contains("in the group 'web' of another tool"), "{error}");
+    drop(reservation);
+    assert_eq!(mounted.picture(), before);
+    assert_eq!(mounted.resctrl.group(&web).threads().unwrap(), [thread]);
+    mounted.resctrl.remove(&web).unwrap();
+}
+
+#[test]
+#[ignore = "changes the machine's cache: deploy/vm/check"]
+fn a_group_of_another_tool_that_shares_everything_is_named_and_nothing_changes() {
+    let mounted = Mounted::new();
+    mounted.make(&GroupName::new("web").unwrap());
+    let before = mounted.picture();
+    let error = mounted.reserve(&mounted.request(2)).unwrap_err();
+    assert!(
+        matches!(&error, ReserveError::Refused(Refusal::Groups { names, .. }) if names == &["web"]),
+        "{error:?}"
+    );
+    assert_eq!(mounted.picture(), before);
+    assert!(!mounted.has_journal());
+    // Told to, it takes from that group, and gives back.
+    let mut taking = mounted.request(2);
+    taking.take_from_groups = true;
+    let reservation = mounted.reserve(&taking).unwrap();
+    assert_eq!(reservation.plan().changes.len(), 2);
+    drop(reservation);
+    assert_eq!(mounted.picture(), before);
+}
+
+#[test]
+#[ignore = "changes the machine's cache: deploy/vm/check"]
+fn a_group_of_that_name_without_a_journal_is_somebodys() {
+    let mounted = Mounted::new();
+    mounted.make(&jet());
+    let before = mounted.picture();
+    let error = mounted.reserve(&mounted.request(2)).unwrap_err().to_string();
+    assert!(error.contains("rmdir /sys/fs/resctrl/jet"), "{error}");
+    assert_eq!(mounted.picture(), before);
+}
+
+#[test]
+#[ignore = "changes the machine's cache: deploy/vm/check"]
+fn two_reservations_of_one_domain_or_one_name_do_not_go_together() {
+    let mounted = Mounted::new();
+    let first = mounted.reserve(&mounted.request(2)).unwrap();
+    let before = mounted.picture();
+    let error = mounted.reserve(&mounted.request(2)).unwrap_err();
+    assert!(matches!(error, ReserveError::Running { .. }), "{error:?}");
+    let mut other = mounted.request(2);
+    other.group = GroupName::new("other").unwrap();
+    other.exclusive = Exclusiveness::Never;
+    let error = mounted.reserve(&other).unwrap_err();
+    assert!(matches!(error, ReserveError::DomainTaken { .. }), "{error:?}");
+    assert_eq!(mounted.picture(), before);
+    // What a living process has is not put back by others.
+    assert!(recover(&mounted.resctrl, mounted.folder()).unwrap().is_empty());
+    assert_eq!(mounted.picture(), before);
+    drop(first);
+    mounted.reserve(&other).unwrap();
+}
+
+#[test]
+#[ignore = "changes the machine's cache: deploy/vm/check"]
+fn each_domain_can_be_somebody_elses() {
+    let mounted = Mounted::new();
+    let before = mounted.picture();
+    let domains: Vec<u32> = mounted
+        .reserve(&mounted.request(2))
+        .unwrap()
+        .plan()
+        .own
+        .values()
+        .next()
+        .unwrap()
+        .keys()
+        .copied()
+        .collect();
+    assert!(domains.len() > 1, "the guest has two");
+    let reserve = |name: &str, domain: u32| {
+        let mut request = mounted.request(2);
+        request.group = GroupName::new(name).unwrap();
+        request.domains = Some(vec![domain]);
+        request.exclusive = Exclusiveness::Never;
+        mounted.reserve(&request).unwrap()
+    };
+    let first = reserve("a", domains[0]);
+    let second = reserve("b", domains[1]);
+    // The first to come is the first to go, which a stack would not survive.
+    drop(first);
+    drop(second);
+    assert_eq!(mounted.picture(), before);
+}
+
+#[test]
+#[ignore = "changes the machine's cache: deploy/vm/check"]
+fn read_only_is_said_and_nothing_changes() {
+    let mounted = Mounted::with("ro");
+    let error = mounted.reserve(&mounted.request(2)).unwrap_err();
+    assert!(matches!(error, ReserveError::ReadOnly { .. }), "{error:?}");
+    assert!(error.to_string().contains("mount -o remount,rw"), "{error}");
+    assert!(!mounted.has_journal());
+    assert!(mounted.resctrl.group(&GroupName::default_group()).schemata().is_ok());
+}
+
+#[test]
+#[ignore = "changes the machine's cache: deploy/vm/check"]
+fn a_user_without_the_right_is_told_and_nothing_changes() {
+    let mounted = Mounted::new();
+    let before = mounted.picture();
+    host(&format!("cd {}; chmod 777 .; mkdir -m 700 closed", mounted.folder().display()));
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", "everywhere::as_nobody", "--ignored", "--nocapture"]);
+    let output = child.env("JET_CAT_FOLDER", mounted.folder()).uid(65534).gid(65534).output().unwrap();
+    let said =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert_eq!(mounted.picture(), before);
+    assert!(!mounted.has_journal());
+}
+
+/// The child process of the test above.
+#[test]
+#[ignore = "is run by another test, as another user"]
+fn as_nobody() {
+    let Some(folder) = std::env::var_os("JET_CAT_FOLDER") else { return };
+    let resctrl = jet_cat::resctrl::Resctrl::find().unwrap();
+    let request = jet_cat::plan::Request::new(jet(), 1);
+    let error = Reservation::make(&resctrl, &request, folder.as_ref(), &mut |_| {}).unwrap_err();
+    assert!(error.to_string().contains("run as root"), "{error}");
+    // And where there is not even a place for the journal.
+    let closed = std::path::Path::new(&folder).join("closed/journals");
+    let error = Reservation::make(&resctrl, &request, &closed, &mut |_| {}).unwrap_err();
+    assert!(error.to_string().contains("reserving cache needs root"), "{error}");
+}
+
+#[test]
+#[ignore = "changes the machine's cache: deploy/vm/check"]
+fn who_unmounts_undoes_and_the_next_start_sees_that() {
+    let mounted = Mounted::new();
+    let before = mounted.picture();
+    let reservation = mounted.reserve(&mounted.request(2)).unwrap();
+    host("umount /sys/fs/resctrl");
+    let error = reservation.restore().unwrap_err();
+    assert!(matches!(error, RestoreError::Access(AccessError::Unmounted { .. })), "{error:?}");
+    assert!(mounted.has_journal());
+    host("mount -t resctrl resctrl /sys/fs/resctrl");
+    let left = recover(&mounted.resctrl, mounted.folder()).unwrap();
+    assert!(matches!(left[..], [ref left] if matches!(left.restored, Ok(Restored::Already))), "{left:?}");
+    assert_eq!(mounted.picture(), before);
+    assert!(!mounted.has_journal());
+}
+
+#[test]
+#[ignore = "changes the machine's cache: deploy/vm/check"]
+fn a_journal_of_another_boot_changes_nothing() {
+    let mounted = Mounted::new();
+    crate::crashes::left_by_a_crash(&mounted);
+    let journal = mounted.folder().join("jet.json");
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    let text = std::fs::read_to_string(&journal).unwrap();
+    std::fs::write(&journal, text.replace(boot.trim(), "00000000-0000-0000-0000-000000000000")).unwrap();
+    let before = mounted.picture();
+    let left = recover(&mounted.resctrl, mounted.folder()).unwrap();
+    assert!(matches!(left[..], [ref left] if matches!(left.restored, Ok(Restored::OtherBoot))), "{left:?}");
+    assert_eq!(mounted.picture(), before);
+    assert!(!mounted.has_journal());
+}
+
+#[test]
+#[ignore = "changes the machine's cache: deploy/vm/check"]
+fn a_journal_that_does_not_fit_changes_nothing_and_says_what_does_not() {
+    let mounted = Mounted::new();
+    crate::crashes::left_by_a_crash(&mounted);
+    // Somebody changed what the default group was left with.
+    let default = GroupName::default_group();
+    let mut schemata = mounted.resctrl.group(&default).schemata().unwrap();
+    for (_, line) in &mut schemata.lines {
+        if let jet_cat::resctrl::Line::Ways(ways) = line {
+            ways.values_mut().for_each(|ways| {
+                // The fewest that some processors take.
+                *ways = jet_cat::resctrl::WayMask::run(62 - ways.0.leading_zeros(), 2);
+            });
+        }
+    }
+    mounted.resctrl.group(&default).set_schemata(&schemata).unwrap();
+    let before = mounted.picture();
+    let left = recover(&mounted.resctrl, mounted.folder()).unwrap();
+    let [left] = &left[..] else { panic!("{left:?}") };
+    let error = left.restored.as_ref().unwrap_err();
+    assert!(matches!(error, RestoreError::Misfit { .. }), "{error:?}");
+    assert!(
+        error.to_string().contains("the default group has L3") && error.to_string().contains("jet.json"),
+        "{error}"
+    );
+    assert_eq!(mounted.picture(), before);
+    assert!(mounted.has_journal());
+    // A reservation does not go over it.
+    assert!(matches!(mounted.reserve(&mounted.request(2)), Err(ReserveError::Left(_))));
+    assert_eq!(mounted.picture(), before);
+}
+
+#[test]
+#[ignore = "changes the machine's cache: deploy/vm/check"]
+fn a_group_that_was_made_anew_by_somebody_is_left_alone() {
+    let mounted = Mounted::new();
+    crate::crashes::left_by_a_crash(&mounted);
+    mounted.resctrl.remove(&jet()).unwrap();
+    // Another one takes the folder's number that was, so that this one gets another.
+    mounted.make(&GroupName::new("between").unwrap());
+    mounted.make(&jet());
+    let before = mounted.picture();
+    let left = recover(&mounted.resctrl, mounted.folder()).unwrap();
+    assert!(left[0].restored.as_ref().unwrap_err().to_string().contains("another group now"), "{left:?}");
+    assert_eq!(mounted.picture(), before);
+}
+
+#[test]
+#[ignore = "changes the machine's cache: deploy/vm/check"]
+fn what_the_kernel_refuses_says_what_was_written_and_why() {
+    let mounted = Mounted::new();
+    let default = GroupName::default_group();
+    let group = mounted.resctrl.group(&default);
+    let said = |text: &str| group.set_schemata(&text.parse().unwrap()).unwrap_err().to_string();
+    let resource = group.schemata().unwrap().l3().next().unwrap().0.clone();
+    let refused = said(&format!("{resource}:0=fffffffff\n"));
+    assert!(refused.contains("('L3:0=fffffffff')") || refused.contains("fffffffff"), "{refused}");
+    assert!(refused.to_lowercase().contains("mask"), "{refused}");
+    // Here the kernel says nothing, whatever stands in its file from before.
+    let refused = said(&format!("{resource}:77=1\n"));
+    assert!(refused.contains("a domain that does not exist"), "{refused}");
+    let error = group.add_thread(i32::MAX).unwrap_err().to_string();
+    assert!(error.contains("No task"), "{error}");
+}

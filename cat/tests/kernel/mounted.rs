@@ -1,0 +1,102 @@
+//! The file system for one test, and everything in it for comparison.
+
+use jet_cat::plan::Request;
+use jet_cat::resctrl::{GroupName, Resctrl};
+use jet_cat::reservation::{Reservation, ReserveError};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+/// Runs a command of the host's, which must succeed.
+#[track_caller]
+pub fn host(command: &str) -> String {
+    let output = Command::new("bash").args(["-c", command]).output().expect("bash");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command}: {}: {said}", output.status);
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// resctrl, mounted for one test and unmounted at its end, which undoes all that is left; and a folder for journals.
+pub struct Mounted {
+    pub resctrl: Resctrl,
+    pub journals: tempfile::TempDir,
+}
+
+/// What every group has, and how: groups by name, with their files.
+pub type Picture = BTreeMap<String, (String, String, String)>;
+
+impl Mounted {
+    pub fn new() -> Self {
+        Self::with("rw")
+    }
+
+    pub fn with(options: &str) -> Self {
+        assert!(
+            std::fs::read_to_string("/proc/sys/kernel/hostname").is_ok_and(|name| name.trim() == "jet-guest"),
+            "these tests change the cache of the machine: they run in the guest only (deploy/vm/check)"
+        );
+        let _ = Command::new("umount").arg("/sys/fs/resctrl").output();
+        host(&format!("mount -t resctrl -o {options} resctrl /sys/fs/resctrl"));
+        let resctrl = Resctrl::find().expect("just mounted");
+        Self { resctrl, journals: tempfile::tempdir().expect("a folder") }
+    }
+
+    /// Mounted again, by which the kernel forgets everything.
+    pub fn again(&self, options: &str) {
+        host(&format!("umount /sys/fs/resctrl; mount -t resctrl -o {options} resctrl /sys/fs/resctrl"));
+    }
+
+    pub fn folder(&self) -> &Path {
+        self.journals.path()
+    }
+
+    pub fn picture(&self) -> Picture {
+        let mut names = self.resctrl.groups().expect("groups");
+        names.push(GroupName::default_group());
+        let of = |name: GroupName| {
+            let group = self.resctrl.group(&name);
+            let schemata = group.schemata().expect("a schemata").to_string();
+            let mode = format!("{:?}", group.mode().expect("a mode"));
+            let cpus = group.cpus().expect("processors").to_string();
+            (name.to_string(), (schemata, mode, cpus))
+        };
+        names.into_iter().map(of).collect()
+    }
+
+    /// Bytes of one way.
+    pub fn way_bytes(&self) -> u64 {
+        let found = jet_cat::reservation::holdings(&self.resctrl).expect("readable").expect("a cache");
+        *found.way_bytes.values().next().expect("a domain")
+    }
+
+    /// So many ways, and the documented choices.
+    pub fn request(&self, ways: u64) -> Request {
+        Request::new(jet(), ways * self.way_bytes())
+    }
+
+    pub fn reserve(&self, request: &Request) -> Result<Reservation, ReserveError> {
+        Reservation::make(&self.resctrl, request, self.folder(), &mut |_| {})
+    }
+
+    /// Another tool's group; where ids of monitoring are few those of the test before may still be draining.
+    pub fn make(&self, name: &GroupName) {
+        while let Err(error) = self.resctrl.make(name) {
+            assert!(error.is_draining(), "{error}");
+            host("sleep 0.05");
+        }
+    }
+
+    pub fn has_journal(&self) -> bool {
+        self.folder().join("jet.json").exists()
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("/sys/fs/resctrl").output();
+    }
+}
+
+pub fn jet() -> GroupName {
+    GroupName::new("jet").expect("a name")
+}

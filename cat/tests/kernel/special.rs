@@ -1,0 +1,257 @@
+//! What is special to some guests. Each test's name begins with the guest's profile.
+
+use crate::mounted::{Mounted, host, jet};
+use jet_cat::plan::{Exclusiveness, Placement, Refusal};
+use jet_cat::resctrl::{GroupName, IoAlloc, Mode, OpenError, Resctrl, WayMask};
+use jet_cat::reservation::{ReserveError, holdings};
+use jet_cat::topology::{Near, Topology};
+
+/// What the processor itself was told of the classes, as `pqos` reads it: `L3CA COS1 => MASK 0xf`. It does so past the
+/// kernel: through the kernel it would make a group for each class, and give up where a group has another's name.
+fn masks_by_pqos() -> Vec<(u32, u64)> {
+    let said = host("modprobe msr && mkdir -p /run/lock && pqos --iface=msr -s");
+    let line = |line: &str| {
+        let (class, mask) = line.trim().strip_prefix("L3CA COS")?.split_once(" => MASK 0x")?;
+        Some((class.parse().ok()?, u64::from_str_radix(mask.trim(), 16).ok()?))
+    };
+    let masks: Vec<_> = said.lines().filter_map(line).collect();
+    assert!(!masks.is_empty(), "{said}");
+    masks
+}
+
+#[test]
+#[ignore = "needs a guest: deploy/vm/check cache-intel"]
+fn intel_another_reader_sees_what_was_set() {
+    let mounted = Mounted::new();
+    let reservation = mounted.reserve(&mounted.request(4)).unwrap();
+    assert!(reservation.is_exclusive());
+    // Both sockets say the same of each class: the default one, and the one that was made.
+    let masks = masks_by_pqos();
+    assert_eq!(masks.iter().filter(|found| **found == (0, 0xffff0)).count(), 2, "{masks:x?}");
+    assert_eq!(masks.iter().filter(|found| **found == (1, 0x0000f)).count(), 2, "{masks:x?}");
+    drop(reservation);
+    let masks = masks_by_pqos();
+    assert_eq!(masks.iter().filter(|found| **found == (0, 0xfffff)).count(), 2, "{masks:x?}");
+}
+
+#[test]
+#[ignore = "needs a guest: deploy/vm/check cache-intel"]
+fn intel_the_kernel_keeps_others_out_of_an_exclusive_group() {
+    let mounted = Mounted::new();
+    let reservation = mounted.reserve(&mounted.request(4)).unwrap();
+    let default = GroupName::default_group();
+    let refused = mounted.resctrl.group(&default).set_schemata(&"L3:0=fffff\n".parse().unwrap()).unwrap_err();
+    assert!(refused.to_string().contains("exclusive"), "{refused}");
+    let counts = mounted.resctrl.counts(&jet()).unwrap();
+    assert!(counts.len() == 2 && counts.values().all(|counts| counts.occupancy.is_some()), "{counts:?}");
+    drop(reservation);
+}
+
+#[test]
+#[ignore = "needs a guest: deploy/vm/check cache-intel"]
+fn intel_ways_of_devices_are_shared_where_wanted() {
+    let mounted = Mounted::new();
+    let mut onto = mounted.request(3);
+    onto.placement = Placement::Onto;
+    let reservation = mounted.reserve(&onto).unwrap();
+    assert_eq!(reservation.plan().domains[0].ways, WayMask(0xe0000));
+    assert!(!reservation.is_exclusive());
+    drop(reservation);
+    onto.exclusive = Exclusiveness::Require;
+    assert!(matches!(mounted.reserve(&onto), Err(ReserveError::Refused(Refusal::NotExclusive { .. }))));
+}
+
+#[test]
+#[ignore = "needs a guest: deploy/vm/check cache-intel"]
+fn intel_the_topology_is_the_kernels() {
+    let mounted = Mounted::new();
+    let topology = Topology::of_host().unwrap();
+    let found = holdings(&mounted.resctrl).unwrap().unwrap();
+    let ids: Vec<u32> = topology.domains.iter().map(|domain| domain.id).collect();
+    assert_eq!(ids, found.way_bytes.keys().copied().collect::<Vec<_>>());
+    for domain in &topology.domains {
+        assert_eq!(domain.bytes, found.way_bytes[&domain.id] * u64::from(found.cache.ways.count()));
+        assert_eq!(domain.cpus.len(), 1);
+    }
+    // A virtual device whose firmware does not say where it is.
+    let device = host("ls /sys/bus/pci/devices | head -n 1");
+    assert_eq!(topology.of_pci(device.trim()).unwrap(), Near::Unknown);
+}
+
+#[test]
+#[ignore = "needs a guest: deploy/vm/check cache-intel"]
+fn intel_what_is_not_mounted_says_how_to_mount_it() {
+    drop(Mounted::new());
+    let error = Resctrl::find().unwrap_err();
+    assert!(matches!(error, OpenError::NotMounted), "{error:?}");
+    assert!(error.to_string().contains("mount -t resctrl"), "{error}");
+}
+
+#[test]
+#[ignore = "needs a guest: deploy/vm/check cache-cdp"]
+fn cdp_code_and_data_are_reserved_and_put_back() {
+    let mounted = Mounted::with("cdp");
+    assert!(mounted.resctrl.mount().cdp);
+    let before = mounted.picture();
+    let reservation = mounted.reserve(&mounted.request(3)).unwrap();
+    let schemata = mounted.resctrl.group(&jet()).schemata().unwrap();
+    assert_eq!(schemata.l3().count(), 2);
+    assert!(schemata.l3().all(|(_, ways)| ways.values().all(|ways| *ways == WayMask(7))), "{schemata}");
+    assert!(reservation.is_exclusive());
+    drop(reservation);
+    assert_eq!(mounted.picture(), before);
+}
+
+#[test]
+#[ignore = "needs a guest: deploy/vm/check cache-cdp"]
+fn cdp_mounted_otherwise_meanwhile_everything_is_undone_already() {
+    let mounted = Mounted::with("cdp");
+    crate::crashes::left_by_a_crash(&mounted);
+    mounted.again("rw");
+    let before = mounted.picture();
+    let left = jet_cat::reservation::recover(&mounted.resctrl, mounted.folder()).unwrap();
+    assert!(matches!(left[0].restored, Ok(jet_cat::reservation::Restored::Already)), "{left:?}");
+    assert_eq!(mounted.picture(), before);
+}
+
+#[test]
+#[ignore = "needs a guest: deploy/vm/check cache-small"]
+fn small_without_a_class_left_the_others_are_named() {
+    let mounted = Mounted::new();
+    let names = ["a", "b", "c"].map(|name| GroupName::new(name).unwrap());
+    for name in &names {
+        mounted.make(name);
+    }
+    let before = mounted.picture();
+    let error = mounted.reserve(&mounted.request(2)).unwrap_err();
+    assert!(matches!(&error, ReserveError::Refused(Refusal::NoClass { .. })), "{error:?}");
+    assert!(error.to_string().contains("others by: a, b, c"), "{error}");
+    // Its own words; where ids of monitoring are draining it says that first.
+    let refused = loop {
+        match mounted.resctrl.make(&jet()).unwrap_err() {
+            error if error.is_draining() => host("sleep 0.05"),
+            error => break error,
+        };
+    };
+    assert!(refused.to_string().contains("Out of CLOSIDs"), "{refused}");
+    assert_eq!(mounted.picture(), before);
+}
+
+#[test]
+#[ignore = "needs a guest: deploy/vm/check cache-small"]
+fn small_without_an_id_of_monitoring_left_the_kernel_says_so_and_nothing_changes() {
+    let mounted = Mounted::new();
+    let before = mounted.picture();
+    // Groups for monitoring take the ids; how many there are is asked.
+    let ids = mounted.resctrl.info().unwrap().monitor.unwrap().ids;
+    for id in 1..ids {
+        let path = mounted.resctrl.path(format!("mon_groups/m{id}"));
+        while let Err(error) = std::fs::create_dir(&path) {
+            // Those of the test before are draining.
+            assert_eq!(error.raw_os_error(), Some(libc::EBUSY), "{error}");
+            host("sleep 0.05");
+        }
+    }
+    let error = mounted.reserve(&mounted.request(2)).unwrap_err();
+    assert!(error.to_string().contains("Out of RMIDs"), "{error}");
+    assert_eq!(mounted.picture(), before);
+    assert!(!mounted.has_journal());
+    for id in 1..ids {
+        std::fs::remove_dir(mounted.resctrl.path(format!("mon_groups/m{id}"))).unwrap();
+    }
+    // They drain, which is waited for.
+    drop(mounted.reserve(&mounted.request(2)).unwrap());
+    assert_eq!(mounted.picture(), before);
+}
+
+#[test]
+#[ignore = "needs a guest: deploy/vm/check cache-l2"]
+fn l2_where_it_is_shared_out_as_well_nothing_is_exclusive() {
+    let mounted = Mounted::new();
+    let before = mounted.picture();
+    let reservation = mounted.reserve(&mounted.request(3)).unwrap();
+    assert!(!reservation.is_exclusive());
+    drop(reservation);
+    assert_eq!(mounted.picture(), before);
+    let mut required = mounted.request(3);
+    required.exclusive = Exclusiveness::Require;
+    assert!(matches!(mounted.reserve(&required), Err(ReserveError::Refused(Refusal::NotExclusive { .. }))));
+}
+
+#[test]
+#[ignore = "needs a guest: deploy/vm/check cache-amd"]
+fn amd_masks_may_have_gaps_and_be_empty() {
+    let mounted = Mounted::new();
+    let found = holdings(&mounted.resctrl).unwrap().unwrap();
+    assert_eq!(found.cache.min_ways, 0);
+    // An exclusive group in the middle of what the default group has.
+    let hub = GroupName::new("hub").unwrap();
+    mounted.make(&hub);
+    let default = GroupName::default_group();
+    let (whole, domains) = (found.cache.ways, found.way_bytes.keys().copied().collect::<Vec<_>>());
+    let set = |group: &GroupName, mask: WayMask| {
+        let entries: Vec<String> = domains.iter().map(|domain| format!("{domain}={mask}")).collect();
+        let schemata = format!("L3:{}\n", entries.join(";")).parse().unwrap();
+        mounted.resctrl.group(group).set_schemata(&schemata).unwrap();
+    };
+    let middle = WayMask::run(2, whole.count() - 4);
+    set(&default, whole.without(middle));
+    set(&hub, middle);
+    mounted.resctrl.group(&hub).set_mode(Mode::Exclusive).unwrap();
+    let before = mounted.picture();
+    let mut two = mounted.request(2);
+    two.others_ways_min = 1;
+    let mut three = two.clone();
+    three.bytes = 3 * mounted.way_bytes();
+    let reservation = mounted.reserve(&three).unwrap();
+    let ways = reservation.plan().domains[0].ways;
+    assert!(ways.count() == 3 && !ways.is_contiguous() && !ways.overlaps(middle), "{ways}");
+    assert!(reservation.is_exclusive());
+    drop(reservation);
+    assert_eq!(mounted.picture(), before);
+
+    // In one domain only: nothing in the other, and so exclusive all the same.
+    two.domains = Some(vec![domains[0]]);
+    let reservation = mounted.reserve(&two).unwrap();
+    assert!(reservation.is_exclusive());
+    let own = mounted.resctrl.group(&jet()).schemata().unwrap();
+    let (_, own) = own.l3().next().unwrap();
+    assert_eq!((own[&domains[0]].count(), own[&domains[1]]), (2, WayMask::EMPTY));
+    drop(reservation);
+    assert_eq!(mounted.picture(), before);
+}
+
+#[test]
+#[ignore = "needs a guest: deploy/vm/check cache-monitor"]
+fn monitor_a_cache_that_is_only_counted_cannot_be_reserved() {
+    let mounted = Mounted::new();
+    assert!(holdings(&mounted.resctrl).unwrap().is_none());
+    let request = jet_cat::plan::Request::new(jet(), 1);
+    assert!(matches!(mounted.reserve(&request), Err(ReserveError::NoCache)));
+    assert!(!mounted.has_journal());
+}
+
+#[test]
+#[ignore = "needs a guest: deploy/vm/check cache-none"]
+fn none_a_processor_without_it_is_told_from_one_that_is_not_mounted() {
+    let error = Resctrl::find().unwrap_err();
+    assert!(matches!(error, OpenError::Unsupported), "{error:?}");
+}
+
+#[test]
+#[ignore = "needs a guest: deploy/vm/check cache-io"]
+fn io_devices_get_ways_of_their_own_and_lose_them() {
+    let mounted = Mounted::new();
+    assert_eq!(mounted.resctrl.io_alloc().unwrap(), IoAlloc::Disabled);
+    assert!(mounted.resctrl.io_ways().is_err(), "there are none while it is disabled");
+    mounted.resctrl.set_io_alloc(true).unwrap();
+    assert_eq!(mounted.resctrl.io_alloc().unwrap(), IoAlloc::Enabled);
+    let mut ways = mounted.resctrl.io_ways().unwrap();
+    for ways in ways.values_mut() {
+        *ways = WayMask(0x3);
+    }
+    mounted.resctrl.set_io_ways(&ways).unwrap();
+    assert_eq!(mounted.resctrl.io_ways().unwrap(), ways);
+    mounted.resctrl.set_io_alloc(false).unwrap();
+    assert_eq!(mounted.resctrl.io_alloc().unwrap(), IoAlloc::Disabled);
+}
