@@ -9,6 +9,8 @@
 mod applications;
 #[path = "faults/bad_peers.rs"]
 mod bad_peers;
+#[path = "faults/cache.rs"]
+mod cache;
 #[path = "faults/children.rs"]
 mod children;
 #[path = "faults/control_socket.rs"]

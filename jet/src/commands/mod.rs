@@ -1,5 +1,6 @@
 //! What the tool `jet` does, a file a subcommand.
 
+mod cache;
 mod daemon;
 mod drain;
 mod recv;
@@ -40,6 +41,8 @@ enum Command {
     Recv(recv::Args),
     /// Shows the state and the counters of this host's daemon.
     Status(status::Args),
+    /// Shows, plans, makes and gives back reservations of the last-level cache.
+    Cache(cache::Args),
     /// Lets this host's daemon finish what it has and stop.
     Drain(drain::Args),
     /// Runs daemon, receiver and senders on this host, and checks every file.
@@ -53,6 +56,7 @@ pub fn main() -> ExitCode {
         Command::Send(args) => send::run(args),
         Command::Recv(args) => recv::run(args),
         Command::Status(args) => status::run(&args),
+        Command::Cache(args) => cache::run(&args),
         Command::Drain(args) => drain::run(&args),
         Command::Demo(args) => crate::demo::run(&args),
     };

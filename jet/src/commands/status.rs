@@ -168,6 +168,7 @@ fn human(status: &Value) -> String {
     ];
     rows.extend(escape(status, slab_bytes));
     rows.extend(congestion(status));
+    rows.extend(cache(status));
     rows.extend([
         ("ends", members(status, "/ends")),
         ("faults", members(status, "/faults")),
@@ -287,6 +288,51 @@ fn congestion(status: &Value) -> Vec<(&'static str, String)> {
         line
     });
     ["congestion"].into_iter().chain(std::iter::repeat("")).zip(lines).collect()
+}
+
+/// What is reserved of the last-level cache, and what of the pool is in it.
+fn cache(status: &Value) -> Vec<(&'static str, String)> {
+    let n = |pointer: &str| number(status, pointer);
+    let domains = status.pointer("/cache/domains").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let line = |domain: &Value| {
+        let mut line = format!(
+            "domain {}: ways {} ({})",
+            number(domain, "/domain"),
+            word(domain, "/ways"),
+            text::bytes(number(domain, "/bytes"))
+        );
+        if let Some(bytes) = domain.pointer("/occupancy/bytes").and_then(Value::as_u64) {
+            line.push_str(&format!(", {} occupied", text::bytes(bytes)));
+        }
+        if let Some(rate) = domain.pointer("/memory_bytes_per_s").and_then(Value::as_u64) {
+            line.push_str(&format!(", {}/s to and from memory", text::bytes(rate)));
+        }
+        line
+    };
+    let mut lines: Vec<String> = domains.iter().map(line).collect();
+    if lines.is_empty() {
+        lines.push(match status.pointer("/cache/reason").and_then(Value::as_str) {
+            Some(reason) => format!("none reserved: {reason}"),
+            None => "none reserved (cache.reserve = \"off\")".to_owned(),
+        });
+    }
+    let mut rows: Vec<_> = ["cache"].into_iter().chain(std::iter::repeat("")).zip(lines).collect();
+    let share = |pointer: &str| 100.0 * status.pointer(pointer).and_then(Value::as_f64).unwrap_or_default();
+    let resident = match word(status, "/cache/warmer/state") {
+        "running" if n("/cache/warmer/resident/touches") > 0 => format!(
+            "{:.0} % of the pool ({:.0} to {:.0} %, by {} touches), at {:.2} % of a core",
+            share("/cache/warmer/resident/share"),
+            share("/cache/warmer/resident/low"),
+            share("/cache/warmer/resident/high"),
+            n("/cache/warmer/resident/touches"),
+            share("/cache/warmer/cost_permille") / 1000.0,
+        ),
+        "failed" => word(status, "/cache/warmer/error").to_owned(),
+        "off" => "not measured (cache.warm = false)".to_owned(),
+        _ => "not measured yet".to_owned(),
+    };
+    rows.push(("  resident", resident));
+    rows
 }
 
 /// What is unusual about a session, behind its name.

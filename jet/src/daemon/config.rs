@@ -6,6 +6,7 @@ pub use sections::{
     Admission, Escape, HugePages, Limits, Nic, NicThread, Pool, Rdma, Reactor, Read, Session, Shutdown,
 };
 
+use super::cache::{CacheConfig, CacheConfigError};
 use super::escape::WORKERS_MAX;
 use crate::daemon::congestion::{CongestionConfig, CongestionConfigError};
 use jet_escape::{EscapeConfig, Thresholds};
@@ -25,6 +26,8 @@ pub struct Config {
     pub listen: Vec<String>,
     /// The pool (Jet §4.1.3).
     pub pool: Pool,
+    /// Its place in the last-level cache (Jet §5).
+    pub cache: CacheConfig,
     /// READs (Jet §4.1.2).
     pub read: Read,
     /// Admission (Jet §3.2, §5).
@@ -53,6 +56,7 @@ impl Default for Config {
             control_socket: PathBuf::from(jet_client::registration::CONTROL_SOCKET),
             listen: vec!["shm:/run/jet/nic.sock".to_owned()],
             pool: Pool::default(),
+            cache: CacheConfig::default(),
             read: Read::default(),
             admission: Admission::default(),
             limits: Limits::default(),
@@ -109,6 +113,11 @@ pub enum ConfigError {
     /// A part of a device without the device.
     #[error("configuration: rdma.port and rdma.gid_index are of a device; name it as rdma.device")]
     NoDevice,
+    /// A device, and no address for it.
+    #[error(
+        "configuration: [rdma] names a device, but listen has no rdma: address; give it one, or leave [rdma] out"
+    )]
+    NoRdma,
     /// The build cannot.
     #[error(
         "configuration: listen = [\"{address}\"], but this build has no RDMA; build it with --features verbs \
@@ -153,6 +162,9 @@ pub enum ConfigError {
     /// The numbers do not fit each other.
     #[error("configuration: {}", with_keys(.0))]
     Core(#[from] jet_core::ConfigError),
+    /// The section `[cache]`.
+    #[error("configuration: {0}")]
+    Cache(#[from] CacheConfigError),
     /// The section `[congestion]`.
     #[error("configuration: {0}")]
     Congestion(#[from] CongestionConfigError),
@@ -228,6 +240,7 @@ impl Config {
         if config.escape.workers > WORKERS_MAX {
             return Err(ConfigError::Workers { found: config.escape.workers });
         }
+        config.cache.check()?;
         config.congestion.check()?;
         Ok(config)
     }
@@ -271,6 +284,15 @@ impl Config {
             }
             _ => Ok(addresses),
         }
+    }
+
+    /// That a device that is named is used: asked when it is known where the daemon listens.
+    ///
+    /// # Errors
+    /// [`ConfigError::NoRdma`].
+    pub fn check_device(&self) -> Result<(), ConfigError> {
+        let is_used = self.addresses()?.iter().any(|address| matches!(address, Address::Rdma(_)));
+        if is_used || self.rdma == Rdma::default() { Ok(()) } else { Err(ConfigError::NoRdma) }
     }
 
     /// The receiver's part of it, for a NIC with so many scatter entries.

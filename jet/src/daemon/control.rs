@@ -1,5 +1,6 @@
 //! The control socket: applications register here, the tool asks here. Nothing of the message path passes through.
 
+use super::cache::CacheControl;
 use super::congestion::CongestionView;
 use super::reactor::{Command, Commands, NewSession};
 use jet_client::registration::{
@@ -36,6 +37,8 @@ pub struct ControlContext {
     pub shape: SegmentShape,
     /// What marks congestion.
     pub congestion: CongestionView,
+    /// The pool's place in the cache.
+    pub cache: Arc<CacheControl>,
     /// Changes with every start.
     pub incarnation: u64,
     /// Rings when the tool asks for a drain: its deadline.
@@ -135,6 +138,7 @@ async fn status(context: &ControlContext) -> ControlResponse {
     context.commands.send(Command::Status { reply }).await;
     let status = hears.await.map(|mut status| {
         status.congestion = context.congestion.rows();
+        status.cache = Some(context.cache.status());
         serde_json::to_value(status)
     });
     match status {
@@ -260,11 +264,11 @@ fn prepare(
     let (doorbell, bell) = Doorbell::pair().map_err(internal)?;
     let (ends, ended) = oneshot::channel();
     // Without the process's descriptor (an old kernel, or a process that died already) the connection alone tells.
-    let process = stream
-        .peer_cred()
-        .ok()
-        .and_then(|credentials| Pid::from_raw(credentials.pid()?))
-        .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+    let process = stream.peer_cred().ok().and_then(|credentials| credentials.pid());
+    if let Some(process) = process {
+        context.cache.application(process);
+    }
+    let process = process.and_then(Pid::from_raw).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
     let new = Box::new(NewSession {
         app,
         class,

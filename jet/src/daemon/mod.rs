@@ -1,5 +1,6 @@
 //! The daemon: one reactor thread for the data, one tokio runtime for everything else.
 
+pub mod cache;
 pub mod config;
 pub mod congestion;
 mod control;
@@ -9,6 +10,7 @@ pub mod status;
 
 pub use config::{Config, ConfigError};
 
+use cache::{CacheControl, CacheError};
 use config::{HugePages, NicThread};
 use congestion::{CongestionControl, Mark};
 use control::ControlContext;
@@ -82,6 +84,9 @@ pub enum DaemonError {
         /// What the system said.
         source: io::Error,
     },
+    /// Cache was to be reserved.
+    #[error("cache.reserve = \"require\": {0}")]
+    Cache(#[from] CacheError),
     /// The actuators of congestion cannot be looked after.
     #[error(transparent)]
     Congestion(#[from] congestion::StartError),
@@ -164,6 +169,7 @@ impl DaemonArgs {
             config.listen.clone_from(&self.listen);
             config.addresses()?;
         }
+        config.check_device()?;
         if let Some(path) = &self.control_socket {
             config.control_socket.clone_from(path);
         }
@@ -230,6 +236,7 @@ async fn govern(config: &Config) -> Result<(), DaemonError> {
         gives_memory: started.escape.is_some() && config.escape.memory_bytes > 0,
         escape: started.escape,
         congestion: congestion.view(),
+        cache: Arc::clone(&started.cache),
         shape: SegmentShape::new(config.session.slots, config.session.messages),
         incarnation: started.incarnation,
         drain,
@@ -239,6 +246,7 @@ async fn govern(config: &Config) -> Result<(), DaemonError> {
         started.listen.join(", "),
         config.control_socket.display()
     );
+    started.cache.warm(&context.pool, config.reactor.cpu);
     let connections_max = config.limits.sessions as usize + ASKERS_MAX;
     let connections = Arc::new(Semaphore::new(connections_max));
     let mut draining = false;
@@ -288,6 +296,8 @@ async fn govern(config: &Config) -> Result<(), DaemonError> {
 }
 
 struct Started {
+    /// Puts everything back when the last who knows of it lets go.
+    cache: Arc<CacheControl>,
     pool: Arc<SharedMemory>,
     pool_slabs: u32,
     escape: Option<Arc<SharedMemory>>,
@@ -325,23 +335,28 @@ fn start_reactor(
     #[cfg(feature = "verbs")]
     if let Some(Address::Rdma(text)) = config.addresses()?.first() {
         let nic = verbs_nic(config, &options, text)?;
-        return launch(config, nic, false, commands, mark, inbox, ended);
+        let cache = CacheControl::start(&config.cache, config.pool.bytes, numa_node(config, &nic))?;
+        return launch(config, nic, false, cache, commands, mark, inbox, ended);
     }
     let nic = SoftNic::new(options).map_err(system("cannot make the software NIC"))?;
+    let cache = CacheControl::start(&config.cache, config.pool.bytes, numa_node(config, &nic))?;
     if threaded {
-        let nic = Threaded::new(
-            nic,
-            &ThreadedOptions {
-                cpu: config.nic.cpu,
-                sends_max: peers.saturating_mul(8) + 64,
-                ..ThreadedOptions::default()
-            },
-        )
-        .map_err(system("cannot start the NIC's thread"))?;
-        launch(config, nic, true, commands, mark, inbox, ended)
+        let options = ThreadedOptions {
+            cpu: config.nic.cpu,
+            sends_max: peers.saturating_mul(8) + 64,
+            ..ThreadedOptions::default()
+        };
+        let nic =
+            cache.inside(|| Threaded::new(nic, &options)).map_err(system("cannot start the NIC's thread"))?;
+        launch(config, nic, true, cache, commands, mark, inbox, ended)
     } else {
-        launch(config, nic, false, commands, mark, inbox, ended)
+        launch(config, nic, false, cache, commands, mark, inbox, ended)
     }
+}
+
+/// The node that the pool is to lie on, and near which its cache is.
+fn numa_node<N: Nic>(config: &Config, nic: &N) -> Option<u32> {
+    config.pool.numa_node.or(nic.limits().numa_node)
 }
 
 /// A NIC on verbs, of the sizes that the software NIC would have.
@@ -368,17 +383,19 @@ fn verbs_nic(config: &Config, sizes: &SoftOptions, listen: &str) -> Result<Verbs
 }
 
 /// Gives the NIC its memory, lets it listen, and starts the reactor's thread.
+#[allow(clippy::too_many_arguments)] // each of another kind
 fn launch<N: Nic + 'static>(
     config: &Config,
     mut nic: N,
     nic_thread: bool,
+    cache: CacheControl,
     commands: &Arc<Commands>,
     mark: Mark,
     inbox: CommandInbox,
     ended: oneshot::Sender<Result<(), reactor::RunError>>,
 ) -> Result<Started, DaemonError> {
     let core = config.core(nic.limits().scatter_max)?;
-    let numa_node = config.pool.numa_node.or(nic.limits().numa_node);
+    let numa_node = numa_node(config, &nic);
     let pool = pool_memory(config, numa_node)?;
     let header_bytes = core.srq_slabs as usize * HEADER_BYTES;
     let headers = SharedMemory::near("jet-headers", header_bytes, false, numa_node)
@@ -413,7 +430,8 @@ fn launch<N: Nic + 'static>(
     let epoll = Epoll::new(&nic.wait_fd(), &inbox.bell).map_err(system("cannot make an epoll"))?;
     let memory = PoolMemory { pool: Arc::clone(&pool), headers, pool_key, headers_key };
     let bell = Arc::clone(commands);
-    let workers = Workers::start(config.escape.workers, core.copies_max as usize, move || bell.ring())
+    let workers = cache
+        .inside(|| Workers::start(config.escape.workers, core.copies_max as usize, move || bell.ring()))
         .map_err(system("cannot start the copying threads"))?;
     let preparing = escape
         .as_ref()
@@ -445,15 +463,23 @@ fn launch<N: Nic + 'static>(
         numa_node,
         nic_thread,
     };
-    std::thread::Builder::new()
-        .name("jet-reactor".into())
-        .spawn(move || {
-            let result = Reactor::new(receiver, hands, inbox, options).run();
-            // The control plane is gone only when the process is about to be.
-            let _ = ended.send(result);
-        })
-        .map_err(system("cannot start the reactor's thread"))?;
-    Ok(Started { pool, pool_slabs: core.pool_slabs, escape, _preparing: preparing, listen, incarnation })
+    let reactor = std::thread::Builder::new().name("jet-reactor".into());
+    let run = move || {
+        let result = Reactor::new(receiver, hands, inbox, options).run();
+        // The control plane is gone only when the process is about to be.
+        let _ = ended.send(result);
+    };
+    cache.inside(|| reactor.spawn(run)).map_err(system("cannot start the reactor's thread"))?;
+    let cache = Arc::new(cache);
+    Ok(Started {
+        cache,
+        pool,
+        pool_slabs: core.pool_slabs,
+        escape,
+        _preparing: preparing,
+        listen,
+        incarnation,
+    })
 }
 
 fn pool_memory(config: &Config, numa_node: Option<u32>) -> Result<Arc<SharedMemory>, DaemonError> {

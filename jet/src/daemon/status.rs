@@ -1,5 +1,6 @@
 //! What `jet status` shows, as the daemon tells it.
 
+use super::cache::CacheStatus;
 use super::congestion::ActuatorRow;
 use jet_core::{EndCounts, EscapeStats, SessionStats, Stats};
 use jet_escape::Pressure;
@@ -37,6 +38,8 @@ pub struct Status {
     pub escape: EscapeStatus,
     /// What marks congestion; the control plane adds it.
     pub congestion: Vec<ActuatorRow>,
+    /// The pool's place in the last-level cache; the control plane adds it.
+    pub cache: Option<CacheStatus>,
     /// What others did wrong.
     pub faults: FaultStatus,
     /// The NIC's counters.

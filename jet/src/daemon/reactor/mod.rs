@@ -254,6 +254,7 @@ impl<N: Nic> Reactor<N> {
             ends: stats.ends.into(),
             escape: EscapeStatus::new(&stats.escape, self.escape_error.as_deref()),
             congestion: Vec::new(),
+            cache: None,
             faults: FaultStatus { peers: stats.peer_faults, sessions: stats.session_faults },
             nic: self.hands.nic.counters().into(),
             sessions,

@@ -1,0 +1,250 @@
+//! `jet cache`: what would be reserved, what is, making a reservation that stands, and giving back.
+
+use super::{fail, print, print_json, text};
+use crate::daemon::cache::{CacheConfig, CacheError};
+use crate::daemon::{Config, ConfigError, DaemonArgs};
+use jet_cat::plan::{Plan, plan};
+use jet_cat::resctrl::{AccessError, GroupName, Mode, OpenError, Resctrl};
+use jet_cat::reservation::{Left, Reservation, ReserveError, holdings, reserved, restore_all};
+use jet_cat::topology::{Topology, TopologyError};
+use serde_json::{Value, json};
+use std::process::ExitCode;
+
+/// Shows, plans, makes and gives back reservations of the last-level cache.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  jet cache show                                   caches, groups, and who has which ways
+  jet cache plan --config /etc/jet/jetd.toml       what the daemon would reserve; changes nothing
+  jet cache plan --set cache.bytes=25165824
+  jet cache apply                                  reserves it until it is given back; a daemon then uses that
+  jet cache restore                                gives back, and what killed daemons had left, too";
+
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    /// The caches of this host, the groups, and who has which ways.
+    Show {
+        /// Print one JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+    /// What a daemon with this configuration would reserve. Changes nothing.
+    Plan(Configured),
+    /// Reserves it, until it is given back: a daemon with the same group uses it, and leaves it.
+    Apply(Configured),
+    /// Gives back what was reserved so, and what daemons that were killed had reserved. What a living daemon has stays.
+    Restore(Configured),
+}
+
+#[derive(Debug, clap::Args)]
+struct Configured {
+    #[command(flatten)]
+    daemon: DaemonArgs,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Why a command about the cache did nothing.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+    #[error(transparent)]
+    Reserve(#[from] ReserveError),
+    #[error(transparent)]
+    Journal(#[from] jet_cat::reservation::JournalError),
+    #[error(
+        "cache is reserved as '{group}' already, by a daemon or by jet cache apply: jet cache show says what; jet cache restore \
+         gives back what no living daemon uses"
+    )]
+    Reserved { group: GroupName },
+    #[error("{0}")]
+    Left(String),
+}
+
+pub(super) fn run(args: &Args) -> ExitCode {
+    let result = match &args.what {
+        What::Show { json } => show(*json),
+        What::Plan(configured) => planned(configured),
+        What::Apply(configured) => apply(configured),
+        What::Restore(configured) => restore(configured),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => fail(failure),
+    }
+}
+
+fn show(as_json: bool) -> Result<(), Failure> {
+    let topology = Topology::of_host()?;
+    let groups = groups();
+    if as_json {
+        let domains = topology.domains.iter().map(|domain| {
+            json!({
+                "domain": domain.id,
+                "bytes": domain.bytes,
+                "ways": domain.ways,
+                "line_bytes": domain.line_bytes,
+                "cpus": domain.cpus.to_string(),
+            })
+        });
+        let (groups, error) = match groups {
+            Ok(groups) => (groups, None),
+            Err(error) => (Vec::new(), Some(error.to_string())),
+        };
+        print_json(&json!({
+            "inclusion": topology.inclusion,
+            "domains": domains.collect::<Vec<_>>(),
+            "groups": groups,
+            "error": error,
+        }));
+        return Ok(());
+    }
+    let rows: Vec<Vec<String>> = topology
+        .domains
+        .iter()
+        .map(|domain| {
+            let ways = domain.ways.to_string();
+            vec![domain.id.to_string(), text::bytes(domain.bytes), ways, domain.cpus.to_string()]
+        })
+        .collect();
+    print(&text::table(&["domain", "size", "ways", "processors"], &rows));
+    match groups {
+        Ok(groups) => {
+            let word = |group: &Value, key: &str| group[key].as_str().unwrap_or("?").to_owned();
+            let rows: Vec<Vec<String>> = groups
+                .iter()
+                .map(|group| ["group", "mode", "ways"].map(|key| word(group, key)).to_vec())
+                .collect();
+            print(&text::table(&["group", "mode", "ways"], &rows));
+            Ok(())
+        }
+        Err(error) => {
+            print(&format!("{error}\n"));
+            Ok(())
+        }
+    }
+}
+
+/// Each group, its mode and its ways of the last-level cache.
+fn groups() -> Result<Vec<Value>, Failure> {
+    let resctrl = Resctrl::find()?;
+    let mut names = vec![GroupName::default_group()];
+    names.extend(resctrl.groups()?);
+    let mut groups = Vec::new();
+    for name in names {
+        let group = resctrl.group(&name);
+        let read = || -> Result<Value, AccessError> {
+            let ways = jet_cat::plan::schemata(&jet_cat::plan::l3_ways(&group.schemata()?)).to_string();
+            let mode = group.mode()?;
+            Ok(json!({
+                "group": name.to_string(),
+                "mode": mode.word(),
+                "exclusive": mode == Mode::Exclusive,
+                "ways": ways.trim_end().replace('\n', " "),
+            }))
+        };
+        match read() {
+            Ok(group) => groups.push(group),
+            // Removed meanwhile.
+            Err(error) if error.is_missing() => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(groups)
+}
+
+fn load(configured: &Configured) -> Result<(Config, CacheConfig), Failure> {
+    let config = configured.daemon.load()?;
+    let cache = config.cache.clone();
+    Ok((config, cache))
+}
+
+fn planned(configured: &Configured) -> Result<(), Failure> {
+    let (config, cache) = load(configured)?;
+    let resctrl = Resctrl::find()?;
+    let request = cache.request_near(config.pool.bytes, config.pool.numa_node)?;
+    if reserved(&cache.journals)?.contains(&request.group) {
+        return Err(Failure::Reserved { group: request.group });
+    }
+    let found = holdings(&resctrl)?.ok_or(ReserveError::NoCache)?;
+    let plan = plan(&request, &found).map_err(ReserveError::from)?;
+    tell(configured, &plan);
+    Ok(())
+}
+
+fn apply(configured: &Configured) -> Result<(), Failure> {
+    let (config, cache) = load(configured)?;
+    let resctrl = Resctrl::find()?;
+    let request = cache.request_near(config.pool.bytes, config.pool.numa_node)?;
+    let reservation = Reservation::make(&resctrl, &request, &cache.journals, &mut |_| {})?;
+    let plan = reservation.leave()?;
+    tell(configured, &plan);
+    Ok(())
+}
+
+fn tell(configured: &Configured, plan: &Plan) {
+    if configured.json {
+        let domains = plan.domains.iter().map(|planned| {
+            json!({
+                "domain": planned.domain,
+                "ways": planned.ways,
+                "bytes": planned.bytes,
+                "with_devices": planned.with_devices,
+                "left": planned.left,
+            })
+        });
+        let changes = plan.changes.iter().map(|change| {
+            let line = |ways| jet_cat::plan::schemata(ways).to_string();
+            json!({
+                "group": change.group.to_string(),
+                "before": line(&change.before),
+                "after": line(&change.after),
+            })
+        });
+        print_json(&json!({
+            "group": plan.group,
+            "exclusive": plan.exclusive,
+            "domains": domains.collect::<Vec<_>>(),
+            "changes": changes.collect::<Vec<_>>(),
+        }));
+    } else {
+        print(&plan.to_string());
+    }
+}
+
+fn restore(configured: &Configured) -> Result<(), Failure> {
+    let (_, cache) = load(configured)?;
+    let resctrl = Resctrl::find()?;
+    // Who never reserved anything has no such folder.
+    let left = if cache.journals.is_dir() { restore_all(&resctrl, &cache.journals)? } else { Vec::new() };
+    let failed: Vec<String> =
+        left.iter().filter(|left| left.restored.is_err()).map(ToString::to_string).collect();
+    if configured.json {
+        let row = |left: &Left| match &left.restored {
+            Ok(restored) => json!({ "group": left.group, "restored": restored }),
+            Err(error) => json!({ "group": left.group, "error": error.to_string() }),
+        };
+        print_json(&json!({ "left": left.iter().map(row).collect::<Vec<_>>() }));
+    } else if left.is_empty() {
+        print("nothing was left reserved\n");
+    } else {
+        left.iter().filter(|left| left.restored.is_ok()).for_each(|left| print(&format!("{left}\n")));
+    }
+    if failed.is_empty() { Ok(()) } else { Err(Failure::Left(failed.join("; "))) }
+}

@@ -1,0 +1,124 @@
+//! The section `[cache]`.
+
+use super::CacheError;
+use jet_cat::plan::{Exclusiveness, Placement, Request};
+use jet_cat::resctrl::{DomainId, GroupName, GroupNameError};
+use jet_cat::topology::Topology;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// Whether cache is reserved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Reserve {
+    /// Where it can be; where not, that is said in one line.
+    Auto,
+    /// No.
+    Off,
+    /// Or the daemon does not start.
+    Require,
+}
+
+/// Reserving cache for the pool, and keeping it warm (Jet §5).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CacheConfig {
+    /// Whether ways of the last-level cache are set aside.
+    pub reserve: Reserve,
+    /// Bytes of it; none: the pool's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+    /// Beside them: for the header area, rings, and what the reactor itself touches.
+    pub slack_bytes: u64,
+    /// The caches, by their ids; none named: the one near the NIC, where the system tells, else each.
+    pub domains: Vec<DomainId>,
+    /// Whether ways that devices fill (DDIO) are avoided, sought, or neither.
+    pub placement: Placement,
+    /// Whether the kernel is to refuse the ways to all others.
+    pub exclusive: Exclusiveness,
+    /// The fewest ways that the default group keeps.
+    pub others_ways_min: u32,
+    /// Whether other tools' groups may lose ways.
+    pub take_from_groups: bool,
+    /// The group that is made.
+    pub group: String,
+    /// Whether the threads of registered applications join it.
+    pub applications: bool,
+    /// Where it is written down what was there before.
+    pub journals: PathBuf,
+    /// Whether the pool is touched at a low rate, and so measured.
+    pub warm: bool,
+    /// What that may cost, in thousandths of a core.
+    pub warm_permille: u32,
+}
+
+impl Default for CacheConfig {
+    fn default() -> Self {
+        Self {
+            reserve: Reserve::Auto,
+            bytes: None,
+            slack_bytes: 1 << 20,
+            domains: Vec::new(),
+            placement: Placement::Away,
+            exclusive: Exclusiveness::Prefer,
+            others_ways_min: 2,
+            take_from_groups: false,
+            group: "jet".to_owned(),
+            applications: false,
+            journals: jet_cat::reservation::FOLDER.into(),
+            warm: true,
+            warm_permille: 10,
+        }
+    }
+}
+
+/// Why `[cache]` is no good.
+#[derive(Debug, thiserror::Error)]
+pub enum CacheConfigError {
+    /// The group's name is none.
+    #[error("cache.group: {0}")]
+    Group(#[from] GroupNameError),
+    /// The warmer may use no time, or more than there is.
+    #[error(
+        "cache.warm_permille is {found}, but must be 1 to 1000 thousandths of a core; cache.warm = false switches it off"
+    )]
+    Budget {
+        /// What it is.
+        found: u32,
+    },
+}
+
+impl CacheConfig {
+    /// Whether it makes sense.
+    ///
+    /// # Errors
+    /// [`CacheConfigError`].
+    pub fn check(&self) -> Result<(), CacheConfigError> {
+        GroupName::new(&self.group)?;
+        if !(1..=1000).contains(&self.warm_permille) {
+            return Err(CacheConfigError::Budget { found: self.warm_permille });
+        }
+        Ok(())
+    }
+
+    /// What is asked of the cache, for a pool of so many bytes near a NUMA node.
+    ///
+    /// # Errors
+    /// [`CacheError`]: the caches near the node cannot be told, or the group's name is none.
+    pub fn request_near(&self, pool_bytes: u64, numa_node: Option<u32>) -> Result<Request, CacheError> {
+        let domains = match numa_node {
+            Some(node) if self.domains.is_empty() => Topology::of_host()?.of_node(node).domains().to_vec(),
+            _ => self.domains.clone(),
+        };
+        Ok(Request {
+            group: GroupName::new(&self.group).map_err(CacheConfigError::from)?,
+            bytes: self.bytes.unwrap_or(pool_bytes),
+            slack_bytes: self.slack_bytes,
+            domains: (!domains.is_empty()).then_some(domains),
+            placement: self.placement,
+            exclusive: self.exclusive,
+            others_ways_min: self.others_ways_min,
+            take_from_groups: self.take_from_groups,
+        })
+    }
+}

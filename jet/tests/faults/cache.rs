@@ -1,0 +1,152 @@
+//! The daemon's reservation of cache, on the kernel's own resctrl: in the guest only (deploy/vm/check cache-daemon).
+
+use crate::children::Role;
+use crate::rig::{Random, Rig, number, until};
+use crate::traffic::Traffic;
+use rustix::process::Signal;
+use std::path::Path;
+use std::process::Command;
+
+const ROOT: &str = "/sys/fs/resctrl";
+
+/// resctrl mounted for one test.
+struct Mounted;
+
+impl Mounted {
+    fn new() -> Self {
+        let guest =
+            std::fs::read_to_string("/proc/sys/kernel/hostname").is_ok_and(|name| name.trim() == "jet-guest");
+        assert!(guest, "these tests change the cache of the machine: deploy/vm/check cache-daemon");
+        let _ = Command::new("umount").arg(ROOT).output();
+        let mounted = Command::new("mount").args(["-t", "resctrl", "resctrl", ROOT]).status();
+        assert!(mounted.is_ok_and(|status| status.success()), "resctrl can be mounted");
+        Self
+    }
+
+    fn schemata() -> String {
+        std::fs::read_to_string(Path::new(ROOT).join("schemata")).expect("a schemata")
+    }
+
+    fn group_is_there() -> bool {
+        Path::new(ROOT).join("jet").exists()
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(ROOT).output();
+    }
+}
+
+/// Names of the threads in the daemon's group.
+fn threads_inside() -> Vec<String> {
+    let tasks = std::fs::read_to_string(Path::new(ROOT).join("jet/tasks")).expect("the group's threads");
+    let name = |thread: &str| std::fs::read_to_string(format!("/proc/{thread}/comm")).unwrap_or_default();
+    tasks.lines().map(|thread| name(thread).trim().to_owned()).collect()
+}
+
+#[test]
+#[ignore = "changes the machine's cache: deploy/vm/check cache-daemon"]
+fn the_daemon_reserves_uses_and_gives_back_cache() {
+    let _mounted = Mounted::new();
+    let before = Mounted::schemata();
+    let mut rig =
+        Rig::start_on_software(&["cache.reserve='require'", "cache.applications=true", "nic.thread='on'"]);
+    assert_ne!(Mounted::schemata(), before);
+    let status = rig.status();
+    assert_eq!(status["cache"]["group"], "jet", "{status:#}");
+    assert_eq!(status["cache"]["domains"].as_array().map(Vec::len), Some(2), "{status:#}");
+    // 12 MiB and 1 MiB beside them, in ways of 2816 KiB.
+    assert_eq!(number(&status, "cache.domains.0.bytes"), 5 * 2816 * 1024, "{status:#}");
+    let mut random = Random::for_test("cache", 91);
+    let _application = rig.application(Role::Consumer, "store");
+    for address in rig.addresses() {
+        Traffic::new(&address, "store", random.fork()).round();
+    }
+    let inside = threads_inside();
+    for name in ["jet-reactor", "jet-nic"] {
+        assert!(inside.iter().any(|found| found.starts_with(name)), "{name}: {inside:?}");
+    }
+    // The control plane is not; an application is, where that is configured.
+    assert!(!inside.iter().any(|found| found == "jetd"), "{inside:?}");
+    assert!(inside.iter().any(|found| found.starts_with("faults")), "{inside:?}");
+    rig.daemon().signal(Signal::TERM);
+    assert!(rig.take_daemon().wait().success());
+    assert_eq!(Mounted::schemata(), before);
+    assert!(!Mounted::group_is_there());
+}
+
+#[test]
+#[ignore = "changes the machine's cache: deploy/vm/check cache-daemon"]
+fn after_a_kill_the_next_start_finds_the_cache_as_it_was() {
+    let _mounted = Mounted::new();
+    let before = Mounted::schemata();
+    let mut rig = Rig::start_on_software(&["cache.reserve='require'"]);
+    let reserved = Mounted::schemata();
+    for _ in 0..5 {
+        rig.kill_daemon();
+        assert_eq!(Mounted::schemata(), reserved, "nobody was there to give it back");
+        rig.start_again();
+        assert_eq!(Mounted::schemata(), reserved);
+        assert!(
+            rig.daemon().said().contains("left reserved as 'jet' is given back"),
+            "{}",
+            rig.daemon().said()
+        );
+    }
+    rig.kill_daemon();
+    // The tool does it as well, without a daemon.
+    let restore =
+        Command::new(env!("CARGO_BIN_EXE_jet")).args(["cache", "restore"]).output().expect("it runs");
+    let said = String::from_utf8_lossy(&restore.stdout).into_owned();
+    assert!(restore.status.success() && said.contains("is given back"), "{said}");
+    assert_eq!(Mounted::schemata(), before);
+    assert!(!Mounted::group_is_there());
+}
+
+#[test]
+#[ignore = "changes the machine's cache: deploy/vm/check cache-daemon"]
+fn a_second_daemon_says_so_and_goes_on_without() {
+    let _mounted = Mounted::new();
+    let _first = Rig::start_on_software(&["cache.reserve='require'"]);
+    let reserved = Mounted::schemata();
+    let second = Rig::start_on_software(&[]);
+    let status = second.status();
+    let reason = status["cache"]["reason"].as_str().unwrap_or_default();
+    assert!(reason.contains("another process has reserved cache as the group 'jet'"), "{status:#}");
+    assert_eq!(Mounted::schemata(), reserved);
+    drop(second);
+    assert_eq!(Mounted::schemata(), reserved);
+}
+
+#[test]
+#[ignore = "changes the machine's cache: deploy/vm/check cache-daemon"]
+fn what_an_operator_reserved_is_used_and_stays() {
+    let _mounted = Mounted::new();
+    let before = Mounted::schemata();
+    let jet = |arguments: &[&str]| {
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_jet")).arg("cache").args(arguments).output().expect("it runs");
+        let said =
+            String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {said}");
+        said
+    };
+    let planned = jet(&["plan"]);
+    assert!(planned.starts_with("group jet, exclusive:"), "{planned}");
+    assert_eq!(Mounted::schemata(), before);
+    assert_eq!(jet(&["apply"]), planned);
+    let reserved = Mounted::schemata();
+    assert_ne!(reserved, before);
+    assert!(jet(&["show"]).contains("exclusive"));
+    let rig = Rig::start_on_software(&["cache.reserve='require'"]);
+    until("the reactor in the class", || {
+        threads_inside().iter().any(|name| name == "jet-reactor").then_some(())
+    });
+    // Not from under a daemon that uses it.
+    assert!(jet(&["restore"]).contains("nothing was left"));
+    drop(rig);
+    assert_eq!(Mounted::schemata(), reserved);
+    assert!(jet(&["restore", "--json"]).contains("undone"));
+    assert_eq!(Mounted::schemata(), before);
+}
