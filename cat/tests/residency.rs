@@ -77,6 +77,7 @@ fn coin(page: usize) -> bool {
 }
 
 #[test]
+#[ignore = "wants a machine whose caches are not cleared by others all the time: .ci/run has it apart"]
 fn a_reading_is_what_was_put_there() {
     let region = Region::zeroed(REGION_BYTES).unwrap();
     let heads = (0..region.pages()).filter(|page| coin(*page)).count();

@@ -186,7 +186,9 @@ pub fn plan(request: &Request, found: &Holdings) -> Result<Plan, Refusal> {
     if found.holders.iter().any(|holder| holder.name == request.group) {
         return Err(Refusal::GroupExists { group: request.group.clone() });
     }
-    let groups = u32::try_from(found.holders.len()).unwrap_or(u32::MAX);
+    // A pseudo-locked region has given its class back.
+    let holders = found.holders.iter().filter(|holder| holder.mode != Mode::PseudoLocked);
+    let groups = u32::try_from(holders.count()).unwrap_or(u32::MAX);
     if groups >= found.groups_max {
         let names = found.holders.iter().filter(|holder| !holder.name.is_default());
         return Err(Refusal::NoClass {
@@ -223,7 +225,8 @@ fn exclusiveness(
         return Ok(false);
     } else if found.other_caches {
         Some("an exclusive group is so in the second-level cache, too, which is shared out here as well")
-    } else if !everywhere && found.cache.min_ways > 0 {
+    } else if !everywhere && (found.cache.min_ways > 0 || request.exclusive == Exclusiveness::Prefer) {
+        // With masks that may be empty it could have nothing elsewhere, which is too much to give for a preference.
         Some("an exclusive group is so in every domain, and not all are asked for")
     } else if chosen.values().any(|ways| ways.overlaps(found.cache.shareable)) {
         Some("ways that devices fill cannot be exclusive")
@@ -248,7 +251,9 @@ fn assemble(
     let default = found.holders.iter().find(|holder| holder.name.is_default());
     let mut own = Ways::new();
     for (resource, ways) in default.into_iter().flat_map(|holder| &holder.ways) {
-        let elsewhere = |ways: WayMask| if found.cache.min_ways == 0 { WayMask::EMPTY } else { ways };
+        // Without any way its threads would bring nothing into that cache: only where the kernel asks for it.
+        let nothing = exclusive && found.cache.min_ways == 0;
+        let elsewhere = |ways: WayMask| if nothing { WayMask::EMPTY } else { ways };
         let of_domain = |(domain, ways): (&DomainId, &WayMask)| {
             (*domain, chosen.get(domain).copied().unwrap_or_else(|| elsewhere(*ways)))
         };

@@ -8,7 +8,7 @@ pub enum Refusal {
     /// There is such a group already.
     #[error(
         "there is a group '{group}' already, and no journal that says it is this program's; remove it \
-         (rmdir /sys/fs/resctrl/{group}), or choose another name"
+         (rmdir /sys/fs/resctrl/{group}; what others lost to it, schemata of /sys/fs/resctrl tells), or choose another name"
     )]
     GroupExists {
         /// Its name.
@@ -56,7 +56,7 @@ pub enum Refusal {
     /// Other tools have what would be needed.
     #[error(
         "domain {domain} has no {ways} ways that are nobody's but the default group's: {} {}; shrink or remove them, ask for \
-         less, or let this take from them",
+         less, or let this take from them (exclusive ones never give)",
         names.join(", "), if names.len() == 1 { "has the others" } else { "have the others" }
     )]
     Groups {

@@ -89,6 +89,8 @@ fn one_domain_of_two_is_shareable_and_elsewhere_as_the_default_group() {
     let mut amd = two_sockets();
     amd.cache.min_ways = 0;
     amd.cache.shareable = WayMask::EMPTY;
+    assert!(!plan(&wanted, &amd).unwrap().exclusive);
+    wanted.exclusive = Exclusiveness::Require;
     let found = plan(&wanted, &amd).unwrap();
     assert!(found.exclusive);
     assert_eq!(schemata(&found.own).to_string(), "L3:0=0;1=f\n");

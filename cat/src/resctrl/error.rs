@@ -63,7 +63,7 @@ impl fmt::Display for Action {
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
     /// The kernel refused.
-    #[error("cannot {action} {}{}: {source}{}", path.display(), written(.text.as_deref()), reason(.source, .status.as_deref()))]
+    #[error("cannot {action} {}{}: {source}{}", path.display(), written(.text.as_deref()), reason(*.action, .source, .status.as_deref()))]
     Refused {
         /// What was tried.
         action: Action,
@@ -85,6 +85,15 @@ pub enum AccessError {
         text: String,
         /// What is wrong with it.
         problem: String,
+    },
+    /// Another process holds the lock on it.
+    #[error(
+        "another process has held the lock on {} for 10 s (its pid is in /proc/locks); end it, or wait",
+        path.display()
+    )]
+    Locked {
+        /// Where it is mounted.
+        path: PathBuf,
     },
     /// The file system was unmounted, by which the kernel undid everything in it.
     #[error("resctrl is no longer mounted at {}; whoever unmounted it has undone everything that was set", path.display())]
@@ -125,7 +134,7 @@ impl AccessError {
     /// Whether trying again in a second may help: the kernel gives ids of monitoring back only when their lines have left
     /// the cache.
     pub fn is_draining(&self) -> bool {
-        self.errno() == Some(libc::EBUSY)
+        matches!(self, Self::Refused { action: Action::Make, source, .. } if source.raw_os_error() == Some(libc::EBUSY))
     }
 }
 
@@ -134,15 +143,17 @@ fn written(text: Option<&str>) -> String {
 }
 
 /// The kernel's own words; where it has none, what the error number means here.
-fn reason(source: &io::Error, status: Option<&str>) -> String {
+fn reason(action: Action, source: &io::Error, status: Option<&str>) -> String {
     let number = source.raw_os_error();
     let hint = match number {
-        Some(libc::EACCES | libc::EPERM) => "run as root",
+        Some(libc::EACCES | libc::EPERM) => "run as root, with CAP_DAC_OVERRIDE",
         Some(libc::EROFS) => {
             "the file system is mounted read-only; as root: mount -o remount,rw /sys/fs/resctrl \
              (in a container: mount it from the host)"
         }
-        Some(libc::EBUSY) => "ids of monitoring are still draining; try again in a second",
+        Some(libc::EBUSY) if action == Action::Make => {
+            "ids of monitoring are still draining; try again in a second"
+        }
         Some(libc::EINVAL) if status.is_none() => {
             "the kernel gives no reason; it gives none for a domain that does not exist"
         }
@@ -156,21 +167,24 @@ fn reason(source: &io::Error, status: Option<&str>) -> String {
 mod tests {
     use super::*;
 
-    fn refused(errno: i32, status: Option<&str>) -> String {
+    fn refused(action: Action, errno: i32, status: Option<&str>) -> String {
         let source = io::Error::from_raw_os_error(errno);
         let (path, text) = (PathBuf::from("/r/g/schemata"), Some("L3:0=5".to_owned()));
         let status = status.map(str::to_owned);
-        AccessError::Refused { action: Action::Write, path, text, status, source }.to_string()
+        AccessError::Refused { action, path, text, status, source }.to_string()
     }
 
     #[test]
     fn a_refusal_tells_what_was_written_and_what_the_kernel_said() {
-        let said = refused(libc::EINVAL, Some("The mask 5 has non-consecutive 1-bits"));
+        let said = refused(Action::Write, libc::EINVAL, Some("The mask 5 has non-consecutive 1-bits"));
         assert!(said.starts_with("cannot write /r/g/schemata ('L3:0=5'): Invalid argument"), "{said}");
         assert!(said.ends_with(": The mask 5 has non-consecutive 1-bits"), "{said}");
-        assert!(refused(libc::EINVAL, None).contains("a domain that does not exist"));
-        assert!(refused(libc::EACCES, None).contains("run as root"));
-        assert!(refused(libc::EROFS, None).contains("remount,rw"));
-        assert!(refused(libc::EBUSY, Some("Out of RMIDs")).contains("Out of RMIDs; ids of monitoring"));
+        assert!(refused(Action::Write, libc::EINVAL, None).contains("a domain that does not exist"));
+        assert!(refused(Action::Write, libc::EACCES, None).contains("run as root"));
+        assert!(refused(Action::Write, libc::EROFS, None).contains("remount,rw"));
+        assert!(
+            refused(Action::Make, libc::EBUSY, Some("Out of RMIDs"))
+                .contains("Out of RMIDs; ids of monitoring")
+        );
     }
 }

@@ -26,6 +26,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use tree::Tree;
+pub(crate) use tree::lock_within;
 
 /// The mounted file system.
 #[derive(Clone, Debug)]
@@ -70,6 +71,15 @@ impl Resctrl {
     /// Whether it is mounted still.
     pub fn is_mounted(&self) -> bool {
         self.tree.is_mounted()
+    }
+
+    /// A number that no other mount has had since the kernel's start; none before Linux 6.8.
+    pub fn mount_number(&self) -> Option<u64> {
+        // STATX_MNT_ID_UNIQUE of linux/stat.h.
+        let unique = rustix::fs::StatxFlags::from_bits_retain(0x4000);
+        let path = self.tree.root();
+        let found = rustix::fs::statx(rustix::fs::CWD, path, rustix::fs::AtFlags::empty(), unique).ok()?;
+        (found.stx_mask & unique.bits() != 0).then_some(found.stx_mnt_id)
     }
 
     /// A file or folder in it.

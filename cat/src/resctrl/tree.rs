@@ -1,12 +1,32 @@
 //! Access to the mounted file system: whole reads, single writes, and the kernel's reasons.
 
 use super::error::{AccessError, Action};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// `RDTGROUP_SUPER_MAGIC` of the kernel's linux/magic.h.
 const MAGIC: i64 = 0x0765_5821;
+
+/// How long the lock on it is waited for.
+const LOCK_MAX: Duration = Duration::from_secs(10);
+/// Between two looks: who waits for a lock without a limit cannot be stopped.
+const LOCK_LOOK: Duration = Duration::from_millis(20);
+
+/// Takes a lock if it can be had in time: says whether.
+pub(crate) fn lock_within(file: &File, limit: Duration) -> io::Result<bool> {
+    let deadline = Instant::now() + limit;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(true),
+            Err(TryLockError::WouldBlock) if Instant::now() >= deadline => return Ok(false),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_LOOK),
+            Err(TryLockError::Error(source)) => return Err(source),
+        }
+    }
+}
 
 /// The folder where resctrl is mounted.
 #[derive(Clone, Debug)]
@@ -57,7 +77,11 @@ impl Tree {
         source: io::Error,
     ) -> AccessError {
         let mut error = self.refused(action, path, text, source);
-        if let AccessError::Refused { status, .. } = &mut error {
+        // What was not even looked at leaves the words of a command before.
+        let is_answer = !error.is_permission() && !error.is_missing();
+        if let AccessError::Refused { status, .. } = &mut error
+            && is_answer
+        {
             *status = fs::read_to_string(self.path("info/last_cmd_status")).ok().and_then(|said| {
                 let said = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>();
                 let said = said.join("; ");
@@ -111,8 +135,12 @@ impl Tree {
     /// One write(2): the kernel takes a change of several lines as one only so, and none without its last newline.
     pub fn write(&self, relative: impl AsRef<Path>, text: &str) -> Result<(), AccessError> {
         let path = self.path(relative);
-        let written = OpenOptions::new().write(true).truncate(self.plain).open(&path).and_then(|mut file| {
-            let count = file.write(text.as_bytes())?;
+        let mut file = OpenOptions::new()
+            .write(true)
+            .truncate(self.plain)
+            .open(&path)
+            .map_err(|source| self.refused(Action::Write, &path, Some(text), source))?;
+        let written = file.write(text.as_bytes()).and_then(|count| {
             if count == text.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
         });
         written.map_err(|source| self.refused_with_status(Action::Write, &path, Some(text), source))
@@ -120,7 +148,11 @@ impl Tree {
 
     pub fn make(&self, relative: impl AsRef<Path>) -> Result<(), AccessError> {
         let path = self.path(relative);
-        fs::create_dir(&path).map_err(|source| self.refused_with_status(Action::Make, &path, None, source))
+        // Whatever the umask says, none but the owner makes groups for monitoring in it.
+        fs::DirBuilder::new()
+            .mode(0o755)
+            .create(&path)
+            .map_err(|source| self.refused_with_status(Action::Make, &path, None, source))
     }
 
     pub fn remove(&self, relative: impl AsRef<Path>) -> Result<(), AccessError> {
@@ -133,8 +165,11 @@ impl Tree {
     pub fn lock(&self) -> Result<File, AccessError> {
         let refused = |source: io::Error| self.refused(Action::Lock, &self.root, None, source);
         let folder = File::open(&self.root).map_err(refused)?;
-        rustix::fs::flock(&folder, rustix::fs::FlockOperation::LockExclusive)
-            .map_err(|errno| refused(errno.into()))?;
-        Ok(folder)
+        // Anybody may open the folder, and so hold its lock as long as he likes.
+        match lock_within(&folder, LOCK_MAX) {
+            Ok(true) => Ok(folder),
+            Ok(false) => Err(AccessError::Locked { path: self.root.clone() }),
+            Err(source) => Err(refused(source)),
+        }
     }
 }

@@ -1,17 +1,21 @@
 //! What was there before, in a file, before anything is changed.
 
 use crate::plan::{Change, DomainPlan, Holdings, Plan, Ways, l3_ways, schemata};
-use crate::resctrl::{DomainId, GroupName, Mode, Schemata, WayMask};
+use crate::resctrl::{DomainId, GroupName, Mode, Schemata, WayMask, lock_within};
 use serde::{Deserialize, Serialize};
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Where journals are, unless told otherwise. Of all who reserve: who comes next must find what somebody left.
 pub const FOLDER: &str = "/run/jet-cache";
 
 const VERSION: u32 = 1;
+
+/// How long others may look and change.
+const LOCK_MAX: Duration = Duration::from_secs(10);
 
 /// Why a journal cannot be kept or read.
 #[derive(Debug, thiserror::Error)]
@@ -25,6 +29,21 @@ pub enum JournalError {
         path: PathBuf,
         /// What the system said.
         source: io::Error,
+    },
+    /// Others may write there what root would then do.
+    #[error(
+        "{} is not this user's alone, so what it says is not trusted; make it so: chown root {}; chmod 700 {}",
+        path.display(), path.display(), path.display()
+    )]
+    Untrusted {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// Another process holds a lock.
+    #[error("another process has held the lock {} for 10 s (its pid is in /proc/locks); end it, or wait", path.display())]
+    Locked {
+        /// The file.
+        path: PathBuf,
     },
     /// It is none, or a later version's.
     #[error(
@@ -59,6 +78,10 @@ pub(super) struct Journal {
     /// It outlives the process that made it: only whoever is asked to gives it back.
     #[serde(default)]
     pub standing: bool,
+    /// Tells this mount of the file system from others, where the kernel can (6.8): unmounting undoes everything, and a later
+    /// group may have the number of this one.
+    #[serde(default)]
+    pub mount: Option<u64>,
     /// Of the group's folder, once it is made.
     pub inode: Option<u64>,
     #[serde(with = "as_schemata")]
@@ -69,7 +92,7 @@ pub(super) struct Journal {
 }
 
 impl Journal {
-    pub fn of(plan: &Plan, boot: String) -> Self {
+    pub fn of(plan: &Plan, boot: String, mount: Option<u64>) -> Self {
         let loss = |change: &Change| Loss {
             group: change.group.clone(),
             before: change.before.clone(),
@@ -80,6 +103,7 @@ impl Journal {
             boot,
             group: plan.group.clone(),
             standing: false,
+            mount,
             inode: None,
             own: plan.own.clone(),
             losses: plan.changes.iter().map(loss).collect(),
@@ -152,11 +176,13 @@ pub(super) struct Journals {
 impl Journals {
     /// Makes the folder where it is not there.
     pub fn open(folder: &Path) -> Result<Self, JournalError> {
-        fs::create_dir_all(folder).map_err(|source| JournalError::System {
-            action: "make",
-            path: folder.to_owned(),
-            source,
-        })?;
+        let failed = |action| move |source| JournalError::System { action, path: folder.to_owned(), source };
+        DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed("make"))?;
+        let found = fs::metadata(folder).map_err(failed("read"))?;
+        let is_own = found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o022 == 0;
+        if !is_own {
+            return Err(JournalError::Untrusted { path: folder.to_owned() });
+        }
         Ok(Self { folder: folder.to_owned() })
     }
 
@@ -173,8 +199,11 @@ impl Journals {
     /// For as long as something is looked at and changed; waits for others.
     pub fn transaction(&self) -> Result<File, JournalError> {
         let (path, file) = self.lock_file("lock")?;
-        file.lock().map_err(|source| JournalError::System { action: "lock", path, source })?;
-        Ok(file)
+        match lock_within(&file, LOCK_MAX) {
+            Ok(true) => Ok(file),
+            Ok(false) => Err(JournalError::Locked { path }),
+            Err(source) => Err(JournalError::System { action: "lock", path, source }),
+        }
     }
 
     /// For as long as a reservation stands: the system gives it up when its process ends, however it does. None where
@@ -217,6 +246,14 @@ impl Journals {
         let journal: Journal = serde_json::from_str(&text).map_err(|error| refused(error.to_string()))?;
         if journal.version != VERSION {
             return Err(refused(format!("it is of version {}", journal.version)));
+        }
+        let keys = |ways: &Ways| -> Vec<_> {
+            ways.iter()
+                .flat_map(|(resource, ways)| ways.keys().map(move |domain| (resource.clone(), *domain)))
+                .collect()
+        };
+        if journal.losses.iter().any(|loss| keys(&loss.before) != keys(&loss.after)) {
+            return Err(refused("before and after are not of the same domains".to_owned()));
         }
         if journal.group != *group {
             return Err(refused(format!("it is of the group '{}'", journal.group)));
@@ -267,6 +304,7 @@ mod tests {
             boot: "b".to_owned(),
             group: GroupName::new("jet").unwrap(),
             standing: false,
+            mount: Some(3),
             inode: Some(7),
             own: ways(0xf),
             losses: vec![Loss {

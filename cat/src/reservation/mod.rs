@@ -11,7 +11,7 @@ pub use found::holdings;
 pub use journal::{FOLDER, JournalError};
 pub use restore::{RestoreError, Restored};
 
-use crate::plan::{Holdings, Plan, Refusal, Request, plan, schemata};
+use crate::plan::{Exclusiveness, Holdings, Plan, Refusal, Request, plan, schemata};
 use crate::resctrl::{AccessError, DomainId, GroupName, Mode, Resctrl};
 use journal::{Journal, Journals, boot};
 use std::fmt;
@@ -51,13 +51,23 @@ pub enum ReserveError {
     /// Somebody else has ways there.
     #[error(
         "another process has reserved cache of domain {domain}, as the group '{group}': two at once cannot both be put back; end \
-         it, or choose another domain"
+         it (or jet cache restore, where it only stands), or choose another domain"
     )]
     DomainTaken {
         /// The domain.
         domain: DomainId,
         /// Its group.
         group: GroupName,
+    },
+    /// There is one that was made to stand, and it is another.
+    #[error(
+        "what stands reserved as '{group}' (jet cache apply) {problem}; give it back first (jet cache restore), or ask for that"
+    )]
+    Standing {
+        /// The group.
+        group: GroupName,
+        /// What differs.
+        problem: &'static str,
     },
     /// There is no way to do it.
     #[error(transparent)]
@@ -153,6 +163,39 @@ pub fn restore_all(resctrl: &Resctrl, folder: &Path) -> Result<Vec<Left>, Journa
     recover_locked(resctrl, &journals, true)
 }
 
+/// What would be reserved. Changes nothing, and takes no lock: somebody may be about to change what it rests on.
+///
+/// # Errors
+/// [`ReserveError`], as for [`Reservation::make`]; of what processes that are gone had left nothing is said.
+pub fn preview(resctrl: &Resctrl, request: &Request, folder: &Path) -> Result<Plan, ReserveError> {
+    let found = holdings(resctrl)?.ok_or(ReserveError::NoCache)?;
+    if folder.is_dir() {
+        plan_beside_others(&Journals::open(folder)?, request, found)
+    } else {
+        Ok(plan(request, &found)?)
+    }
+}
+
+/// A plan that knows of other reservations.
+fn plan_beside_others(
+    journals: &Journals,
+    request: &Request,
+    mut found: Holdings,
+) -> Result<Plan, ReserveError> {
+    for group in journals.groups()? {
+        if let Some(journal) = journals.read(&group)? {
+            found.reservations.insert(group, journal.domains);
+        }
+    }
+    let wanted = request.domains.clone().unwrap_or_else(|| found.way_bytes.keys().copied().collect());
+    for (group, theirs) in &found.reservations {
+        if let Some(&domain) = wanted.iter().find(|domain| theirs.contains(domain)) {
+            return Err(ReserveError::DomainTaken { domain, group: group.clone() });
+        }
+    }
+    Ok(plan(request, &found)?)
+}
+
 fn recover_locked(
     resctrl: &Resctrl,
     journals: &Journals,
@@ -163,7 +206,8 @@ fn recover_locked(
         // Whoever has the lock lives.
         let Some(_ownership) = journals.ownership(&group)? else { continue };
         let restored = match journals.read(&group) {
-            Ok(Some(journal)) if journal.standing && !standing_too => continue,
+            // Of another boot nothing stands.
+            Ok(Some(journal)) if journal.standing && !standing_too && journal.boot == boot()? => continue,
             Ok(Some(journal)) => locked(resctrl, || restore::restore(resctrl, journals, &journal)),
             Ok(None) => continue,
             Err(error) => Err(error.into()),
@@ -184,7 +228,8 @@ pub struct Reservation {
     resctrl: Resctrl,
     journals: Journals,
     plan: Plan,
-    exclusive: bool,
+    /// Why the kernel refused that it be exclusive, where that was only preferred.
+    not_exclusive: Option<String>,
     /// Given up by the system, however the process ends.
     _ownership: File,
     is_restored: bool,
@@ -214,29 +259,25 @@ impl Reservation {
         };
         let _lock = resctrl.lock()?;
         let mut found = holdings(resctrl)?.ok_or(ReserveError::NoCache)?;
-        if let Some(journal) = journals.read(&request.group)? {
-            return Self::join(resctrl, journals, &journal, &found, ownership);
-        }
-        // Those that are left after the recovery are of living processes.
-        for group in journals.groups()? {
-            if let Some(journal) = journals.read(&group)? {
-                found.reservations.insert(group, journal.domains);
+        match journals.read(&request.group)? {
+            Some(journal) if journal.standing => {
+                return Self::join(resctrl, journals, &journal, request, &found, ownership);
             }
-        }
-        let wanted = request.domains.clone().unwrap_or_else(|| found.way_bytes.keys().copied().collect());
-        for (group, theirs) in &found.reservations {
-            if let Some(&domain) = wanted.iter().find(|domain| theirs.contains(domain)) {
-                return Err(ReserveError::DomainTaken { domain, group: group.clone() });
+            // Its process ended just now.
+            Some(journal) => {
+                restore::restore(resctrl, &journals, &journal)?;
+                found = holdings(resctrl)?.ok_or(ReserveError::NoCache)?;
             }
+            None => {}
         }
-        let plan = plan(request, &found)?;
-        let journal = Journal::of(&plan, boot()?);
+        let plan = plan_beside_others(&journals, request, found)?;
+        let journal = Journal::of(&plan, boot()?, resctrl.mount_number());
         journals.write(&journal)?;
         watch(Step::Journal);
         let mut reservation = Self {
             resctrl: resctrl.clone(),
             journals,
-            exclusive: false,
+            not_exclusive: None,
             plan,
             _ownership: ownership,
             // Not by dropping while the locks are held here, should `watch` panic: the next start does it then.
@@ -264,17 +305,36 @@ impl Reservation {
         resctrl: &Resctrl,
         journals: Journals,
         journal: &Journal,
+        request: &Request,
         found: &Holdings,
         ownership: File,
     ) -> Result<Self, ReserveError> {
         restore::check(resctrl, &journals, journal)?;
-        let group = found.holders.iter().find(|holder| holder.name == journal.group);
         let plan = journal.plan(found);
+        let bytes = request.bytes.saturating_add(request.slack_bytes);
+        let mut wanted = request.domains.clone().unwrap_or_else(|| found.way_bytes.keys().copied().collect());
+        wanted.sort_unstable();
+        let domains: Vec<DomainId> = plan.domains.iter().map(|planned| planned.domain).collect();
+        let group = found.holders.iter().find(|holder| holder.name == journal.group);
+        let problem = if domains != wanted {
+            Some("is of other domains than are asked for")
+        } else if plan.domains.iter().any(|planned| planned.bytes < bytes) {
+            Some("is of fewer bytes than are asked for")
+        } else if request.exclusive == Exclusiveness::Require && !plan.exclusive {
+            Some("is shareable, and an exclusive one is asked for")
+        } else if group.is_none_or(|group| group.ways != journal.own) {
+            Some("was changed meanwhile")
+        } else {
+            None
+        };
+        if let Some(problem) = problem {
+            return Err(ReserveError::Standing { group: journal.group.clone(), problem });
+        }
         Ok(Self {
             resctrl: resctrl.clone(),
             journals,
-            exclusive: group.is_some_and(|group| group.mode == Mode::Exclusive),
             plan,
+            not_exclusive: None,
             _ownership: ownership,
             is_restored: true,
         })
@@ -299,7 +359,7 @@ impl Reservation {
         request: &Request,
         watch: &mut dyn FnMut(Step),
     ) -> Result<(), CarryError> {
-        let name = &self.plan.group;
+        let name = &self.plan.group.clone();
         self.make_group(name)?;
         watch(Step::Group);
         journal.inode = self.resctrl.group(name).inode();
@@ -313,12 +373,13 @@ impl Reservation {
         watch(Step::Own);
         if self.plan.exclusive {
             match self.resctrl.group(name).set_mode(Mode::Exclusive) {
-                Ok(()) => self.exclusive = true,
-                Err(error) if request.exclusive == crate::plan::Exclusiveness::Require => {
-                    return Err(error.into());
+                Ok(()) => {}
+                Err(error) if request.exclusive == Exclusiveness::Require => return Err(error.into()),
+                // The ways are nobody else's all the same, the kernel only does not see to it.
+                Err(error) => {
+                    self.not_exclusive = Some(error.to_string());
+                    self.plan.exclusive = false;
                 }
-                // Preferred: the ways are nobody else's all the same, the kernel only does not see to it.
-                Err(_) => {}
             }
             watch(Step::Exclusive);
         }
@@ -344,7 +405,12 @@ impl Reservation {
 
     /// Whether the kernel refuses the ways to all others.
     pub fn is_exclusive(&self) -> bool {
-        self.exclusive
+        self.plan.exclusive
+    }
+
+    /// Why the kernel would not have it exclusive, where that was preferred and it refused.
+    pub fn not_exclusive(&self) -> Option<&str> {
+        self.not_exclusive.as_deref()
     }
 
     /// The file system that it is in.

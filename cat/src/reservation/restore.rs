@@ -52,27 +52,58 @@ pub(super) fn restore(
         journals.remove(&journal.group)?;
         return Ok(Restored::OtherBoot);
     }
+    if !resctrl.is_mounted() {
+        // Whether it is mounted elsewhere, or will be, is not known: the journal stays.
+        return Err(AccessError::Unmounted { path: resctrl.mount().path.clone() }.into());
+    }
+    if !is_of_this_mount(resctrl, journal) {
+        journals.remove(&journal.group)?;
+        return Ok(Restored::Already);
+    }
     // Everything is looked at before anything is changed.
     let is_there = check_group(resctrl, journals, journal)?;
-    let mut losses = Vec::new();
+    let mut returns = Vec::new();
     for loss in &journal.losses {
-        if is_to_be_put_back(resctrl, journals, journal, loss)? {
-            losses.push(loss);
+        let ways = to_be_put_back(resctrl, journals, journal, loss)?;
+        if !ways.is_empty() {
+            returns.push((&loss.group, ways));
         }
+    }
+    if journal.standing {
+        // From here on it is not standing any more, whatever becomes of this process.
+        journals.write(&Journal { standing: false, ..journal.clone() })?;
     }
     if is_there {
         resctrl.remove(&journal.group)?;
     }
-    for loss in &losses {
-        resctrl.group(&loss.group).set_schemata(&schemata(&loss.before))?;
+    // Who cannot get back what he had is no reason that others do not.
+    let mut refused = None;
+    for (group, ways) in &returns {
+        if let Err(error) = resctrl.group(group).set_schemata(&schemata(ways)) {
+            refused = refused.or(Some(error));
+        }
+    }
+    if let Some(error) = refused {
+        return Err(error.into());
     }
     journals.remove(&journal.group)?;
-    Ok(if is_there || !losses.is_empty() { Restored::Undone } else { Restored::Already })
+    Ok(if is_there || !returns.is_empty() { Restored::Undone } else { Restored::Already })
+}
+
+/// Unmounting undid what was done on another.
+fn is_of_this_mount(resctrl: &Resctrl, journal: &Journal) -> bool {
+    match (journal.mount, resctrl.mount_number()) {
+        (Some(then), Some(now)) => then == now,
+        _ => true,
+    }
 }
 
 /// Whether the group is there and the one that was made.
 pub(super) fn check(resctrl: &Resctrl, journals: &Journals, journal: &Journal) -> Result<(), RestoreError> {
-    if journal.boot == boot()? && check_group(resctrl, journals, journal)? {
+    if journal.boot == boot()?
+        && is_of_this_mount(resctrl, journal)
+        && check_group(resctrl, journals, journal)?
+    {
         return Ok(());
     }
     let problem =
@@ -102,53 +133,43 @@ fn check_group(resctrl: &Resctrl, journals: &Journals, journal: &Journal) -> Res
     }
 }
 
-/// Whether a group still has what it was left with: then it gets back what it lost. If it has what it had, it got it back
-/// already.
-fn is_to_be_put_back(
+/// What a group is to get back: ways of those domains in which it has what it was left with. Where it has what it had before,
+/// it got it back already; so it did in a domain that was without processors meanwhile, and one that is so now gets everything
+/// when they are back.
+fn to_be_put_back(
     resctrl: &Resctrl,
     journals: &Journals,
     journal: &Journal,
     loss: &Loss,
-) -> Result<bool, RestoreError> {
+) -> Result<Ways, RestoreError> {
     let found = match resctrl.group(&loss.group).schemata() {
         Ok(schemata) => l3_ways(&schemata),
         // A group that was removed needs nothing.
-        Err(error) if error.is_missing() => return Ok(false),
+        Err(error) if error.is_missing() => return Ok(Ways::new()),
         Err(error) => return Err(error.into()),
     };
-    // Mounted anew with or without CDP: unmounting gave everything back.
-    if loss.before.keys().any(|resource| !found.contains_key(resource)) {
-        return Ok(false);
+    let mut returns = Ways::new();
+    for (resource, domains) in &loss.before {
+        // Mounted anew with or without CDP: unmounting gave everything back.
+        let Some(found) = found.get(resource) else { continue };
+        for (domain, before) in domains {
+            let after = loss.after.get(resource).and_then(|ways| ways.get(domain));
+            match found.get(domain) {
+                None => {}
+                Some(has) if has == before => {}
+                Some(has) if Some(has) == after => {
+                    returns.entry(resource.clone()).or_default().insert(*domain, *before);
+                }
+                Some(has) => {
+                    let problem = format!(
+                        "{} has {has} of {resource} of domain {domain}, where {} is left over and {before} was before",
+                        loss.group,
+                        after.copied().unwrap_or_default()
+                    );
+                    return Err(misfit(journals, journal, problem));
+                }
+            }
+        }
     }
-    let found = only(&found, &loss.before);
-    // A domain without processors has no mask, and gets a full one when they are back.
-    if found == only(&loss.before, &found) {
-        Ok(false)
-    } else if found == only(&loss.after, &found) {
-        Ok(true)
-    } else {
-        let problem = format!(
-            "{} has {}, where {} is left over and {} was before",
-            loss.group,
-            one_line(&found),
-            one_line(&loss.after),
-            one_line(&loss.before)
-        );
-        Err(misfit(journals, journal, problem))
-    }
-}
-
-/// Of some ways those of resources and domains that others name.
-fn only(ways: &Ways, named: &Ways) -> Ways {
-    let mut found = Ways::new();
-    for (resource, domains) in ways {
-        let Some(named) = named.get(resource) else { continue };
-        let named = domains.iter().filter(|(domain, _)| named.contains_key(domain));
-        found.insert(resource.clone(), named.map(|(domain, ways)| (*domain, *ways)).collect());
-    }
-    found
-}
-
-fn one_line(ways: &Ways) -> String {
-    schemata(ways).to_string().trim_end().replace('\n', " ")
+    Ok(returns)
 }

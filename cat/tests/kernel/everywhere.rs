@@ -3,7 +3,7 @@
 use crate::mounted::{Mounted, host, jet};
 use jet_cat::plan::{Exclusiveness, Refusal, l3_ways};
 use jet_cat::resctrl::{AccessError, GroupName, Mode};
-use jet_cat::reservation::{Reservation, ReserveError, RestoreError, Restored, recover};
+use jet_cat::reservation::{Reservation, ReserveError, RestoreError, Restored, recover, restore_all};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -176,7 +176,9 @@ fn read_only_is_said_and_nothing_changes() {
 fn a_user_without_the_right_is_told_and_nothing_changes() {
     let mounted = Mounted::new();
     let before = mounted.picture();
-    host(&format!("cd {}; chmod 777 .; mkdir -m 700 closed", mounted.folder().display()));
+    // A place of its own, one of root's, and one where anybody may write what root would do.
+    let places = "chmod 755 .; mkdir -m 700 own closed; mkdir -m 777 open; chown 65534 own";
+    host(&format!("cd {}; {places}", mounted.folder().display()));
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.args(["--exact", "everywhere::as_nobody", "--ignored", "--nocapture"]);
     let output = child.env("JET_CAT_FOLDER", mounted.folder()).uid(65534).gid(65534).output().unwrap();
@@ -185,6 +187,10 @@ fn a_user_without_the_right_is_told_and_nothing_changes() {
     assert!(output.status.success(), "{said}");
     assert_eq!(mounted.picture(), before);
     assert!(!mounted.has_journal());
+    let open = mounted.folder().join("open");
+    let error = Reservation::make(&mounted.resctrl, &mounted.request(2), &open, &mut |_| {}).unwrap_err();
+    assert!(error.to_string().contains("is not trusted"), "{error}");
+    assert_eq!(mounted.picture(), before);
 }
 
 /// The child process of the test above.
@@ -194,7 +200,8 @@ fn as_nobody() {
     let Some(folder) = std::env::var_os("JET_CAT_FOLDER") else { return };
     let resctrl = jet_cat::resctrl::Resctrl::find().unwrap();
     let request = jet_cat::plan::Request::new(jet(), 1);
-    let error = Reservation::make(&resctrl, &request, folder.as_ref(), &mut |_| {}).unwrap_err();
+    let own = std::path::Path::new(&folder).join("own");
+    let error = Reservation::make(&resctrl, &request, &own, &mut |_| {}).unwrap_err();
     assert!(error.to_string().contains("run as root"), "{error}");
     // And where there is not even a place for the journal.
     let closed = std::path::Path::new(&folder).join("closed/journals");
@@ -258,7 +265,7 @@ fn a_journal_that_does_not_fit_changes_nothing_and_says_what_does_not() {
     let error = left.restored.as_ref().unwrap_err();
     assert!(matches!(error, RestoreError::Misfit { .. }), "{error:?}");
     assert!(
-        error.to_string().contains("the default group has L3") && error.to_string().contains("jet.json"),
+        error.to_string().contains("the default group has ") && error.to_string().contains("jet.json"),
         "{error}"
     );
     assert_eq!(mounted.picture(), before);
@@ -292,11 +299,83 @@ fn what_the_kernel_refuses_says_what_was_written_and_why() {
     let said = |text: &str| group.set_schemata(&text.parse().unwrap()).unwrap_err().to_string();
     let resource = group.schemata().unwrap().l3().next().unwrap().0.clone();
     let refused = said(&format!("{resource}:0=fffffffff\n"));
-    assert!(refused.contains("('L3:0=fffffffff')") || refused.contains("fffffffff"), "{refused}");
+    assert!(refused.contains(&format!("('{resource}:0=fffffffff')")), "{refused}");
     assert!(refused.to_lowercase().contains("mask"), "{refused}");
     // Here the kernel says nothing, whatever stands in its file from before.
     let refused = said(&format!("{resource}:77=1\n"));
     assert!(refused.contains("a domain that does not exist"), "{refused}");
     let error = group.add_thread(i32::MAX).unwrap_err().to_string();
     assert!(error.contains("No task"), "{error}");
+}
+
+/// Takes a processor away, or brings it back; each is all of its cache's.
+fn processor(number: u32, online: bool) {
+    let online = u8::from(online);
+    host(&format!("echo {online} > /sys/devices/system/cpu/cpu{number}/online"));
+}
+
+#[test]
+#[ignore = "changes the machine's cache: deploy/vm/check"]
+fn a_cache_whose_processors_went_away_meanwhile_keeps_nothing_from_the_others() {
+    let mounted = Mounted::new();
+    let before = mounted.picture();
+    // Away and back: the kernel gave everybody everything there. Away still: there is nothing to put back there.
+    for comes_back in [true, false] {
+        let reservation = mounted.reserve(&mounted.request(2)).unwrap();
+        processor(1, false);
+        if comes_back {
+            processor(1, true);
+        }
+        assert_eq!(reservation.restore().unwrap(), Restored::Undone);
+        assert!(!mounted.has_journal());
+        processor(1, true);
+        assert_eq!(mounted.picture(), before, "back: {comes_back}");
+    }
+    // The same after a crash.
+    crate::crashes::left_by_a_crash(&mounted);
+    processor(1, false);
+    let left = recover(&mounted.resctrl, mounted.folder()).unwrap();
+    processor(1, true);
+    assert!(matches!(left[0].restored, Ok(Restored::Undone)), "{left:?}");
+    assert_eq!(mounted.picture(), before);
+}
+
+#[test]
+#[ignore = "changes the machine's cache: deploy/vm/check"]
+fn who_holds_the_lock_of_the_file_system_keeps_nobody_for_ever() {
+    let mounted = Mounted::new();
+    let before = mounted.picture();
+    let folder = std::fs::File::open("/sys/fs/resctrl").unwrap();
+    folder.lock().unwrap();
+    let error = mounted.reserve(&mounted.request(2)).unwrap_err();
+    assert!(error.to_string().contains("held the lock on /sys/fs/resctrl"), "{error}");
+    assert_eq!(mounted.picture(), before);
+    drop(folder);
+    assert!(mounted.reserve(&mounted.request(2)).is_ok());
+    assert_eq!(mounted.picture(), before);
+}
+
+#[test]
+#[ignore = "changes the machine's cache: deploy/vm/check"]
+fn what_stands_is_used_if_it_is_what_is_asked_for_and_given_back_when_told() {
+    let mounted = Mounted::new();
+    let before = mounted.picture();
+    let plan = mounted.reserve(&mounted.request(2)).unwrap().leave().unwrap();
+    let standing = mounted.picture();
+    assert_ne!(standing, before);
+    assert!(recover(&mounted.resctrl, mounted.folder()).unwrap().is_empty());
+    let joined = mounted.reserve(&mounted.request(2)).unwrap();
+    assert_eq!(joined.plan().domains, plan.domains);
+    assert_eq!(joined.restore().unwrap(), Restored::Standing);
+    // More than stands is another reservation.
+    let error = mounted.reserve(&mounted.request(3)).unwrap_err();
+    assert!(error.to_string().contains("of fewer bytes"), "{error}");
+    let mut other = mounted.request(1);
+    other.domains = Some(plan.domains[..1].iter().map(|planned| planned.domain).collect());
+    let error = mounted.reserve(&other).unwrap_err();
+    assert!(error.to_string().contains("of other domains"), "{error}");
+    assert_eq!(mounted.picture(), standing);
+    let left = restore_all(&mounted.resctrl, mounted.folder()).unwrap();
+    assert!(matches!(left[0].restored, Ok(Restored::Undone)), "{left:?}");
+    assert_eq!(mounted.picture(), before);
 }

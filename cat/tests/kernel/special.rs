@@ -212,6 +212,7 @@ fn amd_masks_may_have_gaps_and_be_empty() {
 
     // In one domain only: nothing in the other, and so exclusive all the same.
     two.domains = Some(vec![domains[0]]);
+    two.exclusive = Exclusiveness::Require;
     let reservation = mounted.reserve(&two).unwrap();
     assert!(reservation.is_exclusive());
     let own = mounted.resctrl.group(&jet()).schemata().unwrap();

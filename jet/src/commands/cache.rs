@@ -3,9 +3,9 @@
 use super::{fail, print, print_json, text};
 use crate::daemon::cache::{CacheConfig, CacheError};
 use crate::daemon::{Config, ConfigError, DaemonArgs};
-use jet_cat::plan::{Plan, plan};
+use jet_cat::plan::Plan;
 use jet_cat::resctrl::{AccessError, GroupName, Mode, OpenError, Resctrl};
-use jet_cat::reservation::{Left, Reservation, ReserveError, holdings, reserved, restore_all};
+use jet_cat::reservation::{Left, Reservation, ReserveError, preview, reserved, restore_all};
 use jet_cat::topology::{Topology, TopologyError};
 use serde_json::{Value, json};
 use std::process::ExitCode;
@@ -178,12 +178,11 @@ fn load(configured: &Configured) -> Result<(Config, CacheConfig), Failure> {
 fn planned(configured: &Configured) -> Result<(), Failure> {
     let (config, cache) = load(configured)?;
     let resctrl = Resctrl::find()?;
-    let request = cache.request_near(config.pool.bytes, config.pool.numa_node)?;
+    let request = cache.request_near(config.pool.bytes, config.numa_node())?;
     if reserved(&cache.journals)?.contains(&request.group) {
         return Err(Failure::Reserved { group: request.group });
     }
-    let found = holdings(&resctrl)?.ok_or(ReserveError::NoCache)?;
-    let plan = plan(&request, &found).map_err(ReserveError::from)?;
+    let plan = preview(&resctrl, &request, &cache.journals)?;
     tell(configured, &plan);
     Ok(())
 }
@@ -191,7 +190,7 @@ fn planned(configured: &Configured) -> Result<(), Failure> {
 fn apply(configured: &Configured) -> Result<(), Failure> {
     let (config, cache) = load(configured)?;
     let resctrl = Resctrl::find()?;
-    let request = cache.request_near(config.pool.bytes, config.pool.numa_node)?;
+    let request = cache.request_near(config.pool.bytes, config.numa_node())?;
     let reservation = Reservation::make(&resctrl, &request, &cache.journals, &mut |_| {})?;
     let plan = reservation.leave()?;
     tell(configured, &plan);

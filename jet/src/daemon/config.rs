@@ -295,6 +295,16 @@ impl Config {
         if is_used || self.rdma == Rdma::default() { Ok(()) } else { Err(ConfigError::NoRdma) }
     }
 
+    /// The NUMA node that the pool is to lie on, as far as the configuration tells: its own, or the device's that it names.
+    pub fn numa_node(&self) -> Option<u32> {
+        let of_device = |device: &String| {
+            let path = Path::new("/sys/class/infiniband").join(device).join("device/numa_node");
+            // A node of -1 is none.
+            std::fs::read_to_string(path).ok()?.trim().parse().ok()
+        };
+        self.pool.numa_node.or_else(|| self.rdma.device.as_ref().and_then(of_device))
+    }
+
     /// The receiver's part of it, for a NIC with so many scatter entries.
     ///
     /// # Errors

@@ -200,6 +200,9 @@ async fn register(
     let told = answer(&stream, &registered, &fds).await;
     drop(bell);
     if told.is_ok() {
+        // With the descriptor this is the process that asked, and no later one of its number.
+        let process_id = process.as_ref().and_then(|_| stream.peer_cred().ok()?.pid());
+        let _application = process_id.and_then(|id| context.cache.application(id));
         accompany(&stream, process, ended).await;
     }
     context.commands.send(Command::Close { ticket }).await;
@@ -264,11 +267,11 @@ fn prepare(
     let (doorbell, bell) = Doorbell::pair().map_err(internal)?;
     let (ends, ended) = oneshot::channel();
     // Without the process's descriptor (an old kernel, or a process that died already) the connection alone tells.
-    let process = stream.peer_cred().ok().and_then(|credentials| credentials.pid());
-    if let Some(process) = process {
-        context.cache.application(process);
-    }
-    let process = process.and_then(Pid::from_raw).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+    let process = stream
+        .peer_cred()
+        .ok()
+        .and_then(|credentials| Pid::from_raw(credentials.pid()?))
+        .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
     let new = Box::new(NewSession {
         app,
         class,

@@ -9,9 +9,11 @@ pub use status::{CacheDomainStatus, CacheStatus, WarmerStatus};
 
 use jet_cat::resctrl::{GroupName, OpenError, Resctrl};
 use jet_cat::reservation::{Reservation, ReserveError, ThreadError};
-use jet_cat::topology::TopologyError;
+use jet_cat::topology::{Topology, TopologyError};
 use jet_fabric::memory::SharedMemory;
+use rustix::thread::CpuSet;
 use status::Bandwidth;
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use warm::Warm;
 
@@ -39,6 +41,8 @@ pub enum CacheError {
 pub struct CacheControl {
     config: CacheConfig,
     reservation: Option<Reservation>,
+    /// The processors of the reserved caches, where there are others, too.
+    cpus: Option<CpuSet>,
     /// Why there is no reservation, where one was wished for.
     reason: Option<String>,
     warm: Warm,
@@ -54,6 +58,7 @@ impl CacheControl {
         let mut control = Self {
             config: config.clone(),
             reservation: None,
+            cpus: None,
             reason: None,
             warm: Warm::default(),
             bandwidth: Mutex::default(),
@@ -74,6 +79,10 @@ impl CacheControl {
         match reserved {
             Ok(reservation) => {
                 eprint!("jetd: cache reserved: {}", reservation.plan());
+                if let Some(reason) = reservation.not_exclusive() {
+                    eprintln!("jetd: it is not exclusive: {reason}");
+                }
+                control.cpus = cpus_near(&reservation);
                 control.reservation = Some(reservation);
             }
             Err(error) if config.reserve == Reserve::Require => return Err(error),
@@ -85,14 +94,20 @@ impl CacheControl {
         Ok(control)
     }
 
-    /// Threads that this makes are in the reservation's class: they inherit it from the one that makes them.
+    /// Threads that this makes are in the reservation's class, and on processors of its caches: they inherit both from the one
+    /// that makes them.
     pub fn inside<T>(&self, make: impl FnOnce() -> T) -> T {
         let Some(reservation) = &self.reservation else { return make() };
         if let Err(error) = reservation.add_thread(own_thread()) {
             eprintln!("jetd: threads are not in the reserved cache's class: {error}");
             return make();
         }
+        let allowed = self.cpus.as_ref().and_then(stay_on);
         let made = make();
+        if let Some(allowed) = allowed {
+            // As it was before, which the system allowed.
+            let _ = rustix::thread::sched_setaffinity(None, &allowed);
+        }
         leave(reservation);
         made
     }
@@ -105,18 +120,26 @@ impl CacheControl {
         }
     }
 
-    /// An application's threads join, where that is configured. Those that it starts later inherit it.
-    pub fn application(&self, process: i32) {
-        let Some(reservation) = self.reservation.as_ref().filter(|_| self.config.applications) else {
-            return;
-        };
-        let threads = std::fs::read_dir(format!("/proc/{process}/task"));
-        for thread in threads.into_iter().flatten().flatten() {
-            let thread = thread.file_name().to_str().and_then(|name| name.parse().ok());
-            if let Some(Err(error)) = thread.map(|thread| reservation.add_thread(thread)) {
-                eprintln!("jetd: an application's thread is not in the reserved cache's class: {error}");
+    /// An application's threads join, where that is configured, until what this gives is dropped. Those that it starts later
+    /// inherit it.
+    pub fn application(&self, process: i32) -> Option<Application<'_>> {
+        let reservation = self.reservation.as_ref().filter(|_| self.config.applications)?;
+        let mut threads = BTreeSet::new();
+        // One that was not moved yet may start another meanwhile.
+        loop {
+            let found = threads_of(process);
+            let new: Vec<i32> = found.difference(&threads).copied().collect();
+            if new.is_empty() || threads.len() > APPLICATION_THREADS_MAX {
+                break;
+            }
+            for thread in new {
+                threads.insert(thread);
+                if let Err(error) = reservation.add_thread(thread) {
+                    eprintln!("jetd: an application's thread is not in the reserved cache's class: {error}");
+                }
             }
         }
+        Some(Application { reservation, process })
     }
 
     /// What is reserved, what of it is used, and what of the pool is resident. Reads the kernel's files.
@@ -144,6 +167,68 @@ impl Drop for CacheControl {
             eprintln!(
                 "jetd: the reserved cache is not given back, which the next start tries again: {error}"
             );
+        }
+    }
+}
+
+/// More threads than any application has.
+const APPLICATION_THREADS_MAX: usize = 100_000;
+
+/// An application whose threads are in the class. Dropped, they leave it.
+pub struct Application<'a> {
+    reservation: &'a Reservation,
+    process: i32,
+}
+
+impl Drop for Application<'_> {
+    fn drop(&mut self) {
+        let group = self.reservation.plan().group.clone();
+        let inside = self.reservation.resctrl().group(&group).threads().unwrap_or_default();
+        let default = GroupName::default_group();
+        let default = self.reservation.resctrl().group(&default);
+        for thread in threads_of(self.process).iter().filter(|thread| inside.contains(thread)) {
+            // One that ended meanwhile is in no group.
+            let _ = default.add_thread(*thread);
+        }
+    }
+}
+
+fn threads_of(process: i32) -> BTreeSet<i32> {
+    let entries = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// The processors of the caches that are reserved; none where these are all.
+fn cpus_near(reservation: &Reservation) -> Option<CpuSet> {
+    let topology = Topology::of_host().ok()?;
+    let domains = &reservation.plan().domains;
+    if domains.len() == topology.domains.len() {
+        return None;
+    }
+    let mut cpus = CpuSet::new();
+    for domain in domains.iter().filter_map(|planned| topology.domain(planned.domain)) {
+        domain
+            .cpus
+            .iter()
+            .map(|cpu| cpu as usize)
+            .filter(|cpu| *cpu < CpuSet::MAX_CPU)
+            .for_each(|cpu| cpus.set(cpu));
+    }
+    Some(cpus)
+}
+
+/// Keeps this thread on those of the processors that it may use; gives back which these were, if anything changed.
+fn stay_on(cpus: &CpuSet) -> Option<CpuSet> {
+    let allowed = rustix::thread::sched_getaffinity(None).ok()?;
+    let mut both = CpuSet::new();
+    (0..CpuSet::MAX_CPU)
+        .filter(|cpu| cpus.is_set(*cpu) && allowed.is_set(*cpu))
+        .for_each(|cpu| both.set(cpu));
+    match rustix::thread::sched_setaffinity(None, &both) {
+        Ok(()) => Some(allowed),
+        Err(error) => {
+            eprintln!("jetd: this process may use no processor of the reserved cache: {error}");
+            None
         }
     }
 }

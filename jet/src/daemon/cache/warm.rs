@@ -3,7 +3,9 @@
 use super::status::WarmerStatus;
 use jet_cat::residency::{PaceOptions, Region, WarmerOptions, WarmerThread};
 use jet_fabric::memory::SharedMemory;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// How far it is.
 #[derive(Default)]
@@ -19,33 +21,54 @@ enum State {
 #[derive(Default)]
 pub(super) struct Warm {
     state: Arc<Mutex<State>>,
+    /// Dropped, it ends the thread that waits to try again.
+    stop: Mutex<Option<Sender<()>>>,
+}
+
+/// Between two attempts, the first and the longest: on a host that is busy at the moment hits cannot be told from memory.
+const RETRY_FIRST: Duration = Duration::from_secs(1);
+const RETRY_MAX: Duration = Duration::from_secs(60);
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Warm {
     pub fn start(&self, pool: &Arc<SharedMemory>, budget_permille: u32, cpu: Option<usize>) {
         let (pool, state) = (Arc::clone(pool), Arc::clone(&self.state));
-        *state.lock().unwrap_or_else(PoisonError::into_inner) = State::Calibrating;
-        let begin = {
-            let state = Arc::clone(&state);
-            move || {
-                let found = match begin(&pool, budget_permille, cpu) {
-                    Ok(thread) => State::Running(thread),
-                    Err(error) => {
-                        eprintln!("jetd: the pool is not kept warm, and not measured: {error}");
-                        State::Failed(error)
+        let (stop, stopped) = channel();
+        *locked(&self.stop) = Some(stop);
+        *locked(&state) = State::Calibrating;
+        let begin = move || {
+            let mut pause = RETRY_FIRST;
+            let mut told = false;
+            loop {
+                match begin(&pool, budget_permille, cpu) {
+                    // The daemon may have ended meanwhile; the warmer then ends with what it is put into.
+                    Ok(thread) => {
+                        *locked(&state) = State::Running(thread);
+                        return;
                     }
-                };
-                // The daemon may have ended meanwhile; the thread then ends with what it is put into.
-                *state.lock().unwrap_or_else(PoisonError::into_inner) = found;
+                    Err(error) => {
+                        if !std::mem::replace(&mut told, true) {
+                            eprintln!("jetd: the pool is not kept warm, and not measured, for now: {error}");
+                        }
+                        *locked(&state) = State::Failed(error);
+                    }
+                }
+                if stopped.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
+                    return;
+                }
+                pause = (pause * 2).min(RETRY_MAX);
             }
         };
         if let Err(error) = std::thread::Builder::new().name("jet-warm-start".to_owned()).spawn(begin) {
-            *state.lock().unwrap_or_else(PoisonError::into_inner) = State::Failed(error.to_string());
+            *locked(&self.state) = State::Failed(error.to_string());
         }
     }
 
     pub fn status(&self) -> WarmerStatus {
-        match &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
+        match &*locked(&self.state) {
             State::Off => WarmerStatus::Off,
             State::Calibrating => WarmerStatus::Calibrating,
             State::Running(thread) => WarmerStatus::Running { readings: thread.readings() },
