@@ -3,6 +3,7 @@
 //! Comparisons run in turns (A B A B) within one run; figures are medians of the samples that the row carries.
 
 mod allocations;
+mod cache;
 mod connections;
 mod consumer;
 mod core_cost;
@@ -61,6 +62,12 @@ enum Name {
         #[arg(long, value_parser = ["throughput", "latency", "connections", "counts"])]
         only: Vec<String>,
     },
+    /// Whether the warmer's reading is true, and what reserving cache takes
+    Cache {
+        /// Only this part; may be repeated
+        #[arg(long, value_parser = ["truth", "pools", "reserve"])]
+        only: Vec<String>,
+    },
     /// What a daemon costs that has nothing to do
     Idle,
     /// A stopped, a slow and a dead application: what they cost the others, and what escape costs
@@ -79,6 +86,7 @@ fn main() -> ExitCode {
             None => e2e::run(args.samples, &["shm", "tcp"], &set),
         },
         Name::Connections => connections::run(args.samples),
+        Name::Cache { only } => cache::run(args.samples, &only),
         Name::Idle => connections::idle(args.samples),
         Name::Escape(parts) => escape::run(args.samples, &parts),
         #[cfg(feature = "verbs")]

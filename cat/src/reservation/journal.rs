@@ -2,6 +2,7 @@
 
 use crate::plan::{Change, DomainPlan, Holdings, Plan, Ways, l3_ways, schemata};
 use crate::resctrl::{DomainId, GroupName, Mode, Schemata, WayMask, lock_within};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
@@ -60,7 +61,7 @@ pub enum JournalError {
 
 /// One group's loss.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Loss {
+pub(crate) struct Loss {
     pub group: GroupName,
     #[serde(with = "as_schemata")]
     pub before: Ways,
@@ -70,7 +71,7 @@ pub(super) struct Loss {
 
 /// What is changed, and what it was.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Journal {
+pub(crate) struct Journal {
     pub version: u32,
     /// The kernel forgets everything at its end; its number tells whether this is still the same one.
     pub boot: String,
@@ -169,7 +170,7 @@ mod as_schemata {
 
 /// The folder of journals.
 #[derive(Clone, Debug)]
-pub(super) struct Journals {
+pub(crate) struct Journals {
     folder: PathBuf,
 }
 
@@ -209,7 +210,12 @@ impl Journals {
     /// For as long as a reservation stands: the system gives it up when its process ends, however it does. None where
     /// another process has it.
     pub fn ownership(&self, group: &GroupName) -> Result<Option<File>, JournalError> {
-        let (path, file) = self.lock_file(&format!("{group}.lock"))?;
+        self.ownership_of(&group.to_string())
+    }
+
+    /// As [`Self::ownership`], of something that is no group.
+    pub fn ownership_of(&self, name: &str) -> Result<Option<File>, JournalError> {
+        let (path, file) = self.lock_file(&format!("{name}.lock"))?;
         match file.try_lock() {
             Ok(()) => Ok(Some(file)),
             Err(TryLockError::WouldBlock) => Ok(None),
@@ -218,7 +224,7 @@ impl Journals {
     }
 
     pub fn path(&self, group: &GroupName) -> PathBuf {
-        self.folder.join(format!("{group}.json"))
+        self.file_of(&name_of(group))
     }
 
     /// Groups of which there is a journal, in order.
@@ -236,14 +242,9 @@ impl Journals {
 
     /// A group's journal; none where there is none.
     pub fn read(&self, group: &GroupName) -> Result<Option<Journal>, JournalError> {
+        let Some(journal) = self.load::<Journal>(&name_of(group))? else { return Ok(None) };
         let path = self.path(group);
-        let text = match fs::read_to_string(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(JournalError::System { action: "read", path, source }),
-        };
         let refused = |problem: String| JournalError::Format { path: path.clone(), problem };
-        let journal: Journal = serde_json::from_str(&text).map_err(|error| refused(error.to_string()))?;
         if journal.version != VERSION {
             return Err(refused(format!("it is of version {}", journal.version)));
         }
@@ -261,11 +262,34 @@ impl Journals {
         Ok(Some(journal))
     }
 
-    /// Writes it whole or not at all: the next start reads what an end in between leaves.
     pub fn write(&self, journal: &Journal) -> Result<(), JournalError> {
-        let path = self.path(&journal.group);
-        let new = self.folder.join(format!("{}.new", journal.group));
-        let text = serde_json::to_string_pretty(journal).expect("a journal is always JSON");
+        self.save(&name_of(&journal.group), journal)
+    }
+
+    pub fn remove(&self, group: &GroupName) -> Result<(), JournalError> {
+        self.forget(&name_of(group))
+    }
+
+    pub fn file_of(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// What was saved by that name; none where nothing was.
+    pub fn load<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, JournalError> {
+        let path = self.file_of(name);
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(JournalError::System { action: "read", path, source }),
+        };
+        let found = serde_json::from_str(&text);
+        found.map(Some).map_err(|error| JournalError::Format { path, problem: error.to_string() })
+    }
+
+    /// Saves it whole or not at all: the next start reads what an end in between leaves.
+    pub fn save<T: Serialize>(&self, name: &str, what: &T) -> Result<(), JournalError> {
+        let (path, new) = (self.file_of(name), self.file_of(&format!("{name}.new")));
+        let text = serde_json::to_string_pretty(what).expect("a journal is always JSON");
         let written = (|| {
             let mut file =
                 OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&new)?;
@@ -276,14 +300,18 @@ impl Journals {
         written.map_err(|source| JournalError::System { action: "write", path, source })
     }
 
-    pub fn remove(&self, group: &GroupName) -> Result<(), JournalError> {
-        let path = self.path(group);
+    pub fn forget(&self, name: &str) -> Result<(), JournalError> {
+        let path = self.file_of(name);
         fs::remove_file(&path).map_err(|source| JournalError::System { action: "remove", path, source })
     }
 }
 
+fn name_of(group: &GroupName) -> String {
+    format!("{group}.json")
+}
+
 /// The number of this start of the kernel.
-pub(super) fn boot() -> Result<String, JournalError> {
+pub(crate) fn boot() -> Result<String, JournalError> {
     let path = Path::new("/proc/sys/kernel/random/boot_id");
     match fs::read_to_string(path) {
         Ok(text) => Ok(text.trim().to_owned()),

@@ -4,7 +4,7 @@
 //! that the kernel's documentation asks for.
 
 mod found;
-mod journal;
+pub(crate) mod journal;
 mod restore;
 
 pub use found::holdings;

@@ -256,3 +256,122 @@ fn io_devices_get_ways_of_their_own_and_lose_them() {
     mounted.resctrl.set_io_alloc(false).unwrap();
     assert_eq!(mounted.resctrl.io_alloc().unwrap(), IoAlloc::Disabled);
 }
+
+mod ddio {
+    //! Registers: in a guest whose processor has them.
+
+    use crate::mounted::host;
+    use jet_cat::registers::{Msr, RegisterError, SettingError, Settings, Wanted, ddio_ways, recover};
+    use jet_cat::resctrl::WayMask;
+    use jet_cat::topology::Topology;
+    use std::collections::BTreeMap;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+
+    const DDIO: u32 = 0xc8b;
+    const PREFETCH: u32 = 0x1a4;
+
+    fn guest() -> (Topology, tempfile::TempDir) {
+        let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
+        assert!(name.is_ok_and(|name| name.trim() == "jet-guest"), "deploy/vm/check cache-ddio");
+        host("modprobe msr");
+        (Topology::of_host().unwrap(), tempfile::tempdir().unwrap())
+    }
+
+    /// Ways of devices in the first cache, and no prefetchers on its processor.
+    fn wanted(topology: &Topology) -> Wanted {
+        let first = &topology.domains[0];
+        let ddio = BTreeMap::from([(first.id, WayMask(0xf0000))]);
+        Wanted { ddio, prefetchers_off: first.cpus.clone() }
+    }
+
+    fn registers() -> [u64; 4] {
+        let read = |cpu, register| Msr::of_cpu(cpu, false).unwrap().read(register).unwrap();
+        [read(0, DDIO), read(1, DDIO), read(0, PREFETCH), read(1, PREFETCH)]
+    }
+
+    #[test]
+    #[ignore = "needs a guest: deploy/vm/check cache-ddio"]
+    fn registers_are_set_where_asked_for_and_put_back() {
+        let (topology, folder) = guest();
+        let before = registers();
+        assert_eq!(
+            ddio_ways(&topology).unwrap().values().map(|ways| ways.0).collect::<Vec<_>>(),
+            before[..2]
+        );
+        let settings = Settings::make(&topology, &wanted(&topology), folder.path()).unwrap();
+        assert_eq!(registers(), [0xf0000, before[1], before[2] | 0xf, before[3]]);
+        let again = Settings::make(&topology, &wanted(&topology), folder.path());
+        assert!(matches!(again, Err(SettingError::Running)), "{again:?}");
+        assert!(!recover(folder.path()).unwrap(), "its process lives");
+        settings.restore().unwrap();
+        assert_eq!(registers(), before);
+        drop(Settings::make(&topology, &wanted(&topology), folder.path()).unwrap());
+        assert_eq!(registers(), before);
+    }
+
+    #[test]
+    #[ignore = "needs a guest: deploy/vm/check cache-ddio"]
+    fn registers_are_put_back_after_a_kill_unless_somebody_set_them_meanwhile() {
+        let (_, folder) = guest();
+        let before = registers();
+        let kill = || {
+            let mut child = Command::new(std::env::current_exe().unwrap());
+            child.args(["--exact", "special::ddio::sets_and_dies", "--ignored"]);
+            let output = child.env("JET_CAT_FOLDER", folder.path()).output().unwrap();
+            assert_eq!(output.status.signal(), Some(9), "{}", String::from_utf8_lossy(&output.stderr));
+        };
+        kill();
+        assert_ne!(registers(), before);
+        assert!(recover(folder.path()).unwrap());
+        assert_eq!(registers(), before);
+        assert!(!recover(folder.path()).unwrap());
+
+        kill();
+        Msr::of_cpu(0, true).unwrap().write(DDIO, 0x30000).unwrap();
+        let found = registers();
+        let error = recover(folder.path()).unwrap_err().to_string();
+        assert!(
+            error.contains("register 0xc8b of processor 0 is 0x30000")
+                && error.contains("nothing was changed"),
+            "{error}"
+        );
+        assert_eq!(registers(), found);
+        Msr::of_cpu(0, true).unwrap().write(DDIO, 0xf0000).unwrap();
+        assert!(recover(folder.path()).unwrap());
+        assert_eq!(registers(), before);
+    }
+
+    /// The child process of the test above.
+    #[test]
+    #[ignore = "is run by another test, and killed"]
+    fn sets_and_dies() {
+        let Some(folder) = std::env::var_os("JET_CAT_FOLDER") else { return };
+        let topology = Topology::of_host().unwrap();
+        let _settings = Settings::make(&topology, &wanted(&topology), folder.as_ref()).unwrap();
+        let own = rustix::process::getpid();
+        rustix::process::kill_process(own, rustix::process::Signal::KILL).unwrap();
+    }
+
+    #[test]
+    #[ignore = "needs a guest: deploy/vm/check cache-ddio"]
+    fn what_cannot_be_set_sets_nothing() {
+        let (topology, folder) = guest();
+        let before = registers();
+        let refused = |ddio: &[(u32, u64)]| {
+            let ddio = ddio.iter().map(|(domain, ways)| (*domain, WayMask(*ways))).collect();
+            let wanted = Wanted { ddio, ..Wanted::default() };
+            Settings::make(&topology, &wanted, folder.path()).unwrap_err().to_string()
+        };
+        assert!(refused(&[(0, 1)]).contains("two at least"));
+        assert!(refused(&[(0, 0b101)]).contains("side by side"));
+        assert!(refused(&[(0, 3 << 19)]).contains("within the cache's 20"));
+        assert!(refused(&[(0, 3), (7, 3)]).contains("no cache with the id 7"));
+        assert_eq!(registers(), before);
+        assert!(matches!(Msr::of_cpu(99, false), Err(RegisterError::NoDriver { .. })));
+        // A value that the register does not take.
+        let refused = Msr::of_cpu(0, true).unwrap().write(DDIO, u64::MAX);
+        assert!(matches!(refused, Err(RegisterError::NoRegister { .. })), "{refused:?}");
+        assert_eq!(registers(), before);
+    }
+}

@@ -1,0 +1,111 @@
+//! Model-specific registers, through the kernel's driver.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+/// Why a register cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum RegisterError {
+    /// The driver is not there, or the processor is not online.
+    #[error("there is no {}; as root: modprobe msr (or processor {cpu} is offline)", path.display())]
+    NoDriver {
+        /// The file.
+        path: PathBuf,
+        /// The processor.
+        cpu: u32,
+    },
+    /// It is not allowed.
+    #[error(
+        "{} may not be {}: {source}; it takes root with CAP_SYS_RAWIO, a kernel that is not locked down (Secure Boot), and for \
+         writing msr.allow_writes",
+        path.display(), if *.writing { "written" } else { "read" }
+    )]
+    NotPermitted {
+        /// The file.
+        path: PathBuf,
+        /// Whether it was to be written.
+        writing: bool,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// This processor has no such register, or does not take that value.
+    #[error("processor {cpu} has no register {register:#x}, or does not take that value")]
+    NoRegister {
+        /// The processor.
+        cpu: u32,
+        /// The register.
+        register: u32,
+    },
+    /// Something else.
+    #[error("register {register:#x} of processor {cpu}: {source}")]
+    System {
+        /// The processor.
+        cpu: u32,
+        /// The register.
+        register: u32,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// One processor's registers.
+#[derive(Debug)]
+pub struct Msr {
+    cpu: u32,
+    path: PathBuf,
+    file: File,
+    writable: bool,
+}
+
+impl Msr {
+    /// Opens a processor's registers, for writing, too, where that is wanted.
+    ///
+    /// # Errors
+    /// [`RegisterError::NoDriver`], [`RegisterError::NotPermitted`].
+    pub fn of_cpu(cpu: u32, writable: bool) -> Result<Self, RegisterError> {
+        let path = PathBuf::from(format!("/dev/cpu/{cpu}/msr"));
+        match OpenOptions::new().read(true).write(writable).open(&path) {
+            Ok(file) => Ok(Self { cpu, path, file, writable }),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENXIO | libc::ENODEV)) => {
+                Err(RegisterError::NoDriver { path, cpu })
+            }
+            Err(source) => Err(RegisterError::NotPermitted { path, writing: writable, source }),
+        }
+    }
+
+    fn failed(&self, register: u32, writing: bool, source: io::Error) -> RegisterError {
+        match source.raw_os_error() {
+            Some(libc::EIO) => RegisterError::NoRegister { cpu: self.cpu, register },
+            Some(libc::EPERM | libc::EACCES) => {
+                RegisterError::NotPermitted { path: self.path.clone(), writing, source }
+            }
+            _ => RegisterError::System { cpu: self.cpu, register, source },
+        }
+    }
+
+    /// A register's value.
+    ///
+    /// # Errors
+    /// [`RegisterError`].
+    pub fn read(&self, register: u32) -> Result<u64, RegisterError> {
+        let mut bytes = [0; 8];
+        let read = self.file.read_exact_at(&mut bytes, u64::from(register));
+        read.map_err(|source| self.failed(register, false, source))?;
+        Ok(u64::from_ne_bytes(bytes))
+    }
+
+    /// Writes a register.
+    ///
+    /// # Errors
+    /// [`RegisterError`]; also where this was opened for reading only.
+    pub fn write(&self, register: u32, value: u64) -> Result<(), RegisterError> {
+        let written = if self.writable {
+            self.file.write_all_at(&value.to_ne_bytes(), u64::from(register))
+        } else {
+            Err(io::Error::from_raw_os_error(libc::EPERM))
+        };
+        written.map_err(|source| self.failed(register, true, source))
+    }
+}
