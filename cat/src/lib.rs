@@ -23,6 +23,8 @@
 
 pub mod counters;
 mod cpu_set;
+mod journals;
+mod lock;
 pub mod plan;
 pub mod registers;
 pub mod resctrl;

@@ -2,9 +2,8 @@
 
 use super::{DDIO_WAYS, Msr, Processor, RegisterError, Unsupported, ddio_is_known, prefetch_register};
 use crate::cpu_set::CpuSet;
+use crate::journals::{JournalError, Journals, boot};
 use crate::resctrl::{DomainId, WayMask};
-use crate::reservation::JournalError;
-use crate::reservation::journal::{Journals, boot};
 use crate::topology::Topology;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -105,7 +104,7 @@ impl Settings {
     pub fn make(topology: &Topology, wanted: &Wanted, folder: &Path) -> Result<Self, SettingError> {
         let journals = Journals::open(folder)?;
         let _transaction = journals.transaction()?;
-        let ownership = journals.ownership_of(NAME)?.ok_or(SettingError::Running)?;
+        let ownership = journals.ownership(NAME)?.ok_or(SettingError::Running)?;
         restore(&journals)?;
         let changes = changes(topology, wanted)?;
         journals.save(NAME, &Record { boot: boot()?, changes: changes.clone() })?;
@@ -152,7 +151,7 @@ pub fn recover(folder: &Path) -> Result<bool, SettingError> {
     let journals = Journals::open(folder)?;
     let _transaction = journals.transaction()?;
     // Whoever has the lock lives.
-    match journals.ownership_of(NAME)? {
+    match journals.ownership(NAME)? {
         Some(_ownership) => restore(&journals),
         None => Ok(false),
     }
@@ -175,7 +174,7 @@ fn restore(journals: &Journals) -> Result<bool, SettingError> {
             returns.push(change);
         } else if found != change.before {
             let Change { cpu, register, before, after } = *change;
-            let journal = journals.file_of(NAME).display().to_string();
+            let journal = journals.file(NAME).display().to_string();
             return Err(SettingError::Misfit { cpu, register, found, after, before, journal });
         }
     }

@@ -26,7 +26,6 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use tree::Tree;
-pub(crate) use tree::lock_within;
 
 /// The mounted file system.
 #[derive(Clone, Debug)]

@@ -1,32 +1,14 @@
 //! Access to the mounted file system: whole reads, single writes, and the kernel's reasons.
 
 use super::error::{AccessError, Action};
-use std::fs::{self, File, OpenOptions, TryLockError};
+use crate::lock::lock_within;
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 /// `RDTGROUP_SUPER_MAGIC` of the kernel's linux/magic.h.
 const MAGIC: i64 = 0x0765_5821;
-
-/// How long the lock on it is waited for.
-const LOCK_MAX: Duration = Duration::from_secs(10);
-/// Between two looks: who waits for a lock without a limit cannot be stopped.
-const LOCK_LOOK: Duration = Duration::from_millis(20);
-
-/// Takes a lock if it can be had in time: says whether.
-pub(crate) fn lock_within(file: &File, limit: Duration) -> io::Result<bool> {
-    let deadline = Instant::now() + limit;
-    loop {
-        match file.try_lock() {
-            Ok(()) => return Ok(true),
-            Err(TryLockError::WouldBlock) if Instant::now() >= deadline => return Ok(false),
-            Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_LOOK),
-            Err(TryLockError::Error(source)) => return Err(source),
-        }
-    }
-}
 
 /// The folder where resctrl is mounted.
 #[derive(Clone, Debug)]
@@ -166,7 +148,7 @@ impl Tree {
         let refused = |source: io::Error| self.refused(Action::Lock, &self.root, None, source);
         let folder = File::open(&self.root).map_err(refused)?;
         // Anybody may open the folder, and so hold its lock as long as he likes.
-        match lock_within(&folder, LOCK_MAX) {
+        match lock_within(&folder) {
             Ok(true) => Ok(folder),
             Ok(false) => Err(AccessError::Locked { path: self.root.clone() }),
             Err(source) => Err(refused(source)),

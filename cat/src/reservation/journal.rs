@@ -1,67 +1,19 @@
 //! What was there before, in a file, before anything is changed.
 
+use crate::journals::{JournalError, Journals};
 use crate::plan::{Change, DomainPlan, Holdings, Plan, Ways, l3_ways, schemata};
-use crate::resctrl::{DomainId, GroupName, Mode, Schemata, WayMask, lock_within};
-use serde::de::DeserializeOwned;
+use crate::resctrl::{DomainId, GroupName, Mode, Schemata, WayMask};
 use serde::{Deserialize, Serialize};
-use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
-use std::time::Duration;
-
-/// Where journals are, unless told otherwise. Of all who reserve: who comes next must find what somebody left.
-pub const FOLDER: &str = "/run/jet-cache";
+use std::path::PathBuf;
 
 const VERSION: u32 = 1;
 
-/// How long others may look and change.
-const LOCK_MAX: Duration = Duration::from_secs(10);
-
-/// Why a journal cannot be kept or read.
-#[derive(Debug, thiserror::Error)]
-pub enum JournalError {
-    /// The system refused.
-    #[error("cannot {action} {}: {source}; reserving cache needs root", path.display())]
-    System {
-        /// What was tried.
-        action: &'static str,
-        /// The file or folder.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// Others may write there what root would then do.
-    #[error(
-        "{} is not this user's alone, so what it says is not trusted; make it so: chown root {}; chmod 700 {}",
-        path.display(), path.display(), path.display()
-    )]
-    Untrusted {
-        /// The folder.
-        path: PathBuf,
-    },
-    /// Another process holds a lock.
-    #[error("another process has held the lock {} for 10 s (its pid is in /proc/locks); end it, or wait", path.display())]
-    Locked {
-        /// The file.
-        path: PathBuf,
-    },
-    /// It is none, or a later version's.
-    #[error(
-        "{} is no journal of this version: {problem}; look whether /sys/fs/resctrl is as it should be, then remove the file",
-        path.display()
-    )]
-    Format {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        problem: String,
-    },
-}
+/// What follows the group's name.
+const ENDING: &str = ".json";
 
 /// One group's loss.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Loss {
+pub(super) struct Loss {
     pub group: GroupName,
     #[serde(with = "as_schemata")]
     pub before: Ways,
@@ -71,7 +23,7 @@ pub(crate) struct Loss {
 
 /// What is changed, and what it was.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Journal {
+pub(super) struct Journal {
     pub version: u32,
     /// The kernel forgets everything at its end; its number tells whether this is still the same one.
     pub boot: String,
@@ -168,80 +120,19 @@ mod as_schemata {
     }
 }
 
-/// The folder of journals.
-#[derive(Clone, Debug)]
-pub(crate) struct Journals {
-    folder: PathBuf,
-}
-
+/// A journal for each group.
 impl Journals {
-    /// Makes the folder where it is not there.
-    pub fn open(folder: &Path) -> Result<Self, JournalError> {
-        let failed = |action| move |source| JournalError::System { action, path: folder.to_owned(), source };
-        DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed("make"))?;
-        let found = fs::metadata(folder).map_err(failed("read"))?;
-        let is_own = found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o022 == 0;
-        if !is_own {
-            return Err(JournalError::Untrusted { path: folder.to_owned() });
-        }
-        Ok(Self { folder: folder.to_owned() })
-    }
-
-    fn lock_file(&self, name: &str) -> Result<(PathBuf, File), JournalError> {
-        let path = self.folder.join(name);
-        // Only root looks after this: the lock of a stranger would keep it waiting.
-        let opened = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
-        match opened {
-            Ok(file) => Ok((path, file)),
-            Err(source) => Err(JournalError::System { action: "open", path, source }),
-        }
-    }
-
-    /// For as long as something is looked at and changed; waits for others.
-    pub fn transaction(&self) -> Result<File, JournalError> {
-        let (path, file) = self.lock_file("lock")?;
-        match lock_within(&file, LOCK_MAX) {
-            Ok(true) => Ok(file),
-            Ok(false) => Err(JournalError::Locked { path }),
-            Err(source) => Err(JournalError::System { action: "lock", path, source }),
-        }
-    }
-
-    /// For as long as a reservation stands: the system gives it up when its process ends, however it does. None where
-    /// another process has it.
-    pub fn ownership(&self, group: &GroupName) -> Result<Option<File>, JournalError> {
-        self.ownership_of(&group.to_string())
-    }
-
-    /// As [`Self::ownership`], of something that is no group.
-    pub fn ownership_of(&self, name: &str) -> Result<Option<File>, JournalError> {
-        let (path, file) = self.lock_file(&format!("{name}.lock"))?;
-        match file.try_lock() {
-            Ok(()) => Ok(Some(file)),
-            Err(TryLockError::WouldBlock) => Ok(None),
-            Err(TryLockError::Error(source)) => Err(JournalError::System { action: "lock", path, source }),
-        }
-    }
-
-    pub fn path(&self, group: &GroupName) -> PathBuf {
-        self.file_of(&name_of(group))
+    pub(super) fn path(&self, group: &GroupName) -> PathBuf {
+        self.file(&name_of(group))
     }
 
     /// Groups of which there is a journal, in order.
-    pub fn groups(&self) -> Result<Vec<GroupName>, JournalError> {
-        let failed = |source| JournalError::System { action: "read", path: self.folder.clone(), source };
-        let mut groups = Vec::new();
-        for entry in fs::read_dir(&self.folder).map_err(failed)? {
-            let name = entry.map_err(failed)?.file_name();
-            let name = name.to_str().and_then(|name| name.strip_suffix(".json"));
-            groups.extend(name.and_then(|name| GroupName::new(name).ok()));
-        }
-        groups.sort();
-        Ok(groups)
+    pub(super) fn groups(&self) -> Result<Vec<GroupName>, JournalError> {
+        Ok(self.names(ENDING)?.iter().filter_map(|name| GroupName::new(name).ok()).collect())
     }
 
     /// A group's journal; none where there is none.
-    pub fn read(&self, group: &GroupName) -> Result<Option<Journal>, JournalError> {
+    pub(super) fn read(&self, group: &GroupName) -> Result<Option<Journal>, JournalError> {
         let Some(journal) = self.load::<Journal>(&name_of(group))? else { return Ok(None) };
         let path = self.path(group);
         let refused = |problem: String| JournalError::Format { path: path.clone(), problem };
@@ -262,61 +153,17 @@ impl Journals {
         Ok(Some(journal))
     }
 
-    pub fn write(&self, journal: &Journal) -> Result<(), JournalError> {
+    pub(super) fn write(&self, journal: &Journal) -> Result<(), JournalError> {
         self.save(&name_of(&journal.group), journal)
     }
 
-    pub fn remove(&self, group: &GroupName) -> Result<(), JournalError> {
+    pub(super) fn remove(&self, group: &GroupName) -> Result<(), JournalError> {
         self.forget(&name_of(group))
-    }
-
-    pub fn file_of(&self, name: &str) -> PathBuf {
-        self.folder.join(name)
-    }
-
-    /// What was saved by that name; none where nothing was.
-    pub fn load<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, JournalError> {
-        let path = self.file_of(name);
-        let text = match fs::read_to_string(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(JournalError::System { action: "read", path, source }),
-        };
-        let found = serde_json::from_str(&text);
-        found.map(Some).map_err(|error| JournalError::Format { path, problem: error.to_string() })
-    }
-
-    /// Saves it whole or not at all: the next start reads what an end in between leaves.
-    pub fn save<T: Serialize>(&self, name: &str, what: &T) -> Result<(), JournalError> {
-        let (path, new) = (self.file_of(name), self.file_of(&format!("{name}.new")));
-        let text = serde_json::to_string_pretty(what).expect("a journal is always JSON");
-        let written = (|| {
-            let mut file =
-                OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&new)?;
-            file.write_all(text.as_bytes())?;
-            file.sync_all()?;
-            fs::rename(&new, &path)
-        })();
-        written.map_err(|source| JournalError::System { action: "write", path, source })
-    }
-
-    pub fn forget(&self, name: &str) -> Result<(), JournalError> {
-        let path = self.file_of(name);
-        fs::remove_file(&path).map_err(|source| JournalError::System { action: "remove", path, source })
     }
 }
 
 fn name_of(group: &GroupName) -> String {
-    format!("{group}.json")
-}
-
-/// The number of this start of the kernel.
-pub(crate) fn boot() -> Result<String, JournalError> {
-    let path = Path::new("/proc/sys/kernel/random/boot_id");
-    match fs::read_to_string(path) {
-        Ok(text) => Ok(text.trim().to_owned()),
-        Err(source) => Err(JournalError::System { action: "read", path: path.to_owned(), source }),
-    }
+    format!("{group}{ENDING}")
 }
 
 #[cfg(test)]
@@ -324,6 +171,7 @@ mod tests {
     use super::*;
     use crate::resctrl::Resource;
     use std::collections::BTreeMap;
+    use std::fs;
 
     fn journal() -> Journal {
         let ways = |bits| Ways::from([(Resource::L3, BTreeMap::from([(0, WayMask(bits))]))]);
@@ -382,16 +230,5 @@ mod tests {
             let error = journals.read(&group).unwrap_err().to_string();
             assert!(error.contains(problem) && error.contains("remove the file"), "{problem}: {error}");
         }
-    }
-
-    #[test]
-    fn one_process_owns_a_group() {
-        let dir = tempfile::tempdir().unwrap();
-        let journals = Journals::open(dir.path()).unwrap();
-        let group = GroupName::new("jet").unwrap();
-        let owned = journals.ownership(&group).unwrap().unwrap();
-        assert!(journals.ownership(&group).unwrap().is_none());
-        drop(owned);
-        assert!(journals.ownership(&group).unwrap().is_some());
     }
 }

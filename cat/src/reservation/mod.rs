@@ -4,16 +4,17 @@
 //! that the kernel's documentation asks for.
 
 mod found;
-pub(crate) mod journal;
+mod journal;
 mod restore;
 
+pub use crate::journals::{FOLDER, JournalError};
 pub use found::holdings;
-pub use journal::{FOLDER, JournalError};
 pub use restore::{RestoreError, Restored};
 
+use crate::journals::{Journals, boot};
 use crate::plan::{Exclusiveness, Holdings, Plan, Refusal, Request, plan, schemata};
 use crate::resctrl::{AccessError, DomainId, GroupName, Mode, Resctrl};
-use journal::{Journal, Journals, boot};
+use journal::Journal;
 use std::fmt;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -204,7 +205,7 @@ fn recover_locked(
     let mut left = Vec::new();
     for group in journals.groups()? {
         // Whoever has the lock lives.
-        let Some(_ownership) = journals.ownership(&group)? else { continue };
+        let Some(_ownership) = journals.ownership(&group.to_string())? else { continue };
         let restored = match journals.read(&group) {
             // Of another boot nothing stands.
             Ok(Some(journal)) if journal.standing && !standing_too && journal.boot == boot()? => continue,
@@ -254,7 +255,7 @@ impl Reservation {
         for left in recover_locked(resctrl, &journals, false)? {
             left.restored?;
         }
-        let Some(ownership) = journals.ownership(&request.group)? else {
+        let Some(ownership) = journals.ownership(&request.group.to_string())? else {
             return Err(ReserveError::Running { group: request.group.clone() });
         };
         let _lock = resctrl.lock()?;

@@ -1,6 +1,7 @@
 //! Putting back what a journal says was there, if what is found fits it.
 
-use super::journal::{Journal, JournalError, Journals, Loss, boot};
+use super::journal::{Journal, Loss};
+use crate::journals::{JournalError, Journals, boot};
 use crate::plan::{Ways, l3_ways, schemata};
 use crate::resctrl::{AccessError, GroupName, Resctrl};
 

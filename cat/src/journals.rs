@@ -1,0 +1,185 @@
+//! The folder where it is written down what was there before something was changed, and the locks of who changes.
+
+use crate::lock::lock_within;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Where journals are, unless told otherwise. Of all who reserve: who comes next must find what somebody left.
+pub const FOLDER: &str = "/run/jet-cache";
+
+/// Why a journal cannot be kept or read.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// The system refused.
+    #[error("cannot {action} {}: {source}; reserving cache needs root", path.display())]
+    System {
+        /// What was tried.
+        action: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Others may write there what root would then do.
+    #[error(
+        "{} is not this user's alone, so what it says is not trusted; make it so: chown root {}; chmod 700 {}",
+        path.display(), path.display(), path.display()
+    )]
+    Untrusted {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// Another process holds a lock.
+    #[error("another process has held the lock {} for 10 s (its pid is in /proc/locks); end it, or wait", path.display())]
+    Locked {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It is none, or a later version's.
+    #[error(
+        "{} is no journal of this version: {problem}; look whether /sys/fs/resctrl is as it should be, then remove the file",
+        path.display()
+    )]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+}
+
+/// The folder of journals.
+#[derive(Clone, Debug)]
+pub(crate) struct Journals {
+    folder: PathBuf,
+}
+
+impl Journals {
+    /// Makes the folder where it is not there.
+    pub fn open(folder: &Path) -> Result<Self, JournalError> {
+        let failed = |action| move |source| JournalError::System { action, path: folder.to_owned(), source };
+        DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed("make"))?;
+        let found = fs::metadata(folder).map_err(failed("read"))?;
+        let is_own = found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o022 == 0;
+        if !is_own {
+            return Err(JournalError::Untrusted { path: folder.to_owned() });
+        }
+        Ok(Self { folder: folder.to_owned() })
+    }
+
+    fn lock_file(&self, name: &str) -> Result<(PathBuf, File), JournalError> {
+        let path = self.folder.join(name);
+        // Only root looks after this: the lock of a stranger would keep it waiting.
+        let opened = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
+        match opened {
+            Ok(file) => Ok((path, file)),
+            Err(source) => Err(JournalError::System { action: "open", path, source }),
+        }
+    }
+
+    /// For as long as something is looked at and changed; waits for others.
+    pub fn transaction(&self) -> Result<File, JournalError> {
+        let (path, file) = self.lock_file("lock")?;
+        match lock_within(&file) {
+            Ok(true) => Ok(file),
+            Ok(false) => Err(JournalError::Locked { path }),
+            Err(source) => Err(JournalError::System { action: "lock", path, source }),
+        }
+    }
+
+    /// For as long as what was changed stands: the system gives it up when its process ends, however it does. None where
+    /// another process has it.
+    pub fn ownership(&self, name: &str) -> Result<Option<File>, JournalError> {
+        let (path, file) = self.lock_file(&format!("{name}.lock"))?;
+        match file.try_lock() {
+            Ok(()) => Ok(Some(file)),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(source)) => Err(JournalError::System { action: "lock", path, source }),
+        }
+    }
+
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// Names of the files that end so, without the ending, in order.
+    pub fn names(&self, ending: &str) -> Result<Vec<String>, JournalError> {
+        let failed = |source| JournalError::System { action: "read", path: self.folder.clone(), source };
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&self.folder).map_err(failed)? {
+            let name = entry.map_err(failed)?.file_name();
+            names.extend(name.to_str().and_then(|name| name.strip_suffix(ending)).map(str::to_owned));
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    /// What was saved by that name; none where nothing was.
+    pub fn load<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, JournalError> {
+        let path = self.file(name);
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(JournalError::System { action: "read", path, source }),
+        };
+        let found = serde_json::from_str(&text);
+        found.map(Some).map_err(|error| JournalError::Format { path, problem: error.to_string() })
+    }
+
+    /// Saves it whole or not at all: the next start reads what an end in between leaves.
+    pub fn save<T: Serialize>(&self, name: &str, what: &T) -> Result<(), JournalError> {
+        let (path, new) = (self.file(name), self.file(&format!("{name}.new")));
+        let text = serde_json::to_string_pretty(what).expect("a journal is always JSON");
+        let written = (|| {
+            let mut file =
+                OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&new)?;
+            file.write_all(text.as_bytes())?;
+            file.sync_all()?;
+            fs::rename(&new, &path)
+        })();
+        written.map_err(|source| JournalError::System { action: "write", path, source })
+    }
+
+    pub fn forget(&self, name: &str) -> Result<(), JournalError> {
+        let path = self.file(name);
+        fs::remove_file(&path).map_err(|source| JournalError::System { action: "remove", path, source })
+    }
+}
+
+/// The number of this start of the kernel.
+pub(crate) fn boot() -> Result<String, JournalError> {
+    let path = Path::new("/proc/sys/kernel/random/boot_id");
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(text.trim().to_owned()),
+        Err(source) => Err(JournalError::System { action: "read", path: path.to_owned(), source }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_process_owns_what_it_changed() {
+        let dir = tempfile::tempdir().unwrap();
+        let journals = Journals::open(dir.path()).unwrap();
+        let owned = journals.ownership("jet").unwrap().unwrap();
+        assert!(journals.ownership("jet").unwrap().is_none());
+        assert!(journals.ownership("other").unwrap().is_some());
+        drop(owned);
+        assert!(journals.ownership("jet").unwrap().is_some());
+    }
+
+    #[test]
+    fn a_folder_that_others_may_write_is_not_trusted() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o770)).unwrap();
+        let error = Journals::open(dir.path()).unwrap_err();
+        assert!(error.to_string().contains("chmod 700"), "{error}");
+    }
+}
