@@ -335,11 +335,17 @@ fn start_reactor(
     #[cfg(feature = "verbs")]
     if let Some(Address::Rdma(text)) = config.addresses()?.first() {
         let nic = verbs_nic(config, &options, text)?;
-        let cache = CacheControl::start(&config.cache, config.pool.bytes, numa_node(config, &nic))?;
+        let cache = CacheControl::start(
+            &config.cache,
+            config.pool.bytes,
+            numa_node(config, &nic),
+            &cores_of(config),
+        )?;
         return launch(config, nic, false, cache, commands, mark, inbox, ended);
     }
     let nic = SoftNic::new(options).map_err(system("cannot make the software NIC"))?;
-    let cache = CacheControl::start(&config.cache, config.pool.bytes, numa_node(config, &nic))?;
+    let cache =
+        CacheControl::start(&config.cache, config.pool.bytes, numa_node(config, &nic), &cores_of(config))?;
     if threaded {
         let options = ThreadedOptions {
             cpu: config.nic.cpu,
@@ -352,6 +358,11 @@ fn start_reactor(
     } else {
         launch(config, nic, false, cache, commands, mark, inbox, ended)
     }
+}
+
+/// The cores that threads of the data are pinned to.
+fn cores_of(config: &Config) -> Vec<usize> {
+    config.reactor.cpu.into_iter().chain(config.nic.cpu).collect()
 }
 
 /// The node that the pool is to lie on, and near which its cache is.

@@ -20,6 +20,8 @@ impl Mounted {
         let _ = Command::new("umount").arg(ROOT).output();
         let mounted = Command::new("mount").args(["-t", "resctrl", "resctrl", ROOT]).status();
         assert!(mounted.is_ok_and(|status| status.success()), "resctrl can be mounted");
+        // What the test before left when its daemon was killed.
+        let _ = std::fs::remove_dir_all("/run/jet-cache");
         Self
     }
 
@@ -149,4 +151,48 @@ fn what_an_operator_reserved_is_used_and_stays() {
     assert_eq!(Mounted::schemata(), reserved);
     assert!(jet(&["restore", "--json"]).contains("undone"));
     assert_eq!(Mounted::schemata(), before);
+}
+
+/// A register of a processor.
+fn register(cpu: u32, register: u64) -> u64 {
+    use std::os::unix::fs::FileExt;
+    let mut bytes = [0; 8];
+    let file = std::fs::File::open(format!("/dev/cpu/{cpu}/msr")).expect("the msr driver");
+    file.read_exact_at(&mut bytes, register).expect("the register");
+    u64::from_ne_bytes(bytes)
+}
+
+#[test]
+#[ignore = "changes the machine's cache: deploy/vm/check cache-daemon"]
+fn ways_of_devices_and_prefetchers_are_set_where_configured_and_put_back() {
+    const DDIO: u64 = 0xc8b;
+    const PREFETCH: u64 = 0x1a4;
+    let _mounted = Mounted::new();
+    assert!(Command::new("modprobe").arg("msr").status().is_ok_and(|status| status.success()));
+    let registers = || [register(0, DDIO), register(1, DDIO), register(0, PREFETCH), register(1, PREFETCH)];
+    let before = registers();
+    let settings =
+        ["cache.ddio_ways='3c000'", "cache.prefetchers='off'", "reactor.cpu=1", "cache.domains=[1]"];
+    let mut rig = Rig::start_on_software(&settings);
+    let set = [before[0], 0x3c000, before[2], before[3] | 0xf];
+    assert_eq!(registers(), set);
+    assert_eq!(rig.status()["cache"]["registers"]["state"], "set");
+    rig.kill_daemon();
+    assert_eq!(registers(), set);
+    rig.start_again();
+    assert!(
+        rig.daemon().said().contains("registers that were left set are put back"),
+        "{}",
+        rig.daemon().said()
+    );
+    assert_eq!(registers(), set);
+    rig.daemon().signal(Signal::TERM);
+    assert!(rig.take_daemon().wait().success());
+    assert_eq!(registers(), before);
+    // Without a core that is named there is none whose prefetchers these would be.
+    let without = Rig::start_on_software(&["cache.prefetchers='off'"]);
+    let status = without.status();
+    let reason = status["cache"]["registers"]["reason"].as_str().unwrap_or_default();
+    assert!(reason.contains("reactor.cpu"), "{status:#}");
+    assert_eq!(registers(), before);
 }

@@ -2,7 +2,7 @@
 
 use super::CacheError;
 use jet_cat::plan::{Exclusiveness, Placement, Request};
-use jet_cat::resctrl::{DomainId, GroupName, GroupNameError};
+use jet_cat::resctrl::{DomainId, GroupName, GroupNameError, WayMask};
 use jet_cat::topology::Topology;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -17,6 +17,16 @@ pub enum Reserve {
     Off,
     /// Or the daemon does not start.
     Require,
+}
+
+/// What becomes of prefetchers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Prefetchers {
+    /// They stay as they are.
+    Leave,
+    /// Those of the cores that the reactor and the software NIC are pinned to are off.
+    Off,
 }
 
 /// Reserving cache for the pool, and keeping it warm (Jet §5).
@@ -44,6 +54,11 @@ pub struct CacheConfig {
     pub group: String,
     /// Whether the threads of registered applications join it.
     pub applications: bool,
+    /// The ways that devices fill (Intel's DDIO), a hexadecimal mask, in the reserved caches; none: as they are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ddio_ways: Option<WayMask>,
+    /// Prefetchers bring in what nobody asked for.
+    pub prefetchers: Prefetchers,
     /// Where it is written down what was there before.
     pub journals: PathBuf,
     /// Whether the pool is touched at a low rate, and so measured.
@@ -65,6 +80,8 @@ impl Default for CacheConfig {
             take_from_groups: false,
             group: "jet".to_owned(),
             applications: false,
+            ddio_ways: None,
+            prefetchers: Prefetchers::Leave,
             journals: jet_cat::reservation::FOLDER.into(),
             warm: true,
             warm_permille: 10,
@@ -101,15 +118,25 @@ impl CacheConfig {
         Ok(())
     }
 
+    /// The caches that are named, or near a NUMA node; none: each.
+    ///
+    /// # Errors
+    /// [`CacheError::Topology`].
+    pub fn domains_near(&self, numa_node: Option<u32>) -> Result<Vec<DomainId>, CacheError> {
+        match numa_node {
+            Some(node) if self.domains.is_empty() => {
+                Ok(Topology::of_host()?.of_node(node).domains().to_vec())
+            }
+            _ => Ok(self.domains.clone()),
+        }
+    }
+
     /// What is asked of the cache, for a pool of so many bytes near a NUMA node.
     ///
     /// # Errors
     /// [`CacheError`]: the caches near the node cannot be told, or the group's name is none.
     pub fn request_near(&self, pool_bytes: u64, numa_node: Option<u32>) -> Result<Request, CacheError> {
-        let domains = match numa_node {
-            Some(node) if self.domains.is_empty() => Topology::of_host()?.of_node(node).domains().to_vec(),
-            _ => self.domains.clone(),
-        };
+        let domains = self.domains_near(numa_node)?;
         Ok(Request {
             group: GroupName::new(&self.group).map_err(CacheConfigError::from)?,
             bytes: self.bytes.unwrap_or(pool_bytes),

@@ -4,9 +4,10 @@ mod config;
 mod status;
 mod warm;
 
-pub use config::{CacheConfig, CacheConfigError, Reserve};
-pub use status::{CacheDomainStatus, CacheStatus, WarmerStatus};
+pub use config::{CacheConfig, CacheConfigError, Prefetchers, Reserve};
+pub use status::{CacheDomainStatus, CacheStatus, RegistersStatus, WarmerStatus};
 
+use jet_cat::registers::{self, SettingError, Settings, Wanted};
 use jet_cat::resctrl::{GroupName, OpenError, Resctrl};
 use jet_cat::reservation::{Reservation, ReserveError, ThreadError};
 use jet_cat::topology::{Topology, TopologyError};
@@ -32,6 +33,14 @@ pub enum CacheError {
     /// The section `[cache]`.
     #[error(transparent)]
     Config(#[from] CacheConfigError),
+    /// The processor's registers.
+    #[error("cache.ddio_ways or cache.prefetchers: {0}")]
+    Registers(#[from] SettingError),
+    /// No core is named.
+    #[error(
+        "cache.prefetchers = \"off\" is for the cores of the reactor and the NIC: name them (reactor.cpu, nic.cpu)"
+    )]
+    NoCore,
     /// This process's threads cannot join.
     #[error("cache is reserved, but the daemon's threads cannot use it: {0}")]
     Thread(#[from] ThreadError),
@@ -45,27 +54,46 @@ pub struct CacheControl {
     cpus: Option<CpuSet>,
     /// Why there is no reservation, where one was wished for.
     reason: Option<String>,
+    /// What else of the processor was set.
+    registers: Option<Settings>,
+    /// Why it was not, where that was wished for.
+    registers_reason: Option<String>,
     warm: Warm,
     bandwidth: Mutex<Bandwidth>,
 }
 
 impl CacheControl {
-    /// Reserves what the configuration asks for, for a pool near a NUMA node.
+    /// Reserves what the configuration asks for, for a pool near a NUMA node and threads on these cores.
     ///
     /// # Errors
     /// [`CacheError`], where a reservation is required. Else it is said, and the daemon goes on without.
-    pub fn start(config: &CacheConfig, pool_bytes: u64, numa_node: Option<u32>) -> Result<Self, CacheError> {
+    pub fn start(
+        config: &CacheConfig,
+        pool_bytes: u64,
+        numa_node: Option<u32>,
+        cores: &[usize],
+    ) -> Result<Self, CacheError> {
         let mut control = Self {
             config: config.clone(),
             reservation: None,
             cpus: None,
             reason: None,
+            registers: None,
+            registers_reason: None,
             warm: Warm::default(),
             bandwidth: Mutex::default(),
         };
         let resctrl = Resctrl::find();
         if let Ok(resctrl) = &resctrl {
             recover(resctrl, config);
+        }
+        match set_registers(config, numa_node, cores) {
+            Ok(registers) => control.registers = registers,
+            Err(error) if config.reserve == Reserve::Require => return Err(error),
+            Err(error) => {
+                eprintln!("jetd: {error}");
+                control.registers_reason = Some(error.to_string());
+            }
         }
         if config.reserve == Reserve::Off {
             return Ok(control);
@@ -154,6 +182,11 @@ impl CacheControl {
                 .reservation
                 .as_ref()
                 .map_or_else(Vec::new, |reservation| status::domains(reservation, &mut bandwidth)),
+            registers: match (&self.registers, &self.registers_reason) {
+                (Some(_), _) => RegistersStatus::Set,
+                (None, Some(reason)) => RegistersStatus::Failed { reason: reason.clone() },
+                (None, None) => RegistersStatus::Left,
+            },
             warmer: self.warm.status(),
         }
     }
@@ -168,7 +201,43 @@ impl Drop for CacheControl {
                 "jetd: the reserved cache is not given back, which the next start tries again: {error}"
             );
         }
+        if let Some(registers) = self.registers.take()
+            && let Err(error) = registers.restore()
+        {
+            eprintln!(
+                "jetd: the processor's registers are not put back, which the next start tries again: {error}"
+            );
+        }
     }
+}
+
+/// Sets what is configured beside resctrl; nothing by default.
+fn set_registers(
+    config: &CacheConfig,
+    numa_node: Option<u32>,
+    cores: &[usize],
+) -> Result<Option<Settings>, CacheError> {
+    if has_journals(config) && registers::recover(&config.journals)? {
+        eprintln!("jetd: the processor's registers that were left set are put back");
+    }
+    let mut wanted = Wanted::default();
+    if config.ddio_ways.is_none() && config.prefetchers == Prefetchers::Leave {
+        return Ok(None);
+    }
+    let topology = Topology::of_host()?;
+    if let Some(ways) = config.ddio_ways {
+        let domains = config.domains_near(numa_node)?;
+        let all = topology.domains.iter().map(|domain| domain.id);
+        let domains = if domains.is_empty() { all.collect() } else { domains };
+        wanted.ddio = domains.into_iter().map(|domain| (domain, ways)).collect();
+    }
+    if config.prefetchers == Prefetchers::Off {
+        wanted.prefetchers_off = cores.iter().filter_map(|core| u32::try_from(*core).ok()).collect();
+        if wanted.prefetchers_off.is_empty() {
+            return Err(CacheError::NoCore);
+        }
+    }
+    Ok(Some(Settings::make(&topology, &wanted, &config.journals)?))
 }
 
 /// More threads than any application has.
@@ -245,10 +314,16 @@ fn leave(reservation: &Reservation) {
     }
 }
 
+/// Whether this user has journals. Who never reserved anything has none, and another user's are his business.
+fn has_journals(config: &CacheConfig) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let own = rustix::process::geteuid().as_raw();
+    std::fs::metadata(&config.journals).is_ok_and(|found| found.is_dir() && found.uid() == own)
+}
+
 /// Puts back what processes that were killed had reserved, whatever this one is to do.
 fn recover(resctrl: &Resctrl, config: &CacheConfig) {
-    // Who never reserved anything has no such folder, and may not be allowed to make it.
-    if !config.journals.is_dir() {
+    if !has_journals(config) {
         return;
     }
     match jet_cat::reservation::recover(resctrl, &config.journals) {

@@ -21,8 +21,25 @@ pub struct CacheStatus {
     pub exclusive: bool,
     /// What is reserved, and what of it is used.
     pub domains: Vec<CacheDomainStatus>,
+    /// Ways of devices, and prefetchers.
+    pub registers: RegistersStatus,
     /// What of the pool is in the cache.
     pub warmer: WarmerStatus,
+}
+
+/// What became of the processor's registers.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "state", rename_all = "lowercase")]
+pub enum RegistersStatus {
+    /// They are as they were.
+    Left,
+    /// What is configured is set.
+    Set,
+    /// It could not be.
+    Failed {
+        /// Why.
+        reason: String,
+    },
 }
 
 /// One cache's part.
