@@ -93,8 +93,14 @@ fn check_refused(world: &mut World, what: &str, address: u64, key: u32, bytes: u
     world.until(what, |ends| {
         ends[SERVER].ended.contains_key(&theirs) && ends[CLIENT].ended.contains_key(&ours)
     });
-    assert_eq!(world.server().status(id), Some(Status::RemoteAccess), "{what}");
-    assert_eq!(world.server().ended[&theirs], DisconnectReason::WorkRequest(Status::RemoteAccess), "{what}");
+    let (status, reason) = (world.server().status(id), world.server().ended[&theirs]);
+    // Where packets are lost the refusal may be one of them, and a QP that has failed answers no second time.
+    if !(packets_are_lost()
+        && matches!((status, reason), (Some(Status::Other(_)), DisconnectReason::Transport(_))))
+    {
+        assert_eq!(status, Some(Status::RemoteAccess), "{what}");
+        assert_eq!(reason, DisconnectReason::WorkRequest(Status::RemoteAccess), "{what}");
+    }
     let area = world.server().area_bytes(0, READ_AREA);
     assert!(area.iter().all(|byte| *byte == UNTOUCHED), "{what} wrote something");
     world.server().send(bystander, 1, Payload::None);
