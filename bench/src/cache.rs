@@ -181,6 +181,7 @@ fn pools(samples: u32, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
 fn constructed(samples: u32, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
     const PAGES: usize = 2048;
     const TOUCHES: u32 = 4096;
+    const PASSES: u32 = 4;
     let region = Region::zeroed(PAGES * PAGE_BYTES)?;
     let mut errors = Vec::new();
     for quarters in 0..=4usize {
@@ -190,12 +191,13 @@ fn constructed(samples: u32, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> 
         for sample in 0..samples {
             let options = WarmerOptions { seed: u64::from(sample) + 1, ..WarmerOptions::default() };
             let mut warmer = jet_cat::residency::Warmer::new(region.clone(), options)?;
-            // In rounds: what is brought in stays for a millisecond or two where others use the cache, too.
+            // In rounds: what is brought in stays for a millisecond or two where others use the cache, too. In several
+            // passes: a line that is used once is let go of when it leaves the core's own cache.
             for _ in 0..16 {
-                for page in 0..PAGES {
-                    // Neighbours differ.
-                    let is_cached = page % 4 < quarters;
-                    place(&region, page, is_cached);
+                let is_cached = |page: usize| page % 4 < quarters;
+                (0..PAGES).filter(|page| !is_cached(*page)).for_each(|page| place(&region, page, false));
+                for _ in 0..PASSES {
+                    (0..PAGES).filter(|page| is_cached(*page)).for_each(|page| place(&region, page, true));
                 }
                 warmer.touch_batch(TOUCHES / 16);
             }
