@@ -3,6 +3,7 @@
 //! A class of its own shields ways from other classes; it pins nothing (Jet §5). So the pool gets ways that nobody else fills:
 //! unused ones first, then the default group's, whose mask shrinks. Other tools' groups are left alone unless told.
 
+pub(crate) mod as_schemata;
 mod choose;
 mod refusal;
 
@@ -122,16 +123,26 @@ impl Request {
             take_from_groups: false,
         }
     }
+
+    /// The domains that are meant, in order, of those there are.
+    pub(crate) fn domains_of(&self, found: &Holdings) -> Vec<DomainId> {
+        let mut domains = self.domains.clone().unwrap_or_else(|| found.way_bytes.keys().copied().collect());
+        domains.sort_unstable();
+        domains.dedup();
+        domains
+    }
 }
 
 /// What a group has before and after, in the domains that change.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Change {
     /// The group.
     pub group: GroupName,
     /// What it has.
+    #[serde(with = "as_schemata")]
     pub before: Ways,
     /// What it keeps.
+    #[serde(with = "as_schemata")]
     pub after: Ways,
 }
 
@@ -197,9 +208,7 @@ pub fn plan(request: &Request, found: &Holdings) -> Result<Plan, Refusal> {
         });
     }
     let present: Vec<DomainId> = found.way_bytes.keys().copied().collect();
-    let mut wanted = request.domains.clone().unwrap_or_else(|| present.clone());
-    wanted.sort_unstable();
-    wanted.dedup();
+    let wanted = request.domains_of(found);
     if let Some(unknown) = wanted.iter().find(|domain| !present.contains(domain)) {
         return Err(Refusal::NoDomain { wanted: *unknown, present });
     }

@@ -1,8 +1,8 @@
 //! What was there before, in a file, before anything is changed.
 
 use crate::journals::{JournalError, Journals};
-use crate::plan::{Change, DomainPlan, Holdings, Plan, Ways, l3_ways, schemata};
-use crate::resctrl::{DomainId, GroupName, Mode, Schemata, WayMask};
+use crate::plan::{Change, DomainPlan, Holdings, Plan, Ways};
+use crate::resctrl::{DomainId, GroupName, Mode, WayMask};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -10,16 +10,6 @@ const VERSION: u32 = 1;
 
 /// What follows the group's name.
 const ENDING: &str = ".json";
-
-/// One group's loss.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Loss {
-    pub group: GroupName,
-    #[serde(with = "as_schemata")]
-    pub before: Ways,
-    #[serde(with = "as_schemata")]
-    pub after: Ways,
-}
 
 /// What is changed, and what it was.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,20 +27,16 @@ pub(super) struct Journal {
     pub mount: Option<u64>,
     /// Of the group's folder, once it is made.
     pub inode: Option<u64>,
-    #[serde(with = "as_schemata")]
+    #[serde(with = "crate::plan::as_schemata")]
     pub own: Ways,
-    pub losses: Vec<Loss>,
+    /// Who loses what.
+    pub losses: Vec<Change>,
     /// The domains that were asked for.
     pub domains: Vec<DomainId>,
 }
 
 impl Journal {
     pub fn of(plan: &Plan, boot: String, mount: Option<u64>) -> Self {
-        let loss = |change: &Change| Loss {
-            group: change.group.clone(),
-            before: change.before.clone(),
-            after: change.after.clone(),
-        };
         Self {
             version: VERSION,
             boot,
@@ -59,13 +45,11 @@ impl Journal {
             mount,
             inode: None,
             own: plan.own.clone(),
-            losses: plan.changes.iter().map(loss).collect(),
+            losses: plan.changes.clone(),
             domains: plan.domains.iter().map(|planned| planned.domain).collect(),
         }
     }
-}
 
-impl Journal {
     /// What was planned, as far as it is written down.
     pub fn plan(&self, found: &Holdings) -> Plan {
         let ways_of = |ways: &Ways, domain| {
@@ -83,44 +67,18 @@ impl Journal {
                 left: default.map_or(WayMask::EMPTY, |holder| ways_of(&holder.ways, domain)),
             }
         });
-        let change = |loss: &Loss| Change {
-            group: loss.group.clone(),
-            before: loss.before.clone(),
-            after: loss.after.clone(),
-        };
         let group = found.holders.iter().find(|holder| holder.name == self.group);
         Plan {
             group: self.group.clone(),
             own: self.own.clone(),
             exclusive: group.is_some_and(|group| group.mode == Mode::Exclusive),
-            changes: self.losses.iter().map(change).collect(),
+            changes: self.losses.clone(),
             domains: domains.collect(),
         }
     }
 }
 
-/// Ways as the kernel writes them, which is what an operator compares.
-mod as_schemata {
-    use super::{Schemata, Ways, l3_ways, schemata};
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    pub fn serialize<S: Serializer>(ways: &Ways, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&schemata(ways))
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Ways, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        let schemata: Schemata = text.parse().map_err(serde::de::Error::custom)?;
-        let ways = l3_ways(&schemata);
-        if ways.len() == schemata.lines.len() {
-            Ok(ways)
-        } else {
-            Err(serde::de::Error::custom("it names something else than ways of the last-level cache"))
-        }
-    }
-}
-
-/// A journal for each group.
+/// One for each group.
 impl Journals {
     pub(super) fn path(&self, group: &GroupName) -> PathBuf {
         self.file(&name_of(group))
@@ -183,7 +141,7 @@ mod tests {
             mount: Some(3),
             inode: Some(7),
             own: ways(0xf),
-            losses: vec![Loss {
+            losses: vec![Change {
                 group: GroupName::default_group(),
                 before: ways(0xfffff),
                 after: ways(0xffff0),

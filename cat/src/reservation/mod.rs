@@ -188,7 +188,7 @@ fn plan_beside_others(
             found.reservations.insert(group, journal.domains);
         }
     }
-    let wanted = request.domains.clone().unwrap_or_else(|| found.way_bytes.keys().copied().collect());
+    let wanted = request.domains_of(&found);
     for (group, theirs) in &found.reservations {
         if let Some(&domain) = wanted.iter().find(|domain| theirs.contains(domain)) {
             return Err(ReserveError::DomainTaken { domain, group: group.clone() });
@@ -313,11 +313,9 @@ impl Reservation {
         restore::check(resctrl, &journals, journal)?;
         let plan = journal.plan(found);
         let bytes = request.bytes.saturating_add(request.slack_bytes);
-        let mut wanted = request.domains.clone().unwrap_or_else(|| found.way_bytes.keys().copied().collect());
-        wanted.sort_unstable();
         let domains: Vec<DomainId> = plan.domains.iter().map(|planned| planned.domain).collect();
         let group = found.holders.iter().find(|holder| holder.name == journal.group);
-        let problem = if domains != wanted {
+        let problem = if domains != request.domains_of(found) {
             Some("is of other domains than are asked for")
         } else if plan.domains.iter().any(|planned| planned.bytes < bytes) {
             Some("is of fewer bytes than are asked for")

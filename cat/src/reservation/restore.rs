@@ -1,8 +1,8 @@
 //! Putting back what a journal says was there, if what is found fits it.
 
-use super::journal::{Journal, Loss};
+use super::journal::Journal;
 use crate::journals::{JournalError, Journals, boot};
-use crate::plan::{Ways, l3_ways, schemata};
+use crate::plan::{Change, Ways, l3_ways, schemata};
 use crate::resctrl::{AccessError, GroupName, Resctrl};
 
 /// What became of a journal.
@@ -141,7 +141,7 @@ fn to_be_put_back(
     resctrl: &Resctrl,
     journals: &Journals,
     journal: &Journal,
-    loss: &Loss,
+    loss: &Change,
 ) -> Result<Ways, RestoreError> {
     let found = match resctrl.group(&loss.group).schemata() {
         Ok(schemata) => l3_ways(&schemata),

@@ -1,12 +1,12 @@
 //! `jet cache`: what would be reserved, what is, making a reservation that stands, and giving back.
 
 use super::{fail, print, print_json, text};
-use crate::daemon::cache::{CacheConfig, CacheError};
-use crate::daemon::{Config, ConfigError, DaemonArgs};
+use crate::daemon::cache::CacheError;
+use crate::daemon::{ConfigError, DaemonArgs};
 use jet_cat::plan::Plan;
-use jet_cat::resctrl::{AccessError, GroupName, Mode, OpenError, Resctrl};
-use jet_cat::reservation::{Left, Reservation, ReserveError, preview, reserved, restore_all};
-use jet_cat::topology::{Topology, TopologyError};
+use jet_cat::resctrl::{AccessError, GroupName, Mode, Resctrl};
+use jet_cat::reservation::{Left, Reservation, preview, reserved, restore_all};
+use jet_cat::topology::Topology;
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
@@ -57,15 +57,9 @@ enum Failure {
     #[error(transparent)]
     Config(#[from] ConfigError),
     #[error(transparent)]
-    Open(#[from] OpenError),
-    #[error(transparent)]
-    Topology(#[from] TopologyError),
+    Cache(CacheError),
     #[error(transparent)]
     Access(#[from] AccessError),
-    #[error(transparent)]
-    Cache(#[from] CacheError),
-    #[error(transparent)]
-    Reserve(#[from] ReserveError),
     #[error(transparent)]
     Journal(#[from] jet_cat::reservation::JournalError),
     #[error(
@@ -75,6 +69,13 @@ enum Failure {
     Reserved { group: GroupName },
     #[error("{0}")]
     Left(String),
+}
+
+/// Where the daemon would say the same, it is said in the same words.
+impl<E: Into<CacheError>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self::Cache(error.into())
+    }
 }
 
 pub(super) fn run(args: &Args) -> ExitCode {
@@ -169,29 +170,23 @@ fn groups() -> Result<Vec<Value>, Failure> {
     Ok(groups)
 }
 
-fn load(configured: &Configured) -> Result<(Config, CacheConfig), Failure> {
-    let config = configured.daemon.load()?;
-    let cache = config.cache.clone();
-    Ok((config, cache))
-}
-
 fn planned(configured: &Configured) -> Result<(), Failure> {
-    let (config, cache) = load(configured)?;
+    let config = configured.daemon.load()?;
     let resctrl = Resctrl::find()?;
-    let request = cache.request_near(config.pool.bytes, config.numa_node())?;
-    if reserved(&cache.journals)?.contains(&request.group) {
+    let request = config.cache.request_near(config.pool.bytes, config.numa_node())?;
+    if reserved(&config.cache.journals)?.contains(&request.group) {
         return Err(Failure::Reserved { group: request.group });
     }
-    let plan = preview(&resctrl, &request, &cache.journals)?;
+    let plan = preview(&resctrl, &request, &config.cache.journals)?;
     tell(configured, &plan);
     Ok(())
 }
 
 fn apply(configured: &Configured) -> Result<(), Failure> {
-    let (config, cache) = load(configured)?;
+    let config = configured.daemon.load()?;
     let resctrl = Resctrl::find()?;
-    let request = cache.request_near(config.pool.bytes, config.numa_node())?;
-    let reservation = Reservation::make(&resctrl, &request, &cache.journals, &mut |_| {})?;
+    let request = config.cache.request_near(config.pool.bytes, config.numa_node())?;
+    let reservation = Reservation::make(&resctrl, &request, &config.cache.journals, &mut |_| {})?;
     let plan = reservation.leave()?;
     tell(configured, &plan);
     Ok(())
@@ -228,10 +223,14 @@ fn tell(configured: &Configured, plan: &Plan) {
 }
 
 fn restore(configured: &Configured) -> Result<(), Failure> {
-    let (_, cache) = load(configured)?;
+    let config = configured.daemon.load()?;
     let resctrl = Resctrl::find()?;
     // Who never reserved anything has no such folder.
-    let left = if cache.journals.is_dir() { restore_all(&resctrl, &cache.journals)? } else { Vec::new() };
+    let left = if config.cache.journals.is_dir() {
+        restore_all(&resctrl, &config.cache.journals)?
+    } else {
+        Vec::new()
+    };
     let failed: Vec<String> =
         left.iter().filter(|left| left.restored.is_err()).map(ToString::to_string).collect();
     if configured.json {

@@ -4,36 +4,28 @@ pub mod cache;
 pub mod config;
 pub mod congestion;
 mod control;
+mod control_socket;
 pub mod escape;
+mod launch;
 mod reactor;
 pub mod status;
 
 pub use config::{Config, ConfigError};
 
-use cache::{CacheControl, CacheError};
-use config::{HugePages, NicThread};
-use congestion::{CongestionControl, Mark};
+use cache::CacheError;
+use congestion::CongestionControl;
 use control::ControlContext;
-use escape::{PrepareError, Workers};
-use jet_core::Receiver;
-use jet_fabric::Address;
-use jet_fabric::memory::{Pages, SharedMemory};
-use jet_fabric::nic::{Access, ListenError, Nic, RegisterError};
-use jet_fabric::soft::threaded::{Threaded, ThreadedOptions};
-use jet_fabric::soft::{SoftNic, SoftOptions};
+use control_socket::RemoveOnDrop;
+use jet_fabric::nic::{ListenError, RegisterError};
 #[cfg(feature = "verbs")]
-use jet_fabric::verbs::{DeviceChoice, VerbsError, VerbsNic, VerbsOptions};
-use jet_wire::message::HEADER_BYTES;
+use jet_fabric::verbs::VerbsError;
 use jet_wire::segment::SegmentShape;
-use reactor::{
-    Command, CommandInbox, Commands, Epoll, EscapeHands, Hands, PoolMemory, Reactor, ReactorOptions,
-};
+use launch::Launch;
+use reactor::{Command, Commands};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
@@ -209,9 +201,6 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
     runtime.block_on(govern(config))
 }
 
-/// Both sockets: the owner and the group.
-const SOCKET_MODE: u32 = 0o660;
-
 /// Control connections beside those of sessions: tools that ask.
 const ASKERS_MAX: usize = 128;
 
@@ -221,14 +210,14 @@ async fn govern(config: &Config) -> Result<(), DaemonError> {
     let mut interrupt = signal(SignalKind::interrupt()).map_err(system("cannot watch for SIGINT"))?;
     let mut hangup = signal(SignalKind::hangup()).map_err(system("cannot watch for SIGHUP"))?;
     check_cpu(config.reactor.cpu)?;
-    let listener = bind_control(&config.control_socket)?;
+    let listener = control_socket::bind(&config.control_socket)?;
     let _socket = RemoveOnDrop::new(&config.control_socket);
     // Restores whatever it lowered when this function ends, however it ends.
     let congestion = CongestionControl::start(&config.congestion, &config.control_socket)?;
     let (commands, inbox) = Commands::new().map_err(system("cannot make the command queue"))?;
     let (drain, mut drains) = mpsc::channel(4);
     let (ended, mut reactor_ended) = oneshot::channel();
-    let started = start_reactor(config, &commands, congestion.mark(), inbox, ended)?;
+    let started = Launch { config, commands: &commands, inbox, mark: congestion.mark(), ended }.start()?;
     let context = Arc::new(ControlContext {
         commands: Arc::clone(&commands),
         pool: started.pool,
@@ -295,252 +284,6 @@ async fn govern(config: &Config) -> Result<(), DaemonError> {
     }
 }
 
-struct Started {
-    /// Puts everything back when the last who knows of it lets go.
-    cache: Arc<CacheControl>,
-    pool: Arc<SharedMemory>,
-    pool_slabs: u32,
-    escape: Option<Arc<SharedMemory>>,
-    /// Ends with the daemon.
-    _preparing: Option<escape::Preparing>,
-    listen: Vec<String>,
-    incarnation: u64,
-}
-
-/// Makes the NIC that the configuration asks for, and starts the reactor on it.
-fn start_reactor(
-    config: &Config,
-    commands: &Arc<Commands>,
-    mark: Mark,
-    inbox: CommandInbox,
-    ended: oneshot::Sender<Result<(), reactor::RunError>>,
-) -> Result<Started, DaemonError> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let threaded = match config.nic.thread {
-        NicThread::On => true,
-        NicThread::Off => false,
-        NicThread::Auto => cores > 2,
-    };
-    let peers = config.limits.peers;
-    let srq_entries = u32::try_from(config.pool.srq_bytes / jet_wire::SLAB_BYTES as u64).unwrap_or(u32::MAX);
-    let options = SoftOptions {
-        qps_max: peers + peers / 8 + 16,
-        srq_entries_max: srq_entries,
-        reads_max: config.read.concurrency,
-        reads_per_qp_max: config.read.concurrency,
-        // Every SRQ entry, every READ, and the few SENDs that each peer may have on the way.
-        completions: srq_entries + config.read.concurrency + peers.saturating_mul(8) + 64,
-        ..SoftOptions::default()
-    };
-    #[cfg(feature = "verbs")]
-    if let Some(Address::Rdma(text)) = config.addresses()?.first() {
-        let nic = verbs_nic(config, &options, text)?;
-        let cache = CacheControl::start(
-            &config.cache,
-            config.pool.bytes,
-            numa_node(config, &nic),
-            &cores_of(config),
-        )?;
-        return launch(config, nic, false, cache, commands, mark, inbox, ended);
-    }
-    let nic = SoftNic::new(options).map_err(system("cannot make the software NIC"))?;
-    let cache =
-        CacheControl::start(&config.cache, config.pool.bytes, numa_node(config, &nic), &cores_of(config))?;
-    if threaded {
-        let options = ThreadedOptions {
-            cpu: config.nic.cpu,
-            sends_max: peers.saturating_mul(8) + 64,
-            ..ThreadedOptions::default()
-        };
-        let nic =
-            cache.inside(|| Threaded::new(nic, &options)).map_err(system("cannot start the NIC's thread"))?;
-        launch(config, nic, true, cache, commands, mark, inbox, ended)
-    } else {
-        launch(config, nic, false, cache, commands, mark, inbox, ended)
-    }
-}
-
-/// The cores that threads of the data are pinned to.
-fn cores_of(config: &Config) -> Vec<usize> {
-    config.reactor.cpu.into_iter().chain(config.nic.cpu).collect()
-}
-
-/// The node that the pool is to lie on, and near which its cache is.
-fn numa_node<N: Nic>(config: &Config, nic: &N) -> Option<u32> {
-    config.pool.numa_node.or(nic.limits().numa_node)
-}
-
-/// A NIC on verbs, of the sizes that the software NIC would have.
-#[cfg(feature = "verbs")]
-fn verbs_nic(config: &Config, sizes: &SoftOptions, listen: &str) -> Result<VerbsNic, DaemonError> {
-    let defaults = match &config.rdma.device {
-        Some(device) => VerbsOptions::on(DeviceChoice::Named {
-            device: device.clone(),
-            port: config.rdma.port.unwrap_or(1),
-            gid_index: config.rdma.gid_index,
-        }),
-        None => VerbsOptions::reaching(listen).map_err(system("cannot resolve the address to listen on"))?,
-    };
-    Ok(VerbsNic::new(VerbsOptions {
-        qps_max: sizes.qps_max,
-        srq_entries_max: sizes.srq_entries_max,
-        reads_max: sizes.reads_max,
-        reads_per_qp_max: sizes.reads_per_qp_max,
-        sends_max: sizes.completions - sizes.srq_entries_max - sizes.reads_max,
-        // A daemon sends headers only.
-        inline_places: 1,
-        ..defaults
-    })?)
-}
-
-/// Gives the NIC its memory, lets it listen, and starts the reactor's thread.
-#[allow(clippy::too_many_arguments)] // each of another kind
-fn launch<N: Nic + 'static>(
-    config: &Config,
-    mut nic: N,
-    nic_thread: bool,
-    cache: CacheControl,
-    commands: &Arc<Commands>,
-    mark: Mark,
-    inbox: CommandInbox,
-    ended: oneshot::Sender<Result<(), reactor::RunError>>,
-) -> Result<Started, DaemonError> {
-    let core = config.core(nic.limits().scatter_max)?;
-    let numa_node = numa_node(config, &nic);
-    let pool = pool_memory(config, numa_node)?;
-    let header_bytes = core.srq_slabs as usize * HEADER_BYTES;
-    let headers = SharedMemory::near("jet-headers", header_bytes, false, numa_node)
-        .map(Arc::new)
-        .map_err(system("cannot get memory for the header area"))?;
-    let pool_key = nic.register(&pool, Access::LocalWrite)?;
-    let headers_key = nic.register(&headers, Access::LocalWrite)?;
-    let escape = match escape_memory(&core, numa_node) {
-        Ok(region) => region,
-        Err(error) => {
-            // The receiver works without: Algorithm 1 goes to its next stage. Said here and in the status.
-            eprintln!("jetd: {error}");
-            let report = Command::EscapeMemory { ready_slabs: 0, error: Some(error.to_string()) };
-            commands.send_blocking(report);
-            None
-        }
-    };
-    let escape_key = escape.as_ref().map(|region| nic.register(region, Access::LocalWrite)).transpose()?;
-    pool.seal_future_writes()
-        .map_err(system("cannot seal the pool against writing (Linux 5.1 or later is needed)"))?;
-    let mut listen = Vec::new();
-    for address in config.addresses()? {
-        listen.push(nic.listen(&address)?.to_string());
-        if let Address::Shm(path) = &address {
-            // As the control socket: the owner and the group.
-            std::fs::set_permissions(path, std::fs::Permissions::from_mode(SOCKET_MODE))
-                .map_err(system("cannot set the mode of the NIC's socket"))?;
-        }
-    }
-    let incarnation = incarnation().map_err(system("cannot get random bytes"))?;
-    let receiver = Receiver::new(core, incarnation).map_err(ConfigError::from)?;
-    let epoll = Epoll::new(&nic.wait_fd(), &inbox.bell).map_err(system("cannot make an epoll"))?;
-    let memory = PoolMemory { pool: Arc::clone(&pool), headers, pool_key, headers_key };
-    let bell = Arc::clone(commands);
-    let workers = cache
-        .inside(|| Workers::start(config.escape.workers, core.copies_max as usize, move || bell.ring()))
-        .map_err(system("cannot start the copying threads"))?;
-    let preparing = escape
-        .as_ref()
-        .map(|region| {
-            let commands = Arc::clone(commands);
-            escape::prepare(Arc::clone(region), move |ready, error| {
-                let error = error.map(|error| error.to_string());
-                if let Some(error) = &error {
-                    eprintln!("jetd: {error}");
-                }
-                let ready_slabs = u32::try_from(ready / jet_wire::SLAB_BYTES).unwrap_or(u32::MAX);
-                commands.send_blocking(Command::EscapeMemory { ready_slabs, error });
-            })
-        })
-        .transpose()
-        .map_err(system("cannot start the thread that prepares escape memory"))?;
-    let escape_hands = EscapeHands {
-        memory: escape.clone().zip(escape_key),
-        workers,
-        congestion: Box::new(move |on| mark.set(on)),
-    };
-    let hands = Hands::new(nic, memory, escape_hands, &core, epoll);
-    let options = ReactorOptions {
-        cpu: config.reactor.cpu,
-        spin_ns_max: config.reactor.spin_us_max.saturating_mul(1000),
-        incarnation,
-        listen: listen.clone(),
-        pages: if pool.pages() == Pages::Huge { "huge" } else { "small" },
-        numa_node,
-        nic_thread,
-    };
-    let reactor = std::thread::Builder::new().name("jet-reactor".into());
-    let run = move || {
-        let result = Reactor::new(receiver, hands, inbox, options).run();
-        // The control plane is gone only when the process is about to be.
-        let _ = ended.send(result);
-    };
-    cache.inside(|| reactor.spawn(run)).map_err(system("cannot start the reactor's thread"))?;
-    let cache = Arc::new(cache);
-    Ok(Started {
-        cache,
-        pool,
-        pool_slabs: core.pool_slabs,
-        escape,
-        _preparing: preparing,
-        listen,
-        incarnation,
-    })
-}
-
-fn pool_memory(config: &Config, numa_node: Option<u32>) -> Result<Arc<SharedMemory>, DaemonError> {
-    let bytes = config.pool.bytes;
-    let failed = |source| match numa_node {
-        Some(node) => DaemonError::PoolNear { bytes, node, source },
-        None => DaemonError::Pool { bytes, source },
-    };
-    let wanted = usize::try_from(bytes).map_err(|_| failed(io::ErrorKind::OutOfMemory.into()))?;
-    let huge = config.pool.huge_pages != HugePages::Off;
-    let pool = SharedMemory::near("jet-pool", wanted, huge, numa_node).map_err(failed)?;
-    if config.pool.huge_pages == HugePages::Require && pool.pages() != Pages::Huge {
-        return Err(DaemonError::HugePages { needed: bytes.div_ceil(2 << 20) });
-    }
-    if let Some(node) = numa_node {
-        match pool.bytes_elsewhere(node) {
-            Ok(0) => {}
-            Ok(elsewhere) => eprintln!(
-                "jetd: {elsewhere} of the pool's {} bytes are not on NUMA node {node}, which has no room for them",
-                pool.bytes()
-            ),
-            Err(error) => eprintln!("jetd: whether the pool is on NUMA node {node} cannot be told: {error}"),
-        }
-    }
-    Ok(Arc::new(pool))
-}
-
-/// The region of escape memory, none of which is allocated yet; none where the configuration wants none.
-fn escape_memory(
-    core: &jet_core::Config,
-    numa_node: Option<u32>,
-) -> Result<Option<Arc<SharedMemory>>, PrepareError> {
-    let shape = core.escape_shape();
-    let wanted = (shape.replace_slabs + shape.memory_slabs) as usize * jet_wire::SLAB_BYTES;
-    if wanted == 0 || !core.escape.enabled {
-        return Ok(None);
-    }
-    let region = SharedMemory::lazy_near("jet-escape", wanted, numa_node).and_then(|region| {
-        region.seal_future_writes()?;
-        Ok(region)
-    });
-    region.map(|region| Some(Arc::new(region))).map_err(|source| PrepareError { ready: 0, wanted, source })
-}
-
-fn incarnation() -> io::Result<u64> {
-    let mut bytes = [0u8; 8];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
-    Ok(u64::from_ne_bytes(bytes))
-}
-
 /// Each sender costs a descriptor and each application four; take as many as the system allows.
 fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -560,53 +303,4 @@ fn check_cpu(cpu: Option<usize>) -> Result<(), DaemonError> {
     }
     let allowed: Vec<String> = cores.iter().map(|core| core.id.to_string()).collect();
     Err(DaemonError::Cpu { cpu, allowed: allowed.join(", ") })
-}
-
-/// Listens on the control socket: replaces a dead daemon's, respects a living one's.
-fn bind_control(path: &Path) -> Result<UnixListener, DaemonError> {
-    let failed = |source| DaemonError::ControlSocket { path: path.to_owned(), source };
-    if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
-        std::fs::create_dir_all(directory).map_err(failed)?;
-    }
-    match std::os::unix::net::UnixStream::connect(path) {
-        Ok(_) => return Err(DaemonError::Running { path: path.to_owned() }),
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            // Connecting to an ordinary file is refused as well, and that is somebody's.
-            if !std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
-                return Err(DaemonError::NoSocket { path: path.to_owned() });
-            }
-            std::fs::remove_file(path).map_err(failed)?;
-        }
-        Err(_) => {}
-    }
-    let listener = UnixListener::bind(path).map_err(failed)?;
-    // Whoever may connect may read every message in the pool: the owner and the group.
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(SOCKET_MODE)).map_err(failed)?;
-    Ok(listener)
-}
-
-/// Removes the control socket at the end, if it is still ours.
-struct RemoveOnDrop {
-    path: PathBuf,
-    inode: Option<u64>,
-}
-
-impl RemoveOnDrop {
-    fn new(path: &Path) -> Self {
-        Self { path: path.to_owned(), inode: inode(path) }
-    }
-}
-
-fn inode(path: &Path) -> Option<u64> {
-    use std::os::unix::fs::MetadataExt;
-    std::fs::symlink_metadata(path).ok().map(|metadata| metadata.ino())
-}
-
-impl Drop for RemoveOnDrop {
-    fn drop(&mut self) {
-        if self.inode.is_some() && inode(&self.path) == self.inode {
-            // Gone already is as good.
-            let _ = std::fs::remove_file(&self.path);
-        }
-    }
 }

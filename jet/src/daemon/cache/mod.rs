@@ -2,20 +2,21 @@
 
 mod config;
 mod status;
+mod threads;
 mod warm;
 
 pub use config::{CacheConfig, CacheConfigError, Prefetchers, Reserve};
 pub use status::{CacheDomainStatus, CacheStatus, RegistersStatus, WarmerStatus};
 
 use jet_cat::registers::{self, SettingError, Settings, Wanted};
-use jet_cat::resctrl::{GroupName, OpenError, Resctrl};
+use jet_cat::resctrl::{OpenError, Resctrl};
 use jet_cat::reservation::{Reservation, ReserveError, ThreadError};
 use jet_cat::topology::{Topology, TopologyError};
 use jet_fabric::memory::SharedMemory;
 use rustix::thread::CpuSet;
 use status::Bandwidth;
-use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
+use threads::{Application, cpus_near, leave, own_thread, stay_on};
 use warm::Warm;
 
 /// Why no cache is reserved.
@@ -152,22 +153,7 @@ impl CacheControl {
     /// inherit it.
     pub fn application(&self, process: i32) -> Option<Application<'_>> {
         let reservation = self.reservation.as_ref().filter(|_| self.config.applications)?;
-        let mut threads = BTreeSet::new();
-        // One that was not moved yet may start another meanwhile.
-        loop {
-            let found = threads_of(process);
-            let new: Vec<i32> = found.difference(&threads).copied().collect();
-            if new.is_empty() || threads.len() > APPLICATION_THREADS_MAX {
-                break;
-            }
-            for thread in new {
-                threads.insert(thread);
-                if let Err(error) = reservation.add_thread(thread) {
-                    eprintln!("jetd: an application's thread is not in the reserved cache's class: {error}");
-                }
-            }
-        }
-        Some(Application { reservation, process })
+        Some(Application::join(reservation, process))
     }
 
     /// What is reserved, what of it is used, and what of the pool is resident. Reads the kernel's files.
@@ -238,80 +224,6 @@ fn set_registers(
         }
     }
     Ok(Some(Settings::make(&topology, &wanted, &config.journals)?))
-}
-
-/// More threads than any application has.
-const APPLICATION_THREADS_MAX: usize = 100_000;
-
-/// An application whose threads are in the class. Dropped, they leave it.
-pub struct Application<'a> {
-    reservation: &'a Reservation,
-    process: i32,
-}
-
-impl Drop for Application<'_> {
-    fn drop(&mut self) {
-        let group = self.reservation.plan().group.clone();
-        let inside = self.reservation.resctrl().group(&group).threads().unwrap_or_default();
-        let default = GroupName::default_group();
-        let default = self.reservation.resctrl().group(&default);
-        for thread in threads_of(self.process).iter().filter(|thread| inside.contains(thread)) {
-            // One that ended meanwhile is in no group.
-            let _ = default.add_thread(*thread);
-        }
-    }
-}
-
-fn threads_of(process: i32) -> BTreeSet<i32> {
-    let entries = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
-}
-
-/// The processors of the caches that are reserved; none where these are all.
-fn cpus_near(reservation: &Reservation) -> Option<CpuSet> {
-    let topology = Topology::of_host().ok()?;
-    let domains = &reservation.plan().domains;
-    if domains.len() == topology.domains.len() {
-        return None;
-    }
-    let mut cpus = CpuSet::new();
-    for domain in domains.iter().filter_map(|planned| topology.domain(planned.domain)) {
-        domain
-            .cpus
-            .iter()
-            .map(|cpu| cpu as usize)
-            .filter(|cpu| *cpu < CpuSet::MAX_CPU)
-            .for_each(|cpu| cpus.set(cpu));
-    }
-    Some(cpus)
-}
-
-/// Keeps this thread on those of the processors that it may use; gives back which these were, if anything changed.
-fn stay_on(cpus: &CpuSet) -> Option<CpuSet> {
-    let allowed = rustix::thread::sched_getaffinity(None).ok()?;
-    let mut both = CpuSet::new();
-    (0..CpuSet::MAX_CPU)
-        .filter(|cpu| cpus.is_set(*cpu) && allowed.is_set(*cpu))
-        .for_each(|cpu| both.set(cpu));
-    match rustix::thread::sched_setaffinity(None, &both) {
-        Ok(()) => Some(allowed),
-        Err(error) => {
-            eprintln!("jetd: this process may use no processor of the reserved cache: {error}");
-            None
-        }
-    }
-}
-
-fn own_thread() -> i32 {
-    rustix::thread::gettid().as_raw_pid()
-}
-
-/// Back to the group that this thread came from: only from the default group are threads taken.
-fn leave(reservation: &Reservation) {
-    let default = GroupName::default_group();
-    if let Err(error) = reservation.resctrl().group(&default).add_thread(own_thread()) {
-        eprintln!("jetd: the control plane stays in the reserved cache's class: {error}");
-    }
 }
 
 /// Whether this user has journals. Who never reserved anything has none, and another user's are his business.

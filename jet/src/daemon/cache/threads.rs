@@ -1,0 +1,104 @@
+//! Which class and which processors threads are in.
+
+use jet_cat::resctrl::GroupName;
+use jet_cat::reservation::Reservation;
+use jet_cat::topology::Topology;
+use rustix::thread::CpuSet;
+use std::collections::BTreeSet;
+
+/// More threads than any application has.
+const APPLICATION_THREADS_MAX: usize = 100_000;
+
+/// An application whose threads are in the class. Dropped, they leave it.
+pub struct Application<'a> {
+    reservation: &'a Reservation,
+    process: i32,
+}
+
+impl<'a> Application<'a> {
+    /// Moves its threads.
+    pub(super) fn join(reservation: &'a Reservation, process: i32) -> Self {
+        let mut threads = BTreeSet::new();
+        // One that was not moved yet may start another meanwhile.
+        loop {
+            let found = threads_of(process);
+            let new: Vec<i32> = found.difference(&threads).copied().collect();
+            if new.is_empty() || threads.len() > APPLICATION_THREADS_MAX {
+                break;
+            }
+            for thread in new {
+                threads.insert(thread);
+                if let Err(error) = reservation.add_thread(thread) {
+                    eprintln!("jetd: an application's thread is not in the reserved cache's class: {error}");
+                }
+            }
+        }
+        Self { reservation, process }
+    }
+}
+
+impl Drop for Application<'_> {
+    fn drop(&mut self) {
+        let group = self.reservation.plan().group.clone();
+        let inside = self.reservation.resctrl().group(&group).threads().unwrap_or_default();
+        let default = GroupName::default_group();
+        let default = self.reservation.resctrl().group(&default);
+        for thread in threads_of(self.process).iter().filter(|thread| inside.contains(thread)) {
+            // One that ended meanwhile is in no group.
+            let _ = default.add_thread(*thread);
+        }
+    }
+}
+
+fn threads_of(process: i32) -> BTreeSet<i32> {
+    let entries = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// The processors of the caches that are reserved; none where these are all.
+pub(super) fn cpus_near(reservation: &Reservation) -> Option<CpuSet> {
+    let topology = Topology::of_host().ok()?;
+    let domains = &reservation.plan().domains;
+    if domains.len() == topology.domains.len() {
+        return None;
+    }
+    let mut cpus = CpuSet::new();
+    for domain in domains.iter().filter_map(|planned| topology.domain(planned.domain)) {
+        domain
+            .cpus
+            .iter()
+            .map(|cpu| cpu as usize)
+            .filter(|cpu| *cpu < CpuSet::MAX_CPU)
+            .for_each(|cpu| cpus.set(cpu));
+    }
+    Some(cpus)
+}
+
+/// Keeps this thread on those of the processors that it may use; gives back which these were, if anything changed.
+pub(super) fn stay_on(cpus: &CpuSet) -> Option<CpuSet> {
+    let allowed = rustix::thread::sched_getaffinity(None).ok()?;
+    let mut both = CpuSet::new();
+    (0..CpuSet::MAX_CPU)
+        .filter(|cpu| cpus.is_set(*cpu) && allowed.is_set(*cpu))
+        .for_each(|cpu| both.set(cpu));
+    match rustix::thread::sched_setaffinity(None, &both) {
+        Ok(()) => Some(allowed),
+        Err(error) => {
+            eprintln!("jetd: this process may use no processor of the reserved cache: {error}");
+            None
+        }
+    }
+}
+
+/// The thread that calls.
+pub(super) fn own_thread() -> i32 {
+    rustix::thread::gettid().as_raw_pid()
+}
+
+/// Back to the group that this thread came from: only from the default group are threads taken.
+pub(super) fn leave(reservation: &Reservation) {
+    let default = GroupName::default_group();
+    if let Err(error) = reservation.resctrl().group(&default).add_thread(own_thread()) {
+        eprintln!("jetd: the control plane stays in the reserved cache's class: {error}");
+    }
+}

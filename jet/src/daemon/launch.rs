@@ -1,0 +1,285 @@
+//! Starting what moves data: the NIC that the configuration asks for, its memory, and the reactor's thread on it.
+
+use super::cache::CacheControl;
+use super::config::{HugePages, NicThread};
+use super::congestion::Mark;
+use super::control_socket::SOCKET_MODE;
+use super::escape::{self, PrepareError, Workers};
+use super::reactor::{
+    self, Command, CommandInbox, Commands, Epoll, EscapeHands, Hands, PoolMemory, Reactor, ReactorOptions,
+};
+use super::{Config, ConfigError, DaemonError, system};
+use jet_core::Receiver;
+use jet_fabric::Address;
+use jet_fabric::memory::{Pages, SharedMemory};
+use jet_fabric::nic::{Access, Nic};
+use jet_fabric::soft::threaded::{Threaded, ThreadedOptions};
+use jet_fabric::soft::{SoftNic, SoftOptions};
+#[cfg(feature = "verbs")]
+use jet_fabric::verbs::{DeviceChoice, VerbsNic, VerbsOptions};
+use jet_wire::message::HEADER_BYTES;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+/// What it is started with.
+pub(super) struct Launch<'a> {
+    pub config: &'a Config,
+    pub commands: &'a Arc<Commands>,
+    pub inbox: CommandInbox,
+    pub mark: Mark,
+    /// Told when the reactor's thread ends, and why.
+    pub ended: oneshot::Sender<Result<(), reactor::RunError>>,
+}
+
+impl Launch<'_> {
+    /// Makes the NIC that the configuration asks for, and starts the reactor on it.
+    ///
+    /// # Errors
+    /// [`DaemonError`].
+    pub fn start(self) -> Result<Started, DaemonError> {
+        let config = self.config;
+        let options = sizes(config);
+        #[cfg(feature = "verbs")]
+        if let Some(Address::Rdma(text)) = config.addresses()?.first() {
+            let nic = verbs_nic(config, &options, text)?;
+            let cache = cache_near(config, &nic)?;
+            return self.on(nic, false, cache);
+        }
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let threaded = match config.nic.thread {
+            NicThread::On => true,
+            NicThread::Off => false,
+            NicThread::Auto => cores > 2,
+        };
+        let nic = SoftNic::new(options).map_err(system("cannot make the software NIC"))?;
+        let cache = cache_near(config, &nic)?;
+        if !threaded {
+            return self.on(nic, false, cache);
+        }
+        let options = ThreadedOptions {
+            cpu: config.nic.cpu,
+            sends_max: config.limits.peers.saturating_mul(8) + 64,
+            ..ThreadedOptions::default()
+        };
+        let nic = cache.inside(|| Threaded::new(nic, &options));
+        self.on(nic.map_err(system("cannot start the NIC's thread"))?, true, cache)
+    }
+
+    /// Gives the NIC its memory, lets it listen, and starts the reactor's thread.
+    fn on<N: Nic + 'static>(
+        self,
+        mut nic: N,
+        nic_thread: bool,
+        cache: CacheControl,
+    ) -> Result<Started, DaemonError> {
+        let Self { config, commands, inbox, mark, ended } = self;
+        let numa_node = numa_node(config, &nic);
+        let core = config.core(nic.limits().scatter_max)?;
+        let pool = pool_memory(config, numa_node)?;
+        let header_bytes = core.srq_slabs as usize * HEADER_BYTES;
+        let headers = SharedMemory::near("jet-headers", header_bytes, false, numa_node)
+            .map(Arc::new)
+            .map_err(system("cannot get memory for the header area"))?;
+        let pool_key = nic.register(&pool, Access::LocalWrite)?;
+        let headers_key = nic.register(&headers, Access::LocalWrite)?;
+        let escape = match escape_memory(&core, numa_node) {
+            Ok(region) => region,
+            Err(error) => {
+                // The receiver works without: Algorithm 1 goes to its next stage. Said here and in the status.
+                eprintln!("jetd: {error}");
+                let report = Command::EscapeMemory { ready_slabs: 0, error: Some(error.to_string()) };
+                commands.send_blocking(report);
+                None
+            }
+        };
+        let escape_key =
+            escape.as_ref().map(|region| nic.register(region, Access::LocalWrite)).transpose()?;
+        pool.seal_future_writes()
+            .map_err(system("cannot seal the pool against writing (Linux 5.1 or later is needed)"))?;
+        let listen = listen_on(&mut nic, &config.addresses()?)?;
+        let incarnation = incarnation().map_err(system("cannot get random bytes"))?;
+        let receiver = Receiver::new(core, incarnation).map_err(ConfigError::from)?;
+        let epoll = Epoll::new(&nic.wait_fd(), &inbox.bell).map_err(system("cannot make an epoll"))?;
+        let memory = PoolMemory { pool: Arc::clone(&pool), headers, pool_key, headers_key };
+        let bell = Arc::clone(commands);
+        let workers = cache
+            .inside(|| Workers::start(config.escape.workers, core.copies_max as usize, move || bell.ring()))
+            .map_err(system("cannot start the copying threads"))?;
+        let preparing = escape
+            .as_ref()
+            .map(|region| prepare_escape(region, commands))
+            .transpose()
+            .map_err(system("cannot start the thread that prepares escape memory"))?;
+        let escape_hands = EscapeHands {
+            memory: escape.clone().zip(escape_key),
+            workers,
+            congestion: Box::new(move |on| mark.set(on)),
+        };
+        let hands = Hands::new(nic, memory, escape_hands, &core, epoll);
+        let options = ReactorOptions {
+            cpu: config.reactor.cpu,
+            spin_ns_max: config.reactor.spin_us_max.saturating_mul(1000),
+            incarnation,
+            listen: listen.clone(),
+            pages: if pool.pages() == Pages::Huge { "huge" } else { "small" },
+            numa_node,
+            nic_thread,
+        };
+        let reactor = std::thread::Builder::new().name("jet-reactor".into());
+        let run = move || {
+            let result = Reactor::new(receiver, hands, inbox, options).run();
+            // The control plane is gone only when the process is about to be.
+            let _ = ended.send(result);
+        };
+        cache.inside(|| reactor.spawn(run)).map_err(system("cannot start the reactor's thread"))?;
+        let cache = Arc::new(cache);
+        Ok(Started {
+            cache,
+            pool,
+            pool_slabs: core.pool_slabs,
+            escape,
+            _preparing: preparing,
+            listen,
+            incarnation,
+        })
+    }
+}
+
+/// What runs then.
+pub(super) struct Started {
+    /// Puts everything back when the last who knows of it lets go.
+    pub cache: Arc<CacheControl>,
+    pub pool: Arc<SharedMemory>,
+    pub pool_slabs: u32,
+    pub escape: Option<Arc<SharedMemory>>,
+    /// Ends with the daemon.
+    _preparing: Option<escape::Preparing>,
+    pub listen: Vec<String>,
+    pub incarnation: u64,
+}
+
+/// What of each kind a NIC is to have room for.
+fn sizes(config: &Config) -> SoftOptions {
+    let peers = config.limits.peers;
+    let srq_entries = u32::try_from(config.pool.srq_bytes / jet_wire::SLAB_BYTES as u64).unwrap_or(u32::MAX);
+    SoftOptions {
+        qps_max: peers + peers / 8 + 16,
+        srq_entries_max: srq_entries,
+        reads_max: config.read.concurrency,
+        reads_per_qp_max: config.read.concurrency,
+        // Every SRQ entry, every READ, and the few SENDs that each peer may have on the way.
+        completions: srq_entries + config.read.concurrency + peers.saturating_mul(8) + 64,
+        ..SoftOptions::default()
+    }
+}
+
+/// The node that the pool is to lie on, and near which its cache is.
+fn numa_node<N: Nic>(config: &Config, nic: &N) -> Option<u32> {
+    config.pool.numa_node.or(nic.limits().numa_node)
+}
+
+/// The cache near a NIC, for the threads that are pinned.
+fn cache_near<N: Nic>(config: &Config, nic: &N) -> Result<CacheControl, DaemonError> {
+    let cores: Vec<usize> = config.reactor.cpu.into_iter().chain(config.nic.cpu).collect();
+    Ok(CacheControl::start(&config.cache, config.pool.bytes, numa_node(config, nic), &cores)?)
+}
+
+/// A NIC on verbs, of the sizes that the software NIC would have.
+#[cfg(feature = "verbs")]
+fn verbs_nic(config: &Config, sizes: &SoftOptions, listen: &str) -> Result<VerbsNic, DaemonError> {
+    let defaults = match &config.rdma.device {
+        Some(device) => VerbsOptions::on(DeviceChoice::Named {
+            device: device.clone(),
+            port: config.rdma.port.unwrap_or(1),
+            gid_index: config.rdma.gid_index,
+        }),
+        None => VerbsOptions::reaching(listen).map_err(system("cannot resolve the address to listen on"))?,
+    };
+    Ok(VerbsNic::new(VerbsOptions {
+        qps_max: sizes.qps_max,
+        srq_entries_max: sizes.srq_entries_max,
+        reads_max: sizes.reads_max,
+        reads_per_qp_max: sizes.reads_per_qp_max,
+        sends_max: sizes.completions - sizes.srq_entries_max - sizes.reads_max,
+        // A daemon sends headers only.
+        inline_places: 1,
+        ..defaults
+    })?)
+}
+
+fn pool_memory(config: &Config, numa_node: Option<u32>) -> Result<Arc<SharedMemory>, DaemonError> {
+    let bytes = config.pool.bytes;
+    let failed = |source| match numa_node {
+        Some(node) => DaemonError::PoolNear { bytes, node, source },
+        None => DaemonError::Pool { bytes, source },
+    };
+    let wanted = usize::try_from(bytes).map_err(|_| failed(io::ErrorKind::OutOfMemory.into()))?;
+    let huge = config.pool.huge_pages != HugePages::Off;
+    let pool = SharedMemory::near("jet-pool", wanted, huge, numa_node).map_err(failed)?;
+    if config.pool.huge_pages == HugePages::Require && pool.pages() != Pages::Huge {
+        return Err(DaemonError::HugePages { needed: bytes.div_ceil(2 << 20) });
+    }
+    if let Some(node) = numa_node {
+        match pool.bytes_elsewhere(node) {
+            Ok(0) => {}
+            Ok(elsewhere) => eprintln!(
+                "jetd: {elsewhere} of the pool's {} bytes are not on NUMA node {node}, which has no room for them",
+                pool.bytes()
+            ),
+            Err(error) => eprintln!("jetd: whether the pool is on NUMA node {node} cannot be told: {error}"),
+        }
+    }
+    Ok(Arc::new(pool))
+}
+
+/// The region of escape memory, none of which is allocated yet; none where the configuration wants none.
+fn escape_memory(
+    core: &jet_core::Config,
+    numa_node: Option<u32>,
+) -> Result<Option<Arc<SharedMemory>>, PrepareError> {
+    let shape = core.escape_shape();
+    let wanted = (shape.replace_slabs + shape.memory_slabs) as usize * jet_wire::SLAB_BYTES;
+    if wanted == 0 || !core.escape.enabled {
+        return Ok(None);
+    }
+    let region = SharedMemory::lazy_near("jet-escape", wanted, numa_node).and_then(|region| {
+        region.seal_future_writes()?;
+        Ok(region)
+    });
+    region.map(|region| Some(Arc::new(region))).map_err(|source| PrepareError { ready: 0, wanted, source })
+}
+
+/// Allocates escape memory beside everything else, and tells the reactor how far it is.
+fn prepare_escape(region: &Arc<SharedMemory>, commands: &Arc<Commands>) -> io::Result<escape::Preparing> {
+    let commands = Arc::clone(commands);
+    escape::prepare(Arc::clone(region), move |ready, error| {
+        let error = error.map(|error| error.to_string());
+        if let Some(error) = &error {
+            eprintln!("jetd: {error}");
+        }
+        let ready_slabs = u32::try_from(ready / jet_wire::SLAB_BYTES).unwrap_or(u32::MAX);
+        commands.send_blocking(Command::EscapeMemory { ready_slabs, error });
+    })
+}
+
+/// Listens on each address; gives each back as it came to be.
+fn listen_on<N: Nic>(nic: &mut N, addresses: &[Address]) -> Result<Vec<String>, DaemonError> {
+    let mut listen = Vec::new();
+    for address in addresses {
+        listen.push(nic.listen(address)?.to_string());
+        if let Address::Shm(path) = address {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(SOCKET_MODE))
+                .map_err(system("cannot set the mode of the NIC's socket"))?;
+        }
+    }
+    Ok(listen)
+}
+
+/// Tells this run of the daemon from others.
+fn incarnation() -> io::Result<u64> {
+    let mut bytes = [0u8; 8];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    Ok(u64::from_ne_bytes(bytes))
+}
