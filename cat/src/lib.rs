@@ -21,6 +21,7 @@
 //! }
 //! ```
 
+pub mod adjustments;
 pub mod counters;
 mod cpu_set;
 mod journals;

@@ -2,12 +2,11 @@
 
 use super::{DDIO_WAYS, Msr, Processor, RegisterError, Unsupported, ddio_is_known, prefetch_register};
 use crate::cpu_set::CpuSet;
-use crate::journals::{JournalError, Journals, boot};
+use crate::journals::{self, JournalError, Kept};
 use crate::resctrl::{DomainId, WayMask};
 use crate::topology::Topology;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::path::Path;
 
 /// What is to be set. Nothing by default.
@@ -78,23 +77,48 @@ struct Change {
     after: u64,
 }
 
+/// All of them.
 #[derive(Debug, Serialize, Deserialize)]
 struct Record {
-    boot: String,
     changes: Vec<Change>,
 }
 
-/// The journal's name, which is no group's.
-const NAME: &str = "registers.state";
+impl journals::Record for Record {
+    const NAME: &'static str = "registers.state";
+    type Place = ();
+    type Error = SettingError;
+
+    fn carry_out(&self, (): &()) -> Result<(), SettingError> {
+        Ok(self.changes.iter().try_for_each(|change| set(change.cpu, change.register, change.after))?)
+    }
+
+    fn put_back(&self, (): &(), journal: &Path) -> Result<bool, SettingError> {
+        let mut returns = Vec::new();
+        for change in &self.changes {
+            let Change { cpu, register, before, after } = *change;
+            let found = match Msr::of_cpu(cpu, false) {
+                Ok(msr) => msr.read(register)?,
+                // A processor that went offline has what its socket has when it is back.
+                Err(RegisterError::NoDriver { .. }) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            if found == before {
+                continue;
+            }
+            if found != after {
+                let journal = journal.display().to_string();
+                return Err(SettingError::Misfit { cpu, register, found, after, before, journal });
+            }
+            returns.push(change);
+        }
+        returns.iter().try_for_each(|change| set(change.cpu, change.register, change.before))?;
+        Ok(!returns.is_empty())
+    }
+}
 
 /// Registers that are set. Put back when dropped, and by the next start where the process ends otherwise.
 #[derive(Debug)]
-pub struct Settings {
-    journals: Journals,
-    is_restored: bool,
-    /// Given up by the system, however the process ends.
-    _ownership: File,
-}
+pub struct Settings(Kept<Record>);
 
 impl Settings {
     /// Sets what is wanted, all of it or nothing.
@@ -102,44 +126,16 @@ impl Settings {
     /// # Errors
     /// [`SettingError`].
     pub fn make(topology: &Topology, wanted: &Wanted, folder: &Path) -> Result<Self, SettingError> {
-        let journals = Journals::open(folder)?;
-        let _transaction = journals.transaction()?;
-        let ownership = journals.ownership(NAME)?.ok_or(SettingError::Running)?;
-        restore(&journals)?;
-        let changes = changes(topology, wanted)?;
-        journals.save(NAME, &Record { boot: boot()?, changes: changes.clone() })?;
-        let settings = Self { journals, is_restored: false, _ownership: ownership };
-        for change in &changes {
-            if let Err(error) = set(change.cpu, change.register, change.after) {
-                // What cannot be put back now has its journal still.
-                let mut settings = settings;
-                settings.is_restored = true;
-                let _ = restore(&settings.journals);
-                return Err(error.into());
-            }
-        }
-        Ok(settings)
+        let plan = |(): &()| Ok(Record { changes: changes(topology, wanted)? });
+        Kept::make((), folder, plan)?.map(Self).ok_or(SettingError::Running)
     }
 
     /// Puts everything back.
     ///
     /// # Errors
     /// [`SettingError`]; the next start tries again.
-    pub fn restore(mut self) -> Result<(), SettingError> {
-        self.is_restored = true;
-        let _transaction = self.journals.transaction()?;
-        restore(&self.journals).map(drop)
-    }
-}
-
-impl Drop for Settings {
-    fn drop(&mut self) {
-        if !self.is_restored
-            && let Ok(_transaction) = self.journals.transaction()
-        {
-            // Where it fails the journal stays, and the next start says why.
-            let _ = restore(&self.journals);
-        }
+    pub fn restore(self) -> Result<(), SettingError> {
+        self.0.restore()
     }
 }
 
@@ -148,41 +144,7 @@ impl Drop for Settings {
 /// # Errors
 /// [`SettingError`].
 pub fn recover(folder: &Path) -> Result<bool, SettingError> {
-    let journals = Journals::open(folder)?;
-    let _transaction = journals.transaction()?;
-    // Whoever has the lock lives.
-    match journals.ownership(NAME)? {
-        Some(_ownership) => restore(&journals),
-        None => Ok(false),
-    }
-}
-
-/// The caller has the transaction's lock and owns the registers.
-fn restore(journals: &Journals) -> Result<bool, SettingError> {
-    let Some(record) = journals.load::<Record>(NAME)? else { return Ok(false) };
-    // Registers forget with the boot.
-    let is_of_now = record.boot == boot()?;
-    let mut returns = Vec::new();
-    for change in record.changes.iter().filter(|_| is_of_now) {
-        let found = match Msr::of_cpu(change.cpu, false) {
-            Ok(msr) => msr.read(change.register)?,
-            // A processor that went offline has what its socket has when it is back.
-            Err(RegisterError::NoDriver { .. }) => continue,
-            Err(error) => return Err(error.into()),
-        };
-        if found == change.after && found != change.before {
-            returns.push(change);
-        } else if found != change.before {
-            let Change { cpu, register, before, after } = *change;
-            let journal = journals.file(NAME).display().to_string();
-            return Err(SettingError::Misfit { cpu, register, found, after, before, journal });
-        }
-    }
-    for change in &returns {
-        set(change.cpu, change.register, change.before)?;
-    }
-    journals.forget(NAME)?;
-    Ok(!returns.is_empty())
+    journals::recover::<Record>(&(), folder)
 }
 
 fn set(cpu: u32, register: u32, value: u64) -> Result<(), RegisterError> {

@@ -207,4 +207,4 @@ pub struct Lock {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

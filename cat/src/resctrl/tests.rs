@@ -2,7 +2,7 @@ use super::*;
 use std::fs::{create_dir_all, write};
 
 /// A folder laid out as Linux 6.1 does on two sockets, and one group.
-fn imitation() -> (tempfile::TempDir, Resctrl) {
+pub(crate) fn imitation() -> (tempfile::TempDir, Resctrl) {
     let dir = tempfile::tempdir().unwrap();
     let files = [
         ("info/last_cmd_status", "ok\n"),

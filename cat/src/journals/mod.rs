@@ -1,5 +1,9 @@
 //! The folder where it is written down what was there before something was changed, and the locks of who changes.
 
+mod kept;
+
+pub(crate) use kept::{Kept, Record, recover};
+
 use crate::lock::lock_within;
 use serde::Serialize;
 use serde::de::DeserializeOwned;

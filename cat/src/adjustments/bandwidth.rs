@@ -1,0 +1,102 @@
+//! Other groups' memory bandwidth.
+
+use super::{AdjustError, Wanted};
+use crate::resctrl::{DomainId, GroupName, Info, Line, Resctrl, Resource, Schemata};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// By domain.
+type Bandwidth = BTreeMap<DomainId, u64>;
+
+/// One group's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Throttle {
+    group: GroupName,
+    /// Of the group's folder: a later group of the same name is another's.
+    inode: u64,
+    before: Bandwidth,
+    after: Bandwidth,
+}
+
+/// What is to be changed, and from what.
+pub(super) fn plan(resctrl: &Resctrl, info: &Info, wanted: &Wanted) -> Result<Vec<Throttle>, AdjustError> {
+    if wanted.bandwidth.is_empty() {
+        return Ok(Vec::new());
+    }
+    let limits = info.bandwidths.get(&Resource::MemoryBandwidth).ok_or(AdjustError::NoBandwidth)?;
+    let throttle = |(group, &bandwidth): (&GroupName, &u64)| {
+        let no_group = || AdjustError::NoGroup { group: group.clone() };
+        let inode = resctrl.group(group).inode().ok_or_else(no_group)?;
+        // Another value the kernel would round, and say something else when it is asked.
+        let granularity = limits.granularity.max(1);
+        // In MiB/s the least that it says is not meant.
+        let min = if resctrl.mount().bandwidth_controller { granularity } else { limits.min };
+        if !bandwidth.is_multiple_of(granularity) || bandwidth < min {
+            return Err(AdjustError::Bandwidth { group: group.clone(), wanted: bandwidth, granularity, min });
+        }
+        let mut before = read(resctrl, group)?.ok_or(AdjustError::NoBandwidth)?;
+        if let Some(domains) = &wanted.domains {
+            if let Some(&domain) = domains.iter().find(|domain| !before.contains_key(domain)) {
+                return Err(AdjustError::NoDomain { domain, present: before.into_keys().collect() });
+            }
+            before.retain(|domain, _| domains.contains(domain));
+        }
+        let after = before.keys().map(|domain| (*domain, bandwidth)).collect();
+        Ok(Throttle { group: group.clone(), inode, before, after })
+    };
+    wanted.bandwidth.iter().map(throttle).collect()
+}
+
+/// What a group may use; none where nothing is said of it.
+fn read(resctrl: &Resctrl, group: &GroupName) -> Result<Option<Bandwidth>, AdjustError> {
+    match resctrl.group(group).schemata()?.line(&Resource::MemoryBandwidth) {
+        Some(Line::Bandwidth(bandwidth)) => Ok(Some(bandwidth.clone())),
+        _ => Ok(None),
+    }
+}
+
+impl Throttle {
+    pub fn set(&self, resctrl: &Resctrl) -> Result<(), AdjustError> {
+        self.write(resctrl, self.after.clone())
+    }
+
+    fn write(&self, resctrl: &Resctrl, bandwidth: Bandwidth) -> Result<(), AdjustError> {
+        let lines = vec![(Resource::MemoryBandwidth, Line::Bandwidth(bandwidth))];
+        Ok(resctrl.group(&self.group).set_schemata(&Schemata { lines })?)
+    }
+
+    /// What is still as it was left. A group that is gone needs nothing, and a domain without processors has what all have
+    /// when they are back.
+    pub fn to_be_put_back(&self, resctrl: &Resctrl, journal: &Path) -> Result<Bandwidth, AdjustError> {
+        if resctrl.group(&self.group).inode() != Some(self.inode) {
+            return Ok(Bandwidth::new());
+        }
+        let Some(found) = read(resctrl, &self.group)? else { return Ok(Bandwidth::new()) };
+        let mut returns = Bandwidth::new();
+        for (&domain, &before) in &self.before {
+            let after = self.after.get(&domain).copied().unwrap_or(before);
+            match found.get(&domain) {
+                None => {}
+                Some(&has) if has == before => {}
+                Some(&has) if has == after => {
+                    returns.insert(domain, before);
+                }
+                Some(has) => {
+                    return Err(AdjustError::Misfit {
+                        what: format!("the memory bandwidth of '{}' in domain {domain}", self.group),
+                        found: has.to_string(),
+                        after: after.to_string(),
+                        before: before.to_string(),
+                        journal: journal.display().to_string(),
+                    });
+                }
+            }
+        }
+        Ok(returns)
+    }
+
+    pub fn put_back(&self, resctrl: &Resctrl, returns: Bandwidth) -> Result<(), AdjustError> {
+        if returns.is_empty() { Ok(()) } else { self.write(resctrl, returns) }
+    }
+}

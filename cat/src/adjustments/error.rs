@@ -1,0 +1,88 @@
+//! Why something was not adjusted.
+
+use crate::journals::JournalError;
+use crate::resctrl::{AccessError, DomainId, GroupName, WayMask};
+
+/// Why nothing was adjusted.
+#[derive(Debug, thiserror::Error)]
+pub enum AdjustError {
+    /// There is nothing to throttle with.
+    #[error(
+        "memory bandwidth cannot be throttled here: resctrl has no MB (Intel's MBA, AMD's QoS bandwidth enforcement)"
+    )]
+    NoBandwidth,
+    /// A group is not there.
+    #[error("there is no group '{group}' to throttle: make it (mkdir in /sys/fs/resctrl), or do not name it")]
+    NoGroup {
+        /// The group.
+        group: GroupName,
+    },
+    /// A bandwidth that cannot be set.
+    #[error(
+        "a bandwidth of {wanted} cannot be set for '{group}': it is a multiple of {granularity}, and {min} at least"
+    )]
+    Bandwidth {
+        /// The group.
+        group: GroupName,
+        /// What was asked for.
+        wanted: u64,
+        /// What it must be a multiple of.
+        granularity: u64,
+        /// The least there is.
+        min: u64,
+    },
+    /// There is no such domain.
+    #[error("there is no domain {domain}; there are: {}", present.iter().map(u32::to_string).collect::<Vec<_>>().join(", "))]
+    NoDomain {
+        /// What was asked for.
+        domain: DomainId,
+        /// Those there are.
+        present: Vec<DomainId>,
+    },
+    /// The kernel cannot say where devices write.
+    #[error(
+        "the kernel gives devices no ways of their own: io_alloc is of Linux 6.19 and later (Intel's DDIO is a register)"
+    )]
+    NoIoAlloc,
+    /// The processor cannot.
+    #[error(
+        "this processor gives devices no ways of their own (io_alloc: not supported; it takes AMD's SDCIAE)"
+    )]
+    IoAllocUnsupported,
+    /// Ways that are none.
+    #[error("devices cannot have the ways {ways} of domain {domain}, which has {all}")]
+    Ways {
+        /// The cache.
+        domain: DomainId,
+        /// What was asked for.
+        ways: WayMask,
+        /// Those there are.
+        all: WayMask,
+    },
+    /// Another process has adjusted something.
+    #[error("another process has adjusted bandwidth or the ways of devices; end it first")]
+    Running,
+    /// What is found is neither what was nor what was made of it. Nothing was changed.
+    #[error(
+        "{what} is {found}, where a process that is gone left {after} and found {before}: nothing was changed; put it right by \
+         hand, and remove {journal}"
+    )]
+    Misfit {
+        /// What does not fit.
+        what: String,
+        /// What it is.
+        found: String,
+        /// What was set.
+        after: String,
+        /// What it was.
+        before: String,
+        /// The journal.
+        journal: String,
+    },
+    /// The kernel refused.
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    /// The journal.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+}

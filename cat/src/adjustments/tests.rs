@@ -1,0 +1,92 @@
+//! In a folder that looks like resctrl; what the kernel says to all this: `tests/kernel`.
+
+use super::*;
+use crate::resctrl::tests::imitation;
+use std::fs::{read_to_string, write};
+
+fn group(name: &str) -> GroupName {
+    GroupName::new(name).unwrap()
+}
+
+fn throttled(groups: &[(GroupName, u64)]) -> Wanted {
+    Wanted { bandwidth: groups.iter().cloned().collect(), ..Wanted::default() }
+}
+
+#[test]
+fn what_cannot_be_is_refused_by_name_and_changes_nothing() {
+    let (dir, resctrl) = imitation();
+    let journals = tempfile::tempdir().unwrap();
+    let web = dir.path().join("web/schemata");
+    let before = read_to_string(&web).unwrap();
+    let devices = |ways| Wanted { device_ways: BTreeMap::from([(0, WayMask(ways))]), ..Wanted::default() };
+    let elsewhere = Wanted { domains: Some(vec![7]), ..throttled(&[(group("web"), 20)]) };
+    for (wanted, problem) in [
+        (throttled(&[(group("web"), 20), (group("none"), 20)]), "no group 'none'"),
+        (throttled(&[(group("web"), 25)]), "a multiple of 10, and 10 at least"),
+        (throttled(&[(group("web"), 0)]), "a multiple of 10, and 10 at least"),
+        (elsewhere, "no domain 7; there are: 0, 1"),
+        (devices(0xf), "Linux 6.19"),
+    ] {
+        let error = Adjustments::make(&resctrl, &wanted, journals.path()).unwrap_err().to_string();
+        assert!(error.contains(problem), "{problem}: {error}");
+        assert_eq!(read_to_string(&web).unwrap(), before);
+    }
+    assert!(!recover(&resctrl, journals.path()).unwrap(), "nothing was written down");
+}
+
+#[test]
+fn bandwidth_is_put_back_where_it_is_as_it_was_left() {
+    let (dir, resctrl) = imitation();
+    let journals = tempfile::tempdir().unwrap();
+    let web = dir.path().join("web/schemata");
+    let wanted = Wanted { domains: Some(vec![1]), ..throttled(&[(group("web"), 20)]) };
+    let adjustments = Adjustments::make(&resctrl, &wanted, journals.path()).unwrap();
+    assert_eq!(read_to_string(&web).unwrap(), "MB:1=20\n");
+    assert!(matches!(Adjustments::make(&resctrl, &wanted, journals.path()), Err(AdjustError::Running)));
+    adjustments.restore().unwrap();
+    assert_eq!(read_to_string(&web).unwrap(), "MB:1=100\n");
+
+    let adjustments = Adjustments::make(&resctrl, &wanted, journals.path()).unwrap();
+    write(&web, "MB:1=70\n").unwrap();
+    let error = adjustments.restore().unwrap_err().to_string();
+    for word in ["'web' in domain 1 is 70", "left 20", "found 100", "resctrl.state"] {
+        assert!(error.contains(word), "{word}: {error}");
+    }
+    assert_eq!(read_to_string(&web).unwrap(), "MB:1=70\n");
+}
+
+#[test]
+fn devices_get_ways_of_their_own_and_lose_them() {
+    let (dir, resctrl) = imitation();
+    let journals = tempfile::tempdir().unwrap();
+    let file = |name: &str| dir.path().join("info/L3").join(name);
+    let wanted = |ways| Wanted {
+        device_ways: BTreeMap::from([(0, WayMask(ways)), (1, WayMask(ways))]),
+        ..Wanted::default()
+    };
+    write(file("io_alloc"), "not supported\n").unwrap();
+    let refused = Adjustments::make(&resctrl, &wanted(0xf), journals.path());
+    assert!(matches!(refused, Err(AdjustError::IoAllocUnsupported)));
+    write(file("io_alloc"), "disabled\n").unwrap();
+    write(file("io_alloc_cbm"), "").unwrap();
+    for ways in [0, 0x10_0000] {
+        let refused = Adjustments::make(&resctrl, &wanted(ways), journals.path());
+        assert!(matches!(refused, Err(AdjustError::Ways { domain: 0, .. })));
+    }
+    let adjustments = Adjustments::make(&resctrl, &wanted(0xf), journals.path()).unwrap();
+    assert_eq!(read_to_string(file("io_alloc")).unwrap(), "1\n");
+    assert_eq!(read_to_string(file("io_alloc_cbm")).unwrap(), "0=f;1=f\n");
+    // As the kernel answers.
+    write(file("io_alloc"), "enabled\n").unwrap();
+    adjustments.restore().unwrap();
+    assert_eq!(read_to_string(file("io_alloc")).unwrap(), "0\n");
+
+    // Somebody gave them ways before.
+    write(file("io_alloc"), "enabled\n").unwrap();
+    write(file("io_alloc_cbm"), "0=ff;1=ff\n").unwrap();
+    let adjustments = Adjustments::make(&resctrl, &wanted(0xf), journals.path()).unwrap();
+    assert_eq!(read_to_string(file("io_alloc_cbm")).unwrap(), "0=f;1=f\n");
+    drop(adjustments);
+    assert_eq!(read_to_string(file("io_alloc_cbm")).unwrap(), "0=ff;1=ff\n");
+    assert_eq!(read_to_string(file("io_alloc")).unwrap(), "enabled\n");
+}
