@@ -3,6 +3,8 @@
 //!
 //! Modules are for guests: `everywhere` holds in each that shares out its last-level cache, the others name what is special.
 
+#[path = "kernel/adjusted.rs"]
+mod adjusted;
 #[path = "kernel/crashes.rs"]
 mod crashes;
 #[path = "kernel/everywhere.rs"]
