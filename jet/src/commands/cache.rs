@@ -1,11 +1,11 @@
 //! `jet cache`: what would be reserved, what is, making a reservation that stands, and giving back.
 
 use super::{fail, print, print_json, text};
-use crate::daemon::cache::CacheError;
+use crate::daemon::cache::{CacheError, Recovered, recover};
 use crate::daemon::{ConfigError, DaemonArgs};
 use jet_cat::plan::Plan;
-use jet_cat::resctrl::{AccessError, GroupName, Mode, Resctrl};
-use jet_cat::reservation::{Left, Reservation, preview, reserved, restore_all};
+use jet_cat::resctrl::{AccessError, GroupName, Line, Mode, Resctrl, Resource};
+use jet_cat::reservation::{Reservation, preview, reserved};
 use jet_cat::topology::Topology;
 use serde_json::{Value, json};
 use std::process::ExitCode;
@@ -128,11 +128,16 @@ fn show(as_json: bool) -> Result<(), Failure> {
     match groups {
         Ok(groups) => {
             let word = |group: &Value, key: &str| group[key].as_str().unwrap_or("?").to_owned();
-            let rows: Vec<Vec<String>> = groups
-                .iter()
-                .map(|group| ["group", "mode", "ways"].map(|key| word(group, key)).to_vec())
-                .collect();
-            print(&text::table(&["group", "mode", "ways"], &rows));
+            let bandwidth = |group: &Value| {
+                let domains = group["bandwidth"].as_object().into_iter().flatten();
+                domains.map(|(domain, value)| format!("{domain}={value}")).collect::<Vec<_>>().join(";")
+            };
+            let row = |group: &Value| {
+                let words = ["group", "mode", "ways"].map(|key| word(group, key));
+                words.into_iter().chain([bandwidth(group)]).collect()
+            };
+            let rows: Vec<Vec<String>> = groups.iter().map(row).collect();
+            print(&text::table(&["group", "mode", "ways", "bandwidth"], &rows));
             Ok(())
         }
         Err(error) => {
@@ -151,13 +156,19 @@ fn groups() -> Result<Vec<Value>, Failure> {
     for name in names {
         let group = resctrl.group(&name);
         let read = || -> Result<Value, AccessError> {
-            let ways = jet_cat::plan::schemata(&jet_cat::plan::l3_ways(&group.schemata()?)).to_string();
+            let schemata = group.schemata()?;
+            let ways = jet_cat::plan::schemata(&jet_cat::plan::l3_ways(&schemata)).to_string();
+            let bandwidth = match schemata.line(&Resource::MemoryBandwidth) {
+                Some(Line::Bandwidth(bandwidth)) => Some(bandwidth.clone()),
+                _ => None,
+            };
             let mode = group.mode()?;
             Ok(json!({
                 "group": name.to_string(),
                 "mode": mode.word(),
                 "exclusive": mode == Mode::Exclusive,
                 "ways": ways.trim_end().replace('\n', " "),
+                "bandwidth": bandwidth,
             }))
         };
         match read() {
@@ -223,26 +234,36 @@ fn tell(configured: &Configured, plan: &Plan) {
 }
 
 fn restore(configured: &Configured) -> Result<(), Failure> {
-    let config = configured.daemon.load()?;
-    let resctrl = Resctrl::find()?;
+    let journals = configured.daemon.load()?.cache.journals;
     // Who never reserved anything has no such folder.
-    let left = if config.cache.journals.is_dir() {
-        restore_all(&resctrl, &config.cache.journals)?
-    } else {
-        Vec::new()
-    };
-    let failed: Vec<String> =
-        left.iter().filter(|left| left.restored.is_err()).map(ToString::to_string).collect();
+    let recovered = if journals.is_dir() { recover(&journals, true)? } else { Vec::new() };
+    let (well, failed): (Vec<_>, Vec<_>) = recovered.iter().partition(|left| left.is_well());
     if configured.json {
-        let row = |left: &Left| match &left.restored {
-            Ok(restored) => json!({ "group": left.group, "restored": restored }),
-            Err(error) => json!({ "group": left.group, "error": error.to_string() }),
-        };
-        print_json(&json!({ "left": left.iter().map(row).collect::<Vec<_>>() }));
-    } else if left.is_empty() {
+        print_json(&json!({ "left": recovered.iter().map(row).collect::<Vec<_>>() }));
+    } else if recovered.is_empty() {
         print("nothing was left reserved\n");
     } else {
-        left.iter().filter(|left| left.restored.is_ok()).for_each(|left| print(&format!("{left}\n")));
+        well.iter().for_each(|left| print(&format!("{left}\n")));
     }
+    let failed: Vec<String> = failed.iter().map(ToString::to_string).collect();
     if failed.is_empty() { Ok(()) } else { Err(Failure::Left(failed.join("; "))) }
+}
+
+fn row(recovered: &Recovered) -> Value {
+    let result = |what, error: Option<String>| match error {
+        None => json!({ "what": what, "restored": "undone" }),
+        Some(error) => json!({ "what": what, "error": error }),
+    };
+    match recovered {
+        Recovered::Reserved(left) => match &left.restored {
+            Ok(restored) => json!({ "what": "reservation", "group": left.group, "restored": restored }),
+            Err(error) => json!({ "what": "reservation", "group": left.group, "error": error.to_string() }),
+        },
+        Recovered::Registers(restored) => {
+            result("registers", restored.as_ref().err().map(ToString::to_string))
+        }
+        Recovered::Adjusted(restored) => {
+            result("adjustments", restored.as_ref().err().map(ToString::to_string))
+        }
+    }
 }

@@ -301,6 +301,9 @@ fn cache(status: &Value) -> Vec<(&'static str, String)> {
             word(domain, "/ways"),
             text::bytes(number(domain, "/bytes"))
         );
+        if domain.pointer("/as_reserved").and_then(Value::as_bool) == Some(false) {
+            line.push_str(", which are not those that were reserved: another tool has changed them");
+        }
         if let Some(bytes) = domain.pointer("/occupancy/bytes").and_then(Value::as_u64) {
             line.push_str(&format!(", {} occupied", text::bytes(bytes)));
         }
@@ -332,6 +335,19 @@ fn cache(status: &Value) -> Vec<(&'static str, String)> {
         _ => "not measured yet".to_owned(),
     };
     rows.push(("  resident", resident));
+    for (name, pointer) in [("  registers", "/cache/registers"), ("  adjusted", "/cache/adjustments")] {
+        match word(status, &format!("{pointer}/state")) {
+            "set" => rows.push((name, "as configured".to_owned())),
+            "failed" => rows.push((name, word(status, &format!("{pointer}/reason")).to_owned())),
+            _ => {}
+        }
+    }
+    if word(status, "/cache/counters/state") == "running" {
+        let (all, missed) = (n("/cache/counters/llc_references"), n("/cache/counters/llc_misses"));
+        #[allow(clippy::cast_precision_loss)] // a share
+        let share = 100.0 * missed as f64 / all.max(1) as f64;
+        rows.push(("  counted", format!("{all} accesses of the reactor, {share:.1} % missed")));
+    }
     rows
 }
 

@@ -128,13 +128,17 @@ impl Launch<'_> {
             nic_thread,
         };
         let reactor = std::thread::Builder::new().name("jet-reactor".into());
+        let cache = Arc::new(cache);
+        let counting = Arc::clone(&cache);
         let run = move || {
+            counting.count_this_thread();
+            // It outlives this thread, and puts back what is reserved when the daemon ends.
+            drop(counting);
             let result = Reactor::new(receiver, hands, inbox, options).run();
             // The control plane is gone only when the process is about to be.
             let _ = ended.send(result);
         };
         cache.inside(|| reactor.spawn(run)).map_err(system("cannot start the reactor's thread"))?;
-        let cache = Arc::new(cache);
         Ok(Started {
             cache,
             pool,

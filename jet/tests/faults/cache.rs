@@ -153,6 +153,51 @@ fn what_an_operator_reserved_is_used_and_stays() {
     assert_eq!(Mounted::schemata(), before);
 }
 
+#[test]
+#[ignore = "changes the machine's cache: deploy/vm/check cache-daemon"]
+fn bandwidth_of_others_is_limited_where_configured_and_given_back() {
+    let _mounted = Mounted::new();
+    let batch = Path::new(ROOT).join("batch");
+    std::fs::create_dir(&batch).expect("a group of somebody else's");
+    // However the kernel pads.
+    let of = |file: &Path| std::fs::read_to_string(file).expect("a schemata").replace(' ', "");
+    let of_batch = || of(&batch.join("schemata"));
+    let of_default = || of(&Path::new(ROOT).join("schemata"));
+    std::fs::write(batch.join("schemata"), "L3:0=ff00;1=ff00\n").expect("it does without the pool's ways");
+    let before = (of_default(), of_batch());
+    let settings = ["cache.reserve='require'", "cache.throttle={batch=20, '/'=50}"];
+    let mut rig = Rig::start_on_software(&settings);
+    assert!(of_batch().contains("MB:0=20;1=20"), "{}", of_batch());
+    assert!(of_default().contains("MB:0=50;1=50"), "{}", of_default());
+    let status = rig.status();
+    assert_eq!(status["cache"]["adjustments"]["state"], "set", "{status:#}");
+    assert_eq!(status["cache"]["domains"][0]["as_reserved"], true, "{status:#}");
+    // Another tool takes ways from the pool, which shows.
+    std::fs::write(Path::new(ROOT).join("jet/schemata"), "L3:0=3\n").expect("within its own");
+    let status = rig.status();
+    assert_eq!(status["cache"]["domains"][0]["as_reserved"], false, "{status:#}");
+    assert_eq!(number(&status, "cache.domains.0.bytes"), 2 * 2816 * 1024, "{status:#}");
+    rig.kill_daemon();
+    let restore =
+        Command::new(env!("CARGO_BIN_EXE_jet")).args(["cache", "restore"]).output().expect("it runs");
+    let said = String::from_utf8_lossy(&restore.stdout).into_owned();
+    assert!(
+        said.contains("bandwidth of groups and ways of devices that were left set are put back"),
+        "{said}"
+    );
+    assert_eq!((of_default(), of_batch()), before);
+    rig.start_again();
+    assert!(of_batch().contains("MB:0=20;1=20"), "{}", of_batch());
+    rig.daemon().signal(Signal::TERM);
+    assert!(rig.take_daemon().wait().success());
+    assert_eq!((of_default(), of_batch()), before);
+    // Without that group nothing is, and who requires it does not start.
+    std::fs::remove_dir(&batch).expect("removed");
+    let rig = Rig::start_on_software(&["cache.throttle={batch=20}"]);
+    let reason = rig.status()["cache"]["adjustments"]["reason"].to_string();
+    assert!(reason.contains("no group 'batch'"), "{reason}");
+}
+
 /// A register of a processor.
 fn register(cpu: u32, register: u64) -> u64 {
     use std::os::unix::fs::FileExt;

@@ -5,6 +5,7 @@ use jet_cat::plan::{Exclusiveness, Placement, Request};
 use jet_cat::resctrl::{DomainId, GroupName, GroupNameError, WayMask};
 use jet_cat::topology::Topology;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// Whether cache is reserved.
@@ -28,6 +29,40 @@ pub enum Prefetchers {
     /// Those of the cores that the reactor and the software NIC are pinned to are off.
     Off,
 }
+
+/// The ways that devices' writes fill, where the kernel can say so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum DeviceWays {
+    /// The pool's own.
+    Pool,
+    /// These.
+    Ways(WayMask),
+}
+
+const POOL: &str = "pool";
+
+impl TryFrom<String> for DeviceWays {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let ways = || text.parse().map(Self::Ways);
+        let refused = |error| format!("neither \"{POOL}\" nor a hexadecimal mask: {error}");
+        if text == POOL { Ok(Self::Pool) } else { ways().map_err(refused) }
+    }
+}
+
+impl From<DeviceWays> for String {
+    fn from(ways: DeviceWays) -> Self {
+        match ways {
+            DeviceWays::Pool => POOL.to_owned(),
+            DeviceWays::Ways(ways) => ways.to_string(),
+        }
+    }
+}
+
+/// The default group, as `/proc/PID/cpu_resctrl_groups` names it: no other group can be called so.
+const DEFAULT_GROUP: &str = "/";
 
 /// Reserving cache for the pool, and keeping it warm (Jet §5).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,6 +92,9 @@ pub struct CacheConfig {
     /// The ways that devices fill (Intel's DDIO), a hexadecimal mask, in the reserved caches; none: as they are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ddio_ways: Option<WayMask>,
+    /// The ways that devices' writes fill, in the same caches, where the kernel can say so (AMD); none: as they are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_ways: Option<DeviceWays>,
     /// Prefetchers bring in what nobody asked for.
     pub prefetchers: Prefetchers,
     /// Where it is written down what was there before.
@@ -65,6 +103,11 @@ pub struct CacheConfig {
     pub warm: bool,
     /// What that may cost, in thousandths of a core.
     pub warm_permille: u32,
+    /// Whether the processor counts what the reactor finds in the cache and what not, where it can.
+    pub counters: bool,
+    /// The most memory bandwidth that groups may use, by name, `/` for the default one; in the unit of the kernel's files.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub throttle: BTreeMap<String, u64>,
 }
 
 impl Default for CacheConfig {
@@ -81,10 +124,13 @@ impl Default for CacheConfig {
             group: "jet".to_owned(),
             applications: false,
             ddio_ways: None,
+            device_ways: None,
             prefetchers: Prefetchers::Leave,
             journals: jet_cat::reservation::FOLDER.into(),
             warm: true,
             warm_permille: 10,
+            counters: true,
+            throttle: BTreeMap::new(),
         }
     }
 }
@@ -95,6 +141,15 @@ pub enum CacheConfigError {
     /// The group's name is none.
     #[error("cache.group: {0}")]
     Group(#[from] GroupNameError),
+    /// A group that is to be throttled has a name that none has.
+    #[error("cache.throttle: {0}; '{DEFAULT_GROUP}' means the default group")]
+    Throttle(GroupNameError),
+    /// The kernel keeps devices out of exclusive ways.
+    #[error(
+        "cache.device_ways = \"pool\" lets devices into the pool's ways, which cache.exclusive = \"require\" forbids: let that be \
+         \"prefer\" or \"never\""
+    )]
+    DeviceWays,
     /// The warmer may use no time, or more than there is.
     #[error(
         "cache.warm_permille is {found}, but must be 1 to 1000 thousandths of a core; cache.warm = false switches it off"
@@ -112,10 +167,26 @@ impl CacheConfig {
     /// [`CacheConfigError`].
     pub fn check(&self) -> Result<(), CacheConfigError> {
         GroupName::new(&self.group)?;
+        self.throttled()?;
+        if self.device_ways == Some(DeviceWays::Pool) && self.exclusive == Exclusiveness::Require {
+            return Err(CacheConfigError::DeviceWays);
+        }
         if !(1..=1000).contains(&self.warm_permille) {
             return Err(CacheConfigError::Budget { found: self.warm_permille });
         }
         Ok(())
+    }
+
+    /// Groups whose bandwidth is limited.
+    ///
+    /// # Errors
+    /// [`CacheConfigError::Throttle`].
+    pub fn throttled(&self) -> Result<BTreeMap<GroupName, u64>, CacheConfigError> {
+        let named = |name: &str| match name {
+            DEFAULT_GROUP => Ok(GroupName::default_group()),
+            name => GroupName::new(name).map_err(CacheConfigError::Throttle),
+        };
+        self.throttle.iter().map(|(name, bandwidth)| Ok((named(name)?, *bandwidth))).collect()
     }
 
     /// The caches that are named, or near a NUMA node; none: each.
@@ -143,7 +214,11 @@ impl CacheConfig {
             slack_bytes: self.slack_bytes,
             domains: (!domains.is_empty()).then_some(domains),
             placement: self.placement,
-            exclusive: self.exclusive,
+            // Devices could not get into exclusive ways.
+            exclusive: match self.device_ways {
+                Some(DeviceWays::Pool) => Exclusiveness::Never,
+                _ => self.exclusive,
+            },
             others_ways_min: self.others_ways_min,
             take_from_groups: self.take_from_groups,
         })

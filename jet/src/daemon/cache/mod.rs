@@ -1,21 +1,29 @@
 //! The pool's place in the last-level cache: reserving ways for it, keeping it warm, and telling whether it is there.
 
 mod config;
+mod recovery;
+mod setting;
 mod status;
 mod threads;
 mod warm;
 
-pub use config::{CacheConfig, CacheConfigError, Prefetchers, Reserve};
-pub use status::{CacheDomainStatus, CacheStatus, RegistersStatus, WarmerStatus};
+pub use config::{CacheConfig, CacheConfigError, DeviceWays, Prefetchers, Reserve};
+pub use recovery::{Recovered, recover};
+pub use setting::SettingStatus;
+pub use status::{CacheDomainStatus, CacheStatus, CountersStatus, WarmerStatus};
 
-use jet_cat::registers::{self, SettingError, Settings, Wanted};
+use jet_cat::adjustments::{self, AdjustError, Adjustments};
+use jet_cat::counters::CacheCounters;
+use jet_cat::registers::{self, SettingError, Settings};
 use jet_cat::resctrl::{OpenError, Resctrl};
 use jet_cat::reservation::{Reservation, ReserveError, ThreadError};
 use jet_cat::topology::{Topology, TopologyError};
 use jet_fabric::memory::SharedMemory;
 use rustix::thread::CpuSet;
+use setting::Setting;
 use status::Bandwidth;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use threads::{Application, cpus_near, leave, own_thread, stay_on};
 use warm::Warm;
 
@@ -37,6 +45,12 @@ pub enum CacheError {
     /// The processor's registers.
     #[error("cache.ddio_ways or cache.prefetchers: {0}")]
     Registers(#[from] SettingError),
+    /// Other groups' bandwidth, or the devices' ways.
+    #[error("cache.throttle or cache.device_ways: {0}")]
+    Adjust(#[from] AdjustError),
+    /// There are no ways of the pool.
+    #[error("cache.device_ways = \"pool\" gives devices the ways that are reserved, and none are")]
+    NoPoolWays,
     /// No core is named.
     #[error(
         "cache.prefetchers = \"off\" is for the cores of the reactor and the NIC: name them (reactor.cpu, nic.cpu)"
@@ -50,15 +64,14 @@ pub enum CacheError {
 /// What the daemon does about the cache. Dropped, it puts everything back.
 pub struct CacheControl {
     config: CacheConfig,
-    reservation: Option<Reservation>,
+    reservation: Setting<Reservation>,
     /// The processors of the reserved caches, where there are others, too.
     cpus: Option<CpuSet>,
-    /// Why there is no reservation, where one was wished for.
-    reason: Option<String>,
-    /// What else of the processor was set.
-    registers: Option<Settings>,
-    /// Why it was not, where that was wished for.
-    registers_reason: Option<String>,
+    /// What else of the processor is set.
+    registers: Setting<Settings>,
+    /// What else of resctrl is changed.
+    adjustments: Setting<Adjustments>,
+    counters: Mutex<Setting<CacheCounters>>,
     warm: Warm,
     bandwidth: Mutex<Bandwidth>,
 }
@@ -76,57 +89,39 @@ impl CacheControl {
     ) -> Result<Self, CacheError> {
         let mut control = Self {
             config: config.clone(),
-            reservation: None,
+            reservation: Setting::Left,
             cpus: None,
-            reason: None,
-            registers: None,
-            registers_reason: None,
+            registers: Setting::Left,
+            adjustments: Setting::Left,
+            counters: Mutex::default(),
             warm: Warm::default(),
             bandwidth: Mutex::default(),
         };
-        let resctrl = Resctrl::find();
-        if let Ok(resctrl) = &resctrl {
-            recover(resctrl, config);
-        }
-        match set_registers(config, numa_node, cores) {
-            Ok(registers) => control.registers = registers,
-            Err(error) if config.reserve == Reserve::Require => return Err(error),
-            Err(error) => {
-                eprintln!("jetd: {error}");
-                control.registers_reason = Some(error.to_string());
+        recover_own(config);
+        // Where one of them ends the start, those before it are put back by dropping them.
+        let required = config.reserve == Reserve::Require;
+        let registers = set_registers(config, numa_node, cores);
+        control.registers = Setting::of("the processor's registers stay as they are", registers, required)?;
+        let reserved = reserve(config, pool_bytes, numa_node);
+        control.reservation = Setting::of("no cache is reserved", reserved, required)?;
+        let reservation = control.reservation.get();
+        if let Some(reservation) = reservation {
+            eprint!("jetd: cache reserved: {}", reservation.plan());
+            if let Some(reason) = reservation.not_exclusive() {
+                eprintln!("jetd: it is not exclusive: {reason}");
             }
         }
-        if config.reserve == Reserve::Off {
-            return Ok(control);
-        }
-        let reserved = reserve(config, resctrl, pool_bytes, numa_node).and_then(|reservation| {
-            // That its threads can join is tried before anything rests on it.
-            reservation.add_thread(own_thread())?;
-            leave(&reservation);
-            Ok(reservation)
-        });
-        match reserved {
-            Ok(reservation) => {
-                eprint!("jetd: cache reserved: {}", reservation.plan());
-                if let Some(reason) = reservation.not_exclusive() {
-                    eprintln!("jetd: it is not exclusive: {reason}");
-                }
-                control.cpus = cpus_near(&reservation);
-                control.reservation = Some(reservation);
-            }
-            Err(error) if config.reserve == Reserve::Require => return Err(error),
-            Err(error) => {
-                eprintln!("jetd: no cache is reserved: {error}");
-                control.reason = Some(error.to_string());
-            }
-        }
+        control.cpus = reservation.and_then(cpus_near);
+        let adjusted = adjust(config, numa_node, reservation);
+        let failed = "bandwidth of groups and ways of devices stay as they are";
+        control.adjustments = Setting::of(failed, adjusted, required)?;
         Ok(control)
     }
 
     /// Threads that this makes are in the reservation's class, and on processors of its caches: they inherit both from the one
     /// that makes them.
     pub fn inside<T>(&self, make: impl FnOnce() -> T) -> T {
-        let Some(reservation) = &self.reservation else { return make() };
+        let Some(reservation) = self.reservation.get() else { return make() };
         if let Err(error) = reservation.add_thread(own_thread()) {
             eprintln!("jetd: threads are not in the reserved cache's class: {error}");
             return make();
@@ -152,49 +147,86 @@ impl CacheControl {
     /// An application's threads join, where that is configured, until what this gives is dropped. Those that it starts later
     /// inherit it.
     pub fn application(&self, process: i32) -> Option<Application<'_>> {
-        let reservation = self.reservation.as_ref().filter(|_| self.config.applications)?;
+        let reservation = self.reservation.get().filter(|_| self.config.applications)?;
         Some(Application::join(reservation, process))
+    }
+
+    /// Counts what the thread that calls finds in the cache from now on, and what not, where the processor can tell.
+    pub fn count_this_thread(&self) {
+        if !self.config.counters {
+            return;
+        }
+        let counting = CacheCounters::of_this_thread().and_then(|mut counters| {
+            counters.start()?;
+            Ok(counters)
+        });
+        *locked(&self.counters) = match counting {
+            Ok(counters) => Setting::Set(counters),
+            // Most machines that are not real have none: shown, not said.
+            Err(error) => Setting::Failed(error.to_string()),
+        };
     }
 
     /// What is reserved, what of it is used, and what of the pool is resident. Reads the kernel's files.
     pub fn status(&self) -> CacheStatus {
-        let mut bandwidth = self.bandwidth.lock().unwrap_or_else(PoisonError::into_inner);
+        let reservation = self.reservation.get();
         CacheStatus {
             reserve: self.config.reserve,
-            reason: self.reason.clone(),
-            group: self.reservation.as_ref().map(|reservation| reservation.plan().group.to_string()),
-            exclusive: self.reservation.as_ref().is_some_and(Reservation::is_exclusive),
-            domains: self
-                .reservation
-                .as_ref()
-                .map_or_else(Vec::new, |reservation| status::domains(reservation, &mut bandwidth)),
-            registers: match (&self.registers, &self.registers_reason) {
-                (Some(_), _) => RegistersStatus::Set,
-                (None, Some(reason)) => RegistersStatus::Failed { reason: reason.clone() },
-                (None, None) => RegistersStatus::Left,
-            },
+            reason: self.reservation.reason().map(str::to_owned),
+            group: reservation.map(|reservation| reservation.plan().group.to_string()),
+            exclusive: reservation.is_some_and(Reservation::is_exclusive),
+            domains: reservation.map_or_else(Vec::new, |reservation| {
+                status::domains(reservation, &mut locked(&self.bandwidth))
+            }),
+            registers: self.registers.status(),
+            adjustments: self.adjustments.status(),
+            counters: CountersStatus::of(&mut locked(&self.counters)),
             warmer: self.warm.status(),
         }
     }
 }
 
 impl Drop for CacheControl {
+    /// The last first: devices may have ways that are reserved.
     fn drop(&mut self) {
-        if let Some(reservation) = self.reservation.take()
-            && let Err(error) = reservation.restore()
-        {
-            eprintln!(
-                "jetd: the reserved cache is not given back, which the next start tries again: {error}"
-            );
-        }
-        if let Some(registers) = self.registers.take()
-            && let Err(error) = registers.restore()
-        {
-            eprintln!(
-                "jetd: the processor's registers are not put back, which the next start tries again: {error}"
-            );
-        }
+        self.adjustments.undo("bandwidth of groups and ways of devices are", Adjustments::restore);
+        self.reservation.undo("the reserved cache is", |reservation| reservation.restore().map(drop));
+        self.registers.undo("the processor's registers are", Settings::restore);
     }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Changes what is configured of resctrl beside the reservation; nothing by default.
+fn adjust(
+    config: &CacheConfig,
+    numa_node: Option<u32>,
+    reservation: Option<&Reservation>,
+) -> Result<Option<Adjustments>, CacheError> {
+    if config.throttle.is_empty() && config.device_ways.is_none() {
+        return Ok(None);
+    }
+    let resctrl = Resctrl::find()?;
+    let domains = config.domains_near(numa_node)?;
+    let device_ways = match config.device_ways {
+        None => BTreeMap::new(),
+        Some(DeviceWays::Pool) => {
+            let reserved = reservation.ok_or(CacheError::NoPoolWays)?.plan().domains.iter();
+            reserved.map(|planned| (planned.domain, planned.ways)).collect()
+        }
+        Some(DeviceWays::Ways(ways)) if domains.is_empty() => {
+            Topology::of_host()?.domains.iter().map(|domain| (domain.id, ways)).collect()
+        }
+        Some(DeviceWays::Ways(ways)) => domains.iter().map(|domain| (*domain, ways)).collect(),
+    };
+    let wanted = adjustments::Wanted {
+        bandwidth: config.throttled()?,
+        domains: (!domains.is_empty()).then_some(domains),
+        device_ways,
+    };
+    Ok(Some(Adjustments::make(&resctrl, &wanted, &config.journals)?))
 }
 
 /// Sets what is configured beside resctrl; nothing by default.
@@ -203,10 +235,7 @@ fn set_registers(
     numa_node: Option<u32>,
     cores: &[usize],
 ) -> Result<Option<Settings>, CacheError> {
-    if has_journals(config) && registers::recover(&config.journals)? {
-        eprintln!("jetd: the processor's registers that were left set are put back");
-    }
-    let mut wanted = Wanted::default();
+    let mut wanted = registers::Wanted::default();
     if config.ddio_ways.is_none() && config.prefetchers == Prefetchers::Leave {
         return Ok(None);
     }
@@ -233,24 +262,30 @@ fn has_journals(config: &CacheConfig) -> bool {
     std::fs::metadata(&config.journals).is_ok_and(|found| found.is_dir() && found.uid() == own)
 }
 
-/// Puts back what processes that were killed had reserved, whatever this one is to do.
-fn recover(resctrl: &Resctrl, config: &CacheConfig) {
+/// Puts back what processes that were killed had changed, whatever this one is to do.
+fn recover_own(config: &CacheConfig) {
     if !has_journals(config) {
         return;
     }
-    match jet_cat::reservation::recover(resctrl, &config.journals) {
-        Ok(left) => left.iter().for_each(|left| eprintln!("jetd: {left}")),
+    match recover(&config.journals, false) {
+        Ok(recovered) => recovered.iter().for_each(|left| eprintln!("jetd: {left}")),
         Err(error) => eprintln!("jetd: cannot look for cache that was left reserved: {error}"),
     }
 }
 
 fn reserve(
     config: &CacheConfig,
-    resctrl: Result<Resctrl, OpenError>,
     pool_bytes: u64,
     numa_node: Option<u32>,
-) -> Result<Reservation, CacheError> {
-    let resctrl = resctrl?;
+) -> Result<Option<Reservation>, CacheError> {
+    if config.reserve == Reserve::Off {
+        return Ok(None);
+    }
+    let resctrl = Resctrl::find()?;
     let request = config.request_near(pool_bytes, numa_node)?;
-    Ok(Reservation::make(&resctrl, &request, &config.journals, &mut |_| {})?)
+    let reservation = Reservation::make(&resctrl, &request, &config.journals, &mut |_| {})?;
+    // That its threads can join is tried before anything rests on it.
+    reservation.add_thread(own_thread())?;
+    leave(&reservation);
+    Ok(Some(reservation))
 }

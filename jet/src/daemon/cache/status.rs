@@ -1,7 +1,10 @@
 //! What `jet status` shows of the cache.
 
 use super::Reserve;
-use jet_cat::resctrl::{Count, DomainId};
+use super::setting::{Setting, SettingStatus};
+use jet_cat::counters::{CacheCounters, CacheCounts};
+use jet_cat::plan::{DomainPlan, l3_ways};
+use jet_cat::resctrl::{Count, DomainId, WayMask};
 use jet_cat::reservation::Reservation;
 use jet_cat::residency::Readings;
 use serde::Serialize;
@@ -22,24 +25,45 @@ pub struct CacheStatus {
     /// What is reserved, and what of it is used.
     pub domains: Vec<CacheDomainStatus>,
     /// Ways of devices, and prefetchers.
-    pub registers: RegistersStatus,
+    pub registers: SettingStatus,
+    /// Other groups' bandwidth, and the ways of devices as the kernel tells them.
+    pub adjustments: SettingStatus,
+    /// What the processor counts.
+    pub counters: CountersStatus,
     /// What of the pool is in the cache.
     pub warmer: WarmerStatus,
 }
 
-/// What became of the processor's registers.
+/// What the processor itself counts of the reactor's thread.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "state", rename_all = "lowercase")]
-pub enum RegistersStatus {
-    /// They are as they were.
-    Left,
-    /// What is configured is set.
-    Set,
-    /// It could not be.
+pub enum CountersStatus {
+    /// They are switched off.
+    Off,
+    /// They run.
+    Running {
+        /// Since the start.
+        #[serde(flatten)]
+        counts: CacheCounts,
+    },
+    /// There are none.
     Failed {
         /// Why.
         reason: String,
     },
+}
+
+impl CountersStatus {
+    pub(super) fn of(counting: &mut Setting<CacheCounters>) -> Self {
+        match counting {
+            Setting::Left => Self::Off,
+            Setting::Failed(reason) => Self::Failed { reason: reason.clone() },
+            Setting::Set(counters) => match counters.read() {
+                Ok(counts) => Self::Running { counts },
+                Err(error) => Self::Failed { reason: error.to_string() },
+            },
+        }
+    }
 }
 
 /// One cache's part.
@@ -47,8 +71,10 @@ pub enum RegistersStatus {
 pub struct CacheDomainStatus {
     /// The cache's id.
     pub domain: DomainId,
-    /// The ways, a hexadecimal mask.
+    /// The ways that the group has now, as the kernel says: a hexadecimal mask, of code and data.
     pub ways: String,
+    /// Whether these are the ways that were reserved. Another tool may have changed them.
+    pub as_reserved: bool,
     /// Their bytes.
     pub bytes: u64,
     /// Bytes of the cache that hold lines of the group's threads, where the processor counts.
@@ -97,13 +123,18 @@ impl Bandwidth {
 /// What a reservation has in each domain. What cannot be read at the moment is left out.
 pub(super) fn domains(reservation: &Reservation, bandwidth: &mut Bandwidth) -> Vec<CacheDomainStatus> {
     let plan = reservation.plan();
-    let counts = reservation.resctrl().counts(&plan.group).unwrap_or_default();
-    let of_domain = |planned: &jet_cat::plan::DomainPlan| {
+    let resctrl = reservation.resctrl();
+    let counts = resctrl.counts(&plan.group).unwrap_or_default();
+    let found = resctrl.group(&plan.group).schemata().map(|schemata| l3_ways(&schemata)).unwrap_or_default();
+    let of_domain = |planned: &DomainPlan| {
         let counts = counts.get(&planned.domain).copied().unwrap_or_default();
+        let ways = found.values().filter_map(|ways| ways.get(&planned.domain));
+        let ways = ways.fold(WayMask::EMPTY, |all, ways| all | *ways);
         CacheDomainStatus {
             domain: planned.domain,
-            ways: planned.ways.to_string(),
-            bytes: planned.bytes,
+            ways: ways.to_string(),
+            as_reserved: ways == planned.ways,
+            bytes: planned.bytes / u64::from(planned.ways.count().max(1)) * u64::from(ways.count()),
             occupancy: counts.occupancy,
             memory_bytes_per_s: bandwidth.per_second(planned.domain, counts.total),
         }
