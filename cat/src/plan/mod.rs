@@ -106,6 +106,9 @@ pub struct Request {
     pub others_ways_min: u32,
     /// Whether groups of other tools may lose ways, too. Those that are exclusive never do.
     pub take_from_groups: bool,
+    /// Whether it becomes memory that lies in the ways (pseudo-locking), instead of a class that threads are in: in one domain,
+    /// of one resource, for nobody else.
+    pub locked: bool,
 }
 
 impl Request {
@@ -121,6 +124,7 @@ impl Request {
             exclusive: Exclusiveness::default(),
             others_ways_min: 2,
             take_from_groups: false,
+            locked: false,
         }
     }
 
@@ -170,6 +174,8 @@ pub struct Plan {
     pub own: Ways,
     /// Whether it is made exclusive.
     pub exclusive: bool,
+    /// Whether it becomes memory.
+    pub locked: bool,
     /// Who loses what.
     pub changes: Vec<Change>,
     /// The same by domain, for people.
@@ -219,8 +225,27 @@ pub fn plan(request: &Request, found: &Holdings) -> Result<Plan, Refusal> {
     for domain in wanted {
         chosen.insert(domain, choose::ways(request, found, domain)?);
     }
-    let exclusive = exclusiveness(request, found, &chosen)?;
+    let exclusive = if request.locked {
+        check_locked(found, &chosen)?;
+        false
+    } else {
+        exclusiveness(request, found, &chosen)?
+    };
     Ok(assemble(request, found, &chosen, exclusive))
+}
+
+/// Whether the ways can become memory.
+fn check_locked(found: &Holdings, chosen: &BTreeMap<DomainId, WayMask>) -> Result<(), Refusal> {
+    let problem = if chosen.len() > 1 {
+        "it lies in one cache, and several are asked for: name one"
+    } else if found.holders.iter().any(|holder| holder.ways.len() > 1) {
+        "code and data have ways of their own: mount resctrl without cdp"
+    } else if chosen.values().any(|ways| ways.overlaps(found.cache.shareable)) {
+        "devices fill those ways as well: choose a placement away from them"
+    } else {
+        return Ok(());
+    };
+    Err(Refusal::NotLocked { problem })
 }
 
 /// Whether the group can be exclusive, where that is wanted.
@@ -266,7 +291,8 @@ fn assemble(
         let of_domain = |(domain, ways): (&DomainId, &WayMask)| {
             (*domain, chosen.get(domain).copied().unwrap_or_else(|| elsewhere(*ways)))
         };
-        own.insert(resource.clone(), ways.iter().map(of_domain).collect());
+        let ways = ways.iter().filter(|(domain, _)| !request.locked || chosen.contains_key(domain));
+        own.insert(resource.clone(), ways.map(of_domain).collect());
     }
     let changes: Vec<Change> =
         found.holders.iter().filter_map(|holder| change(holder, chosen, found.is_sparse())).collect();
@@ -285,7 +311,8 @@ fn assemble(
         with_devices: ways & found.cache.shareable,
         left: left(domain),
     });
-    Plan { group: request.group.clone(), own, exclusive, changes, domains: domains.collect() }
+    let (group, locked) = (request.group.clone(), request.locked);
+    Plan { group, own, exclusive, locked, changes, domains: domains.collect() }
 }
 
 /// What a group loses to the chosen ways; none where it loses nothing.
@@ -308,7 +335,11 @@ fn change(holder: &Holder, chosen: &BTreeMap<DomainId, WayMask>, sparse: bool) -
 /// For people: what is done, and what is left.
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let share = if self.exclusive { "exclusive" } else { "shareable" };
+        let share = match (self.locked, self.exclusive) {
+            (true, _) => "pseudo-locked",
+            (false, true) => "exclusive",
+            (false, false) => "shareable",
+        };
         writeln!(f, "group {}, {share}:", self.group)?;
         for domain in &self.domains {
             writeln!(

@@ -104,6 +104,12 @@ pub enum Refusal {
         /// Why.
         problem: &'static str,
     },
+    /// It was to become memory.
+    #[error("no memory can be locked into the cache so: {problem}")]
+    NotLocked {
+        /// Why.
+        problem: &'static str,
+    },
 }
 
 fn list(domains: &[DomainId]) -> String {

@@ -39,6 +39,27 @@ fn request(mib: u64) -> Request {
 }
 
 #[test]
+fn memory_is_locked_in_one_cache_and_nowhere_else() {
+    let found = two_sockets();
+    let mut locked = Request { locked: true, ..request(2) };
+    let refused = |request: &Request, found: &Holdings| plan(request, found).unwrap_err().to_string();
+    assert!(refused(&locked, &found).contains("name one"));
+    locked.domains = Some(vec![1]);
+    let made = plan(&locked, &found).unwrap();
+    assert!(made.locked && !made.exclusive);
+    assert_eq!(schemata(&made.own).to_string(), "L3:1=3\n");
+    assert_eq!(schemata(&made.changes[0].after).to_string(), "L3:1=ffffc\n");
+    assert!(made.to_string().starts_with("group jet, pseudo-locked:\n  domain 1: ways 3"), "{made}");
+    locked.placement = Placement::Onto;
+    assert!(refused(&locked, &found).contains("devices fill those ways"));
+    locked.placement = Placement::Away;
+    let mut apart = two_sockets();
+    apart.holders[0] =
+        holder("", Mode::Shareable, &[Resource::L3Code, Resource::L3Data], &[(0, 0xfffff), (1, 0xfffff)]);
+    assert!(refused(&locked, &apart).contains("without cdp"));
+}
+
+#[test]
 fn the_lowest_ways_away_from_devices_are_taken_from_the_default_group() {
     let plan = plan(&request(4), &two_sockets()).unwrap();
     assert!(plan.exclusive);
@@ -282,6 +303,7 @@ fn any_request() -> impl Strategy<Value = Request> {
             domains,
             others_ways_min,
             take_from_groups,
+            locked: false,
             ..request(0)
         },
     )

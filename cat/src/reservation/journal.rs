@@ -72,6 +72,7 @@ impl Journal {
             group: self.group.clone(),
             own: self.own.clone(),
             exclusive: group.is_some_and(|group| group.mode == Mode::Exclusive),
+            locked: group.is_some_and(|group| group.mode == Mode::PseudoLocked),
             changes: self.losses.clone(),
             domains: domains.collect(),
         }

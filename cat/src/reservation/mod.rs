@@ -5,10 +5,12 @@
 
 mod found;
 mod journal;
+mod locked;
 mod restore;
 
 pub use crate::journals::{FOLDER, JournalError};
 pub use found::holdings;
+pub use locked::{LockError, LockedRegion};
 pub use restore::{RestoreError, Restored};
 
 use crate::journals::{Journals, boot};
@@ -103,7 +105,9 @@ pub enum Step {
     Inode,
     /// One group's ways have become fewer; the number counts them.
     Loss(usize),
-    /// The group has its ways.
+    /// The group is to become memory.
+    Locksetup,
+    /// The group has its ways; where it becomes memory, that lies in them.
     Own,
     /// The group is exclusive.
     Exclusive,
@@ -319,6 +323,8 @@ impl Reservation {
             Some("is of other domains than are asked for")
         } else if plan.domains.iter().any(|planned| planned.bytes < bytes) {
             Some("is of fewer bytes than are asked for")
+        } else if request.locked || plan.locked {
+            Some("is in the way: memory that is locked into the cache is never left standing")
         } else if request.exclusive == Exclusiveness::Require && !plan.exclusive {
             Some("is shareable, and an exclusive one is asked for")
         } else if group.is_none_or(|group| group.ways != journal.own) {
@@ -367,6 +373,10 @@ impl Reservation {
         for (count, change) in self.plan.changes.iter().enumerate() {
             self.resctrl.group(&change.group).set_schemata(&schemata(&change.after))?;
             watch(Step::Loss(count));
+        }
+        if self.plan.locked {
+            self.resctrl.group(name).set_mode(Mode::PseudoLocksetup)?;
+            watch(Step::Locksetup);
         }
         self.resctrl.group(name).set_schemata(&schemata(&self.plan.own))?;
         watch(Step::Own);

@@ -257,6 +257,94 @@ fn io_devices_get_ways_of_their_own_and_lose_them() {
     assert_eq!(mounted.resctrl.io_alloc().unwrap(), IoAlloc::Disabled);
 }
 
+mod locked {
+    //! Memory in the cache: on the one profile whose processor the kernel does that for.
+
+    use crate::mounted::{Mounted, jet};
+    use jet_cat::plan::{Refusal, Request};
+    use jet_cat::resctrl::{GroupName, Mode, Resctrl, WayMask};
+    use jet_cat::reservation::{LockError, LockedRegion, ReserveError, recover};
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+
+    /// One way of the second socket's cache.
+    fn request(mounted: &Mounted, ways: u64) -> Request {
+        Request { domains: Some(vec![1]), ..mounted.request(ways) }
+    }
+
+    #[test]
+    #[ignore = "needs a guest: deploy/vm/check cache-intel"]
+    fn intel_memory_lies_in_ways_that_nobody_else_gets() {
+        let mounted = Mounted::new();
+        let before = mounted.picture();
+        let region = LockedRegion::make(&mounted.resctrl, &request(&mounted, 1), mounted.folder()).unwrap();
+        assert_eq!(region.bytes() as u64, mounted.way_bytes());
+        assert_eq!(mounted.resctrl.group(&jet()).mode().unwrap(), Mode::PseudoLocked);
+        let default = GroupName::default_group();
+        let kept = jet_cat::plan::l3_ways(&mounted.resctrl.group(&default).schemata().unwrap());
+        let ways: Vec<_> = kept.values().flat_map(|ways| ways.values().copied()).collect();
+        assert_eq!(ways, [WayMask(0xfffff), WayMask(0xffffe)], "only where it was asked for");
+        let refused = mounted.resctrl.group(&default).set_schemata(&"L3:1=fffff\n".parse().unwrap());
+        assert!(refused.unwrap_err().to_string().contains("pseudo-locked"));
+        // SAFETY: the region's memory, which nobody else has.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(region.base().as_ptr(), region.bytes()) };
+        assert!(bytes.iter().all(|byte| *byte == 0));
+        bytes.fill(7);
+        assert!(bytes.iter().all(|byte| *byte == 7));
+        // Another thread, wherever it runs, may use what is mapped.
+        std::thread::scope(|scope| {
+            scope.spawn(|| assert_eq!(bytes[bytes.len() - 1], 7));
+        });
+        region.restore().unwrap();
+        assert_eq!(mounted.picture(), before);
+        drop(LockedRegion::make(&mounted.resctrl, &request(&mounted, 1), mounted.folder()).unwrap());
+        assert_eq!(mounted.picture(), before);
+    }
+
+    #[test]
+    #[ignore = "needs a guest: deploy/vm/check cache-intel"]
+    fn intel_what_cannot_be_locked_changes_nothing() {
+        let mounted = Mounted::new();
+        let before = mounted.picture();
+        // The kernel locks 4 MiB at most.
+        let refused =
+            LockedRegion::make(&mounted.resctrl, &request(&mounted, 2), mounted.folder()).unwrap_err();
+        assert!(refused.to_string().contains("exceeds maximum size"), "{refused}");
+        let everywhere = Request { domains: None, ..request(&mounted, 1) };
+        let refused = LockedRegion::make(&mounted.resctrl, &everywhere, mounted.folder()).unwrap_err();
+        let LockError::Reserve(ReserveError::Refused(Refusal::NotLocked { .. })) = refused else {
+            panic!("{refused}")
+        };
+        assert_eq!(mounted.picture(), before);
+    }
+
+    #[test]
+    #[ignore = "needs a guest: deploy/vm/check cache-intel"]
+    fn intel_locked_memory_is_given_back_after_a_kill() {
+        let mounted = Mounted::new();
+        let before = mounted.picture();
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", "special::locked::locks_and_dies", "--ignored"]);
+        let output = child.env("JET_CAT_FOLDER", mounted.folder()).output().unwrap();
+        assert_eq!(output.status.signal(), Some(9), "{}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(mounted.resctrl.group(&jet()).mode().unwrap(), Mode::PseudoLocked);
+        let left = recover(&mounted.resctrl, mounted.folder()).unwrap();
+        assert!(left.iter().all(|left| left.restored.is_ok()) && left.len() == 1, "{left:?}");
+        assert_eq!(mounted.picture(), before);
+    }
+
+    /// The child process of the test above.
+    #[test]
+    #[ignore = "is run by another test, and killed"]
+    fn locks_and_dies() {
+        let Some(folder) = std::env::var_os("JET_CAT_FOLDER") else { return };
+        let resctrl = Resctrl::find().unwrap();
+        let request = Request { domains: Some(vec![1]), ..Request::new(jet(), 1 << 20) };
+        let _region = LockedRegion::make(&resctrl, &request, folder.as_ref()).unwrap();
+        rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).unwrap();
+    }
+}
+
 mod ddio {
     //! Registers: in a guest whose processor has them.
 

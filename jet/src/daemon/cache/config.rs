@@ -221,6 +221,7 @@ impl CacheConfig {
             },
             others_ways_min: self.others_ways_min,
             take_from_groups: self.take_from_groups,
+            locked: false,
         })
     }
 }
