@@ -17,7 +17,7 @@ pub use buffer::SendBuffer;
 pub use error::{BufferError, SendConnectError, SendError, WaitError};
 pub use jet_wire::message::AckStatus;
 pub use options::{Backoff, ProtocolOptions, RetryPolicy};
-pub use protocol::ProtocolStats;
+pub use protocol::{ProtocolStats, SubmitError};
 pub use sender::{Completion, Sender, SenderOptions, SenderStats, Ticket};
 pub use window::WindowStats;
 

@@ -1,0 +1,495 @@
+//! The sending end.
+#![allow(non_camel_case_types)] // C's names
+
+use crate::code::{Code, Failure, answer};
+use crate::handles::{self, Kind};
+use crate::keys::Keys;
+use crate::text::{Out, bytes, put_sized, sized, text, timeout};
+use jet_client::send::{
+    AckStatus, BufferError, Completion, RetryPolicy, SendBuffer, SendConnectError, SendError, Sender,
+    SenderOptions, SubmitError,
+};
+use std::ffi::{c_char, c_int, c_void};
+use std::time::Duration;
+
+/// A sender, to C.
+#[derive(Debug)]
+pub enum jet_sender {}
+
+/// How to connect.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct jet_sender_options {
+    /// Of this structure, as the caller knows it.
+    pub size: usize,
+    /// Where the receiver's daemon listens.
+    pub address: *const c_char,
+    /// The application that the messages are for.
+    pub app: *const c_char,
+    /// The address to leave from, for `rdma:`; null: as the kernel routes.
+    pub source: *const c_char,
+    /// Messages that may be without an end at once.
+    pub in_flight_max: u32,
+    /// Whether messages carry a checksum.
+    pub crc: c_int,
+    /// Bytes of large messages in flight.
+    pub window_bytes: u64,
+    /// How long the first connection may take.
+    pub connect_timeout_ns: u64,
+    /// How long a lost one is tried again.
+    pub reconnect_for_ns: u64,
+    /// How long ends that may pass are retried: busy; with `retry_all` also the application's and the daemon's absence.
+    pub retry_for_ns: u64,
+    /// See there.
+    pub retry_all: c_int,
+    /// Keeps what follows aligned.
+    pub reserved: c_int,
+    /// The longest that a wait spins.
+    pub spin_max_ns: u64,
+    /// Bytes registered at once for buffers.
+    pub region_bytes: usize,
+}
+
+/// Memory to send from.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct jet_buffer {
+    /// Its first byte.
+    pub data: *mut c_void,
+    /// Its length.
+    pub bytes: usize,
+    /// Names it to its sender.
+    pub key: u64,
+}
+
+const NO_BUFFER: jet_buffer = jet_buffer { data: std::ptr::null_mut(), bytes: 0, key: 0 };
+
+/// A message's end.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct jet_completion {
+    /// Which message.
+    pub ticket: u64,
+    /// How: one of `JET_CONSUMED` and so on.
+    pub status: c_int,
+    /// The application's code, where it rejected the message.
+    pub code: u32,
+    /// From the submission to the end.
+    pub latency_ns: u64,
+    /// Its buffer, the caller's again.
+    pub buffer: jet_buffer,
+}
+
+/// What a sender counted.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct jet_sender_stats {
+    /// Messages without an end that was taken.
+    pub in_flight: u64,
+    /// The share of its windows that the receiver lets it use, in thousandths.
+    pub window_permille: u64,
+    /// Whether a connection stands.
+    pub connected: u64,
+}
+
+/// A sender and what of it is lent to the caller.
+struct SenderEnd {
+    // Buffers lead into the sender's memory: they go first.
+    buffers: Keys<SendBuffer>,
+    sender: Sender,
+}
+
+impl Kind for SenderEnd {
+    const KIND: u64 = 1;
+    type Opaque = jet_sender;
+}
+
+impl From<SendConnectError> for Failure {
+    fn from(error: SendConnectError) -> Self {
+        let code = match &error {
+            SendConnectError::App(_) | SendConnectError::Option(_) | SendConnectError::WrongFabric { .. } => {
+                Code::Argument
+            }
+            SendConnectError::Refused { .. } => Code::Refused,
+            SendConnectError::Welcome { .. } => Code::Broken,
+            SendConnectError::Nobody { .. }
+            | SendConnectError::Lost { .. }
+            | SendConnectError::TimedOut { .. } => Code::Unreachable,
+            _ => Code::System,
+        };
+        Self::new(code, error)
+    }
+}
+
+impl From<SendError> for Failure {
+    fn from(error: SendError) -> Self {
+        match error {
+            // On the way of every message: no words are made.
+            SendError::Submit(SubmitError::WouldBlock) => Code::Full.into(),
+            SendError::Submit(SubmitError::Closed) => Code::Closed.into(),
+            SendError::ForeignBuffer => Code::Key.into(),
+            error => Self::new(Code::Size, error),
+        }
+    }
+}
+
+impl From<BufferError> for Failure {
+    fn from(error: BufferError) -> Self {
+        Self::new(Code::System, error)
+    }
+}
+
+impl From<jet_client::send::WaitError> for Failure {
+    fn from(error: jet_client::send::WaitError) -> Self {
+        Self::new(Code::System, error)
+    }
+}
+
+fn ns(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl jet_sender_options {
+    fn defaults() -> Self {
+        let options = SenderOptions::new(jet_fabric::Address::Tcp(String::new()), "");
+        Self {
+            size: size_of::<Self>(),
+            address: std::ptr::null(),
+            app: std::ptr::null(),
+            source: std::ptr::null(),
+            in_flight_max: options.in_flight_max,
+            crc: 0,
+            window_bytes: options.window_bytes,
+            connect_timeout_ns: ns(options.connect_timeout),
+            reconnect_for_ns: ns(options.reconnect_for),
+            retry_for_ns: options.retry.retry_for_ns,
+            retry_all: 0,
+            reserved: 0,
+            spin_max_ns: ns(options.spin_max),
+            region_bytes: options.region_bytes,
+        }
+    }
+
+    /// # Safety
+    /// Its texts are null or end with a zero byte.
+    unsafe fn parsed(&self) -> Result<SenderOptions, Failure> {
+        // SAFETY: the caller's promise.
+        let (address, app) = unsafe { (text(self.address, "address")?, text(self.app, "app")?) };
+        let address = address.parse().map_err(|error| Failure::new(Code::Argument, error))?;
+        let source = if self.source.is_null() {
+            None
+        } else {
+            // SAFETY: as above.
+            let source = unsafe { text(self.source, "source") }?;
+            let refused = |error| Failure::new(Code::Argument, format_args!("source '{source}': {error}"));
+            Some(source.parse().map_err(refused)?)
+        };
+        let retry = if self.retry_all == 0 {
+            RetryPolicy { retry_for_ns: self.retry_for_ns, ..RetryPolicy::default() }
+        } else {
+            RetryPolicy::all_for_ns(self.retry_for_ns)
+        };
+        Ok(SenderOptions {
+            source,
+            in_flight_max: self.in_flight_max,
+            window_bytes: self.window_bytes,
+            connect_timeout: Duration::from_nanos(self.connect_timeout_ns),
+            reconnect_for: Duration::from_nanos(self.reconnect_for_ns),
+            retry,
+            crc: self.crc != 0,
+            spin_max: Duration::from_nanos(self.spin_max_ns),
+            region_bytes: self.region_bytes,
+            ..SenderOptions::new(address, app)
+        })
+    }
+}
+
+impl SenderEnd {
+    fn lend(&mut self, mut buffer: SendBuffer) -> jet_buffer {
+        let (data, bytes) = (buffer.as_mut_ptr().cast(), buffer.len());
+        jet_buffer { data, bytes, key: self.buffers.insert(buffer) }
+    }
+
+    fn completion(&mut self, end: Completion) -> jet_completion {
+        let (status, code) = match end.status {
+            AckStatus::Consumed => (0, 0),
+            AckStatus::Rejected(code) => (1, code),
+            AckStatus::Busy => (2, 0),
+            AckStatus::NoApp => (3, 0),
+            AckStatus::Denied => (4, 0),
+            AckStatus::TooLarge => (5, 0),
+            AckStatus::Corrupt => (6, 0),
+            AckStatus::AppGone => (7, 0),
+            AckStatus::Draining => (8, 0),
+            AckStatus::PeerLost => (9, 0),
+        };
+        let buffer = end.buffer.map_or(NO_BUFFER, |buffer| self.lend(buffer));
+        jet_completion { ticket: end.ticket.0, status, code, latency_ns: end.latency_ns, buffer }
+    }
+}
+
+/// Fills options with the defaults.
+///
+/// # Safety
+/// `options` is null or a `jet_sender_options` to be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn jet_sender_options_init(options: *mut jet_sender_options) -> c_int {
+    answer(|| {
+        // SAFETY: the caller's promise.
+        unsafe { Out::new(options) }?.put(jet_sender_options::defaults());
+        Ok(Code::Ok)
+    })
+}
+
+/// Connects.
+///
+/// # Safety
+/// Pointers are null or lead to what their types say; `options->size` is of the memory there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn jet_sender_connect(
+    options: *const jet_sender_options,
+    sender: *mut *mut jet_sender,
+) -> c_int {
+    answer(|| {
+        // SAFETY: the caller's promise.
+        let place = unsafe { Out::new(sender) }?;
+        place.put(std::ptr::null_mut());
+        // SAFETY: as above.
+        let options = unsafe { sized(options, jet_sender_options::defaults()) }?;
+        // SAFETY: as above.
+        let sender = Sender::connect(unsafe { options.parsed() }?)?;
+        let buffers = Keys::with_capacity(options.in_flight_max as usize);
+        place.put(handles::insert(SenderEnd { buffers, sender })?);
+        Ok(Code::Ok)
+    })
+}
+
+/// Frees a sender: what has no end is lost.
+#[unsafe(no_mangle)]
+pub extern "C" fn jet_sender_free(sender: *mut jet_sender) -> c_int {
+    answer(|| {
+        drop(handles::remove::<SenderEnd>(sender)?);
+        Ok(Code::Ok)
+    })
+}
+
+/// Takes nothing new, and waits until every message has its end.
+#[unsafe(no_mangle)]
+pub extern "C" fn jet_sender_close(sender: *mut jet_sender, timeout_ns: i64) -> c_int {
+    answer(|| handles::with(sender, |end: &mut SenderEnd| in_time(end.sender.close(long(timeout_ns))?)))
+}
+
+/// Waits until every message has its end.
+#[unsafe(no_mangle)]
+pub extern "C" fn jet_sender_drain(sender: *mut jet_sender, timeout_ns: i64) -> c_int {
+    answer(|| handles::with(sender, |end: &mut SenderEnd| in_time(end.sender.drain(long(timeout_ns))?)))
+}
+
+/// Without a limit: a day.
+fn long(timeout_ns: i64) -> Duration {
+    timeout(timeout_ns).unwrap_or(Duration::from_secs(86_400))
+}
+
+fn in_time(is_done: bool) -> Result<Code, Failure> {
+    Ok(if is_done { Code::Ok } else { Code::Nothing })
+}
+
+/// Memory to send from.
+///
+/// # Safety
+/// `buffer` is null or a `jet_buffer` to be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn jet_buffer_get(
+    sender: *mut jet_sender,
+    bytes: usize,
+    buffer: *mut jet_buffer,
+) -> c_int {
+    answer(|| {
+        // SAFETY: the caller's promise.
+        let place = unsafe { Out::new(buffer) }?;
+        handles::with(sender, |end: &mut SenderEnd| {
+            let buffer = end.sender.buffer(bytes)?;
+            place.put(end.lend(buffer));
+            Ok(Code::Ok)
+        })
+    })
+}
+
+/// Gives memory back that is not sent.
+///
+/// # Safety
+/// `buffer` is null or a `jet_buffer`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn jet_buffer_free(sender: *mut jet_sender, buffer: *mut jet_buffer) -> c_int {
+    answer(|| {
+        // SAFETY: the caller's promise.
+        let (place, key) = unsafe { (Out::new(buffer)?, (*buffer).key) };
+        handles::with(sender, |end: &mut SenderEnd| {
+            drop(end.buffers.take(key).ok_or(Code::Key)?);
+            place.put(NO_BUFFER);
+            Ok(Code::Ok)
+        })
+    })
+}
+
+/// Sends a small message, which is copied.
+///
+/// # Safety
+/// Pointers are null or lead to as many bytes as are said; `ticket` may be null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn jet_send_small(
+    sender: *mut jet_sender,
+    tag: u64,
+    user_header: *const c_void,
+    user_header_bytes: usize,
+    payload: *const c_void,
+    payload_bytes: usize,
+    ticket: *mut u64,
+) -> c_int {
+    answer(|| {
+        // SAFETY: the caller's promise.
+        let (header, payload) =
+            unsafe { (bytes(user_header.cast(), user_header_bytes)?, bytes(payload.cast(), payload_bytes)?) };
+        handles::with(sender, |end: &mut SenderEnd| {
+            let sent = end.sender.send_small(tag, header, payload)?;
+            // SAFETY: as above.
+            unsafe { ticket.as_mut() }.into_iter().for_each(|ticket| *ticket = sent.0);
+            Ok(Code::Ok)
+        })
+    })
+}
+
+/// Sends from a buffer: as a small message without a copy where `class` is below zero, else as a large one of that class.
+///
+/// # Safety
+/// As for [`jet_send_small`]; `buffer` is null or a `jet_buffer`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn jet_send_buffer(
+    sender: *mut jet_sender,
+    tag: u64,
+    user_header: *const c_void,
+    user_header_bytes: usize,
+    buffer: *mut jet_buffer,
+    length: usize,
+    class: c_int,
+    ticket: *mut u64,
+) -> c_int {
+    answer(|| {
+        // SAFETY: the caller's promise.
+        let (place, key, header) =
+            unsafe { (Out::new(buffer)?, (*buffer).key, bytes(user_header.cast(), user_header_bytes)?) };
+        let class = match class {
+            ..0 => None,
+            class => Some(u8::try_from(class).map_err(|_| Code::Argument)?),
+        };
+        handles::with(sender, |end: &mut SenderEnd| {
+            let SenderEnd { buffers, sender } = end;
+            let send = |buffer| {
+                let sent = match class {
+                    None => sender.send_small_buffer(tag, header, buffer, length),
+                    Some(class) => sender.send(tag, header, buffer, length, class),
+                };
+                // What was not taken is the caller's still, under the same key.
+                match sent {
+                    Ok(sent) => (None, Ok(sent)),
+                    Err((error, buffer)) => (Some(buffer), Err(error)),
+                }
+            };
+            let sent = buffers.change(key, send).ok_or(Code::Key)??;
+            place.put(NO_BUFFER);
+            // SAFETY: as above.
+            unsafe { ticket.as_mut() }.into_iter().for_each(|ticket| *ticket = sent.0);
+            Ok(Code::Ok)
+        })
+    })
+}
+
+/// The next end, if there is one.
+///
+/// # Safety
+/// `completion` is null or a `jet_completion` to be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn jet_sender_poll(sender: *mut jet_sender, completion: *mut jet_completion) -> c_int {
+    answer(|| {
+        // SAFETY: the caller's promise.
+        let place = unsafe { Out::new(completion) }?;
+        handles::with(sender, |end: &mut SenderEnd| {
+            let Some(found) = end.sender.poll() else { return Ok(Code::Nothing) };
+            place.put(end.completion(found));
+            Ok(Code::Ok)
+        })
+    })
+}
+
+/// Waits for the next end.
+///
+/// # Safety
+/// As for [`jet_sender_poll`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn jet_sender_wait(
+    sender: *mut jet_sender,
+    timeout_ns: i64,
+    completion: *mut jet_completion,
+) -> c_int {
+    answer(|| {
+        // SAFETY: the caller's promise.
+        let place = unsafe { Out::new(completion) }?;
+        handles::with(sender, |end: &mut SenderEnd| {
+            let Some(found) = end.sender.wait(timeout(timeout_ns))? else { return Ok(Code::Nothing) };
+            place.put(end.completion(found));
+            Ok(Code::Ok)
+        })
+    })
+}
+
+/// Sends what was accepted, now.
+#[unsafe(no_mangle)]
+pub extern "C" fn jet_sender_flush(sender: *mut jet_sender) -> c_int {
+    answer(|| {
+        handles::with(sender, |end: &mut SenderEnd| {
+            end.sender.flush();
+            Ok(Code::Ok)
+        })
+    })
+}
+
+/// The sender's identity, which the application sees with every message.
+///
+/// # Safety
+/// `id` is null or a `uint64_t` to be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn jet_sender_id(sender: *mut jet_sender, id: *mut u64) -> c_int {
+    answer(|| {
+        // SAFETY: the caller's promise.
+        let place = unsafe { Out::new(id) }?;
+        handles::with(sender, |end: &mut SenderEnd| {
+            place.put(end.sender.id());
+            Ok(Code::Ok)
+        })
+    })
+}
+
+/// What it counted.
+///
+/// # Safety
+/// `stats` is null or `size` bytes to be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn jet_sender_stats_get(
+    sender: *mut jet_sender,
+    stats: *mut jet_sender_stats,
+    size: usize,
+) -> c_int {
+    answer(|| {
+        handles::with(sender, |end: &mut SenderEnd| {
+            let found = end.sender.stats();
+            let counted = jet_sender_stats {
+                in_flight: found.in_flight as u64,
+                window_permille: found.window_permille.into(),
+                connected: end.sender.is_connected().into(),
+            };
+            // SAFETY: the caller's promise.
+            unsafe { put_sized(stats, size, &counted) }?;
+            Ok(Code::Ok)
+        })
+    })
+}

@@ -1,0 +1,100 @@
+//! Texts, bytes and structures from C.
+
+use crate::code::{Code, Failure};
+use std::ffi::{CStr, c_char};
+use std::ptr::NonNull;
+use std::time::Duration;
+
+/// A text that must be there.
+///
+/// # Safety
+/// Where it is not null, it ends with a zero byte.
+pub(crate) unsafe fn text<'a>(text: *const c_char, name: &str) -> Result<&'a str, Failure> {
+    if text.is_null() {
+        return Err(Failure::new(Code::Argument, format_args!("{name} is null")));
+    }
+    // SAFETY: the caller's promise.
+    let text = unsafe { CStr::from_ptr(text) };
+    text.to_str().map_err(|error| Failure::new(Code::Argument, format_args!("{name} is no UTF-8: {error}")))
+}
+
+/// Bytes; null only where there are none.
+///
+/// # Safety
+/// So many bytes can be read there, and nobody writes them meanwhile.
+pub(crate) unsafe fn bytes<'a>(data: *const u8, bytes: usize) -> Result<&'a [u8], Failure> {
+    if bytes == 0 {
+        return Ok(&[]);
+    }
+    if data.is_null() {
+        return Err(Code::Argument.into());
+    }
+    if isize::try_from(bytes).is_err() {
+        return Err(Code::Size.into());
+    }
+    // SAFETY: the caller's promise.
+    Ok(unsafe { std::slice::from_raw_parts(data, bytes) })
+}
+
+/// Where an answer goes.
+pub(crate) struct Out<T>(NonNull<T>);
+
+impl<T> Out<T> {
+    /// # Safety
+    /// Where it is not null, it is the caller's to write, as large as a `T`, until the call ends.
+    pub unsafe fn new(place: *mut T) -> Result<Self, Failure> {
+        NonNull::new(place).filter(|place| place.is_aligned()).map(Self).ok_or(Code::Argument.into())
+    }
+
+    #[inline]
+    pub fn put(&self, value: T) {
+        // SAFETY: the promise of `new`.
+        unsafe { self.0.write(value) };
+    }
+}
+
+/// A structure that begins with its size, as the caller knows it: read as far as both know it, the rest as `default` has it.
+///
+/// # Safety
+/// Where it is not null, so many bytes can be read there as its first `size_t` says.
+pub(crate) unsafe fn sized<T: Copy>(place: *const T, default: T) -> Result<T, Failure> {
+    if place.is_null() || !place.is_aligned() {
+        return Err(Code::Argument.into());
+    }
+    // SAFETY: the caller's promise; it begins with its size.
+    let size = unsafe { place.cast::<usize>().read() };
+    if !(size_of::<usize>()..=4096).contains(&size) {
+        let problem =
+            format_args!("an options structure says that it has {size} bytes: fill it by its _init function");
+        return Err(Failure::new(Code::Argument, problem));
+    }
+    let mut value = default;
+    // SAFETY: both have so many bytes, and are apart.
+    unsafe {
+        std::ptr::copy_nonoverlapping(
+            place.cast::<u8>(),
+            (&raw mut value).cast::<u8>(),
+            size.min(size_of::<T>()),
+        );
+    }
+    Ok(value)
+}
+
+/// Fills as much of a structure as the caller has.
+///
+/// # Safety
+/// Where it is not null, `size` bytes can be written there.
+pub(crate) unsafe fn put_sized<T: Copy>(place: *mut T, size: usize, value: &T) -> Result<(), Failure> {
+    if place.is_null() {
+        return Err(Code::Argument.into());
+    }
+    let known = size.min(size_of::<T>());
+    // SAFETY: the caller's promise, and `value` is as long.
+    unsafe { std::ptr::copy_nonoverlapping((&raw const *value).cast::<u8>(), place.cast::<u8>(), known) };
+    Ok(())
+}
+
+/// How long is waited: below zero without limit.
+pub(crate) fn timeout(ns: i64) -> Option<Duration> {
+    u64::try_from(ns).ok().map(Duration::from_nanos)
+}

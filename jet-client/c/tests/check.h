@@ -1,0 +1,59 @@
+/* What the tests share: a check that says where and why. */
+#ifndef CHECK_H
+#define CHECK_H
+
+#include <jet.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CHECK(condition) \
+    do { \
+        if (!(condition)) { \
+            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #condition, jet_error_text()); \
+            exit(1); \
+        } \
+    } while (0)
+
+/* A call answers this code. */
+#define ANSWERS(code, call) \
+    do { \
+        int answered = (call); \
+        if (answered != (code)) { \
+            fprintf(stderr, "%s:%d: %s answers %d instead of %s: %s\n", __FILE__, __LINE__, #call, answered, #code, \
+                    jet_error_text()); \
+            exit(1); \
+        } \
+    } while (0)
+
+static inline const char *setting(const char *name) {
+    const char *value = getenv(name);
+    if (!value) {
+        fprintf(stderr, "%s is not set: run this by tests/run\n", name);
+        exit(2);
+    }
+    return value;
+}
+
+static inline jet_sender *sender_to(const char *app, uint32_t in_flight_max) {
+    jet_sender_options options;
+    jet_sender *sender;
+    ANSWERS(JET_OK, jet_sender_options_init(&options));
+    options.address = setting("JET_ADDRESS");
+    options.app = app;
+    options.in_flight_max = in_flight_max;
+    ANSWERS(JET_OK, jet_sender_connect(&options, &sender));
+    return sender;
+}
+
+static inline jet_session *session_of(const char *app) {
+    jet_session_options options;
+    jet_session *session;
+    ANSWERS(JET_OK, jet_session_options_init(&options));
+    options.control_socket = setting("JET_CONTROL");
+    options.app = app;
+    ANSWERS(JET_OK, jet_session_register(&options, &session));
+    return session;
+}
+
+#endif

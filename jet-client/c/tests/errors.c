@@ -1,0 +1,67 @@
+/* What cannot be: each with a code of its own and words that say what to change. */
+#include "check.h"
+
+static void refused(int code, const char *words, const jet_sender_options *options) {
+    jet_sender *sender = (jet_sender *)1;
+    ANSWERS(code, jet_sender_connect(options, &sender));
+    CHECK(!sender);
+    CHECK(strstr(jet_error_text(), words));
+}
+
+int main(void) {
+    jet_sender_options options;
+    jet_session_options session_options;
+    jet_session *session = (jet_session *)1;
+    ANSWERS(JET_E_ARGUMENT, jet_sender_options_init(NULL));
+    ANSWERS(JET_OK, jet_sender_options_init(&options));
+    CHECK(options.size == sizeof options && options.in_flight_max == 256 && options.window_bytes == 64 << 20);
+    refused(JET_E_ARGUMENT, "address is null", &options);
+    options.address = "udp:there:1";
+    refused(JET_E_ARGUMENT, "app is null", &options);
+    options.app = "store";
+    refused(JET_E_ARGUMENT, "none of shm, tcp, rdma", &options);
+    options.address = "tcp:127.0.0.1:1";
+    refused(JET_E_UNREACHABLE, "jet daemon", &options);
+    options.address = setting("JET_ADDRESS");
+    options.app = "bad name";
+    refused(JET_E_ARGUMENT, "1 to 32 characters", &options);
+    options.app = "\xff\xfe";
+    refused(JET_E_ARGUMENT, "UTF-8", &options);
+    options.app = "store";
+    options.in_flight_max = 0;
+    refused(JET_E_ARGUMENT, "in_flight_max", &options);
+    options.in_flight_max = 256;
+    options.source = "nowhere";
+    refused(JET_E_ARGUMENT, "nowhere", &options);
+    options.source = NULL;
+    options.size = 1;
+    refused(JET_E_ARGUMENT, "_init", &options);
+    /* A caller that was compiled when the structure ended with the application's name. */
+    options.size = offsetof(jet_sender_options, source);
+    options.source = "nowhere";
+    jet_sender *sender;
+    ANSWERS(JET_OK, jet_sender_connect(&options, &sender));
+    ANSWERS(JET_OK, jet_sender_free(sender));
+
+    ANSWERS(JET_OK, jet_session_options_init(&session_options));
+    ANSWERS(JET_E_ARGUMENT, jet_session_register(&session_options, &session));
+    CHECK(!session && strstr(jet_error_text(), "app is null"));
+    session_options.app = "store";
+    session_options.control_socket = "/nowhere/jetd.sock";
+    ANSWERS(JET_E_UNREACHABLE, jet_session_register(&session_options, &session));
+    CHECK(strstr(jet_error_text(), "/nowhere/jetd.sock"));
+    session_options.control_socket = setting("JET_CONTROL");
+    session_options.class_ = 99;
+    ANSWERS(JET_E_REFUSED, jet_session_register(&session_options, &session));
+    session_options.class_ = -1;
+    ANSWERS(JET_E_ARGUMENT, jet_session_register(&session_options, &session));
+    session_options.class_ = 0;
+    ANSWERS(JET_OK, jet_session_register(&session_options, &session));
+    jet_session *second;
+    ANSWERS(JET_E_REFUSED, jet_session_register(&session_options, &second));
+    CHECK(strstr(jet_error_text(), "store"));
+    ANSWERS(JET_OK, jet_session_free(session));
+    CHECK(strstr(jet_code_text(JET_E_GONE), "register again"));
+    CHECK(strstr(jet_code_text(99), "no code"));
+    return 0;
+}

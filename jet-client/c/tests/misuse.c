@@ -1,0 +1,128 @@
+/* Callers that do what they must not: each is told, nothing is touched that is not theirs. */
+#include "check.h"
+#include <pthread.h>
+
+static jet_session *waiting;
+
+static void *wait_for_nothing(void *argument) {
+    jet_message message;
+    (void)argument;
+    int code;
+    /* The other thread's calls may be in the way at first; once this one waits, they are told. */
+    do code = jet_session_receive(waiting, 500000000, &message); while (code == JET_E_BUSY);
+    CHECK(code == JET_NOTHING);
+    return NULL;
+}
+
+int main(void) {
+    jet_sender *sender = sender_to("nobody", 2);
+    jet_session *session = session_of("misuse"), *other = session_of("other");
+    jet_buffer buffer, copy, none = {0};
+    jet_completion end;
+    jet_message message = {0};
+    jet_slice slice = {0};
+
+    /* Null pointers, and texts that are none. */
+    ANSWERS(JET_E_HANDLE, jet_sender_free(NULL));
+    ANSWERS(JET_E_HANDLE, jet_session_free(NULL));
+    ANSWERS(JET_E_HANDLE, jet_sender_poll(NULL, &end));
+    ANSWERS(JET_E_ARGUMENT, jet_sender_poll(sender, NULL));
+    ANSWERS(JET_E_ARGUMENT, jet_session_receive(session, 0, NULL));
+    ANSWERS(JET_E_ARGUMENT, jet_message_next(session, NULL, 0, &slice));
+    ANSWERS(JET_E_ARGUMENT, jet_slice_release(session, NULL));
+    ANSWERS(JET_E_ARGUMENT, jet_message_finish(session, NULL, 0));
+    jet_sender *unmade = sender;
+    ANSWERS(JET_E_ARGUMENT, jet_sender_connect(NULL, &unmade));
+    CHECK(!unmade);
+    ANSWERS(JET_E_ARGUMENT, jet_send_small(sender, 0, NULL, 0, NULL, 5, NULL));
+    ANSWERS(JET_E_ARGUMENT, jet_send_small(sender, 0, NULL, 7, "x", 1, NULL));
+
+    /* Handles that are none, or of the other kind. */
+    ANSWERS(JET_E_HANDLE, jet_sender_poll((jet_sender *)(uintptr_t)0xdeadbeef, &end));
+    ANSWERS(JET_E_HANDLE, jet_sender_poll((jet_sender *)&end, &end));
+    ANSWERS(JET_E_HANDLE, jet_sender_poll((jet_sender *)session, &end));
+    ANSWERS(JET_E_HANDLE, jet_session_flush((jet_session *)sender));
+    CHECK(strstr(jet_error_text(), "freed"));
+
+    /* Buffers: freed twice, made up, a copy of one that was sent, too short, too long. */
+    ANSWERS(JET_OK, jet_buffer_get(sender, 8192, &buffer));
+    copy = buffer;
+    ANSWERS(JET_E_SIZE, jet_send_buffer(sender, 0, NULL, 0, &buffer, 8193, 0, NULL));
+    ANSWERS(JET_E_SIZE, jet_send_buffer(sender, 0, NULL, 0, &buffer, 0, 0, NULL));
+    ANSWERS(JET_E_SIZE, jet_send_buffer(sender, 0, NULL, 0, &buffer, 4097, -1, NULL));
+    ANSWERS(JET_E_ARGUMENT, jet_send_buffer(sender, 0, NULL, 0, &buffer, 8192, 300, NULL));
+    CHECK(buffer.data == copy.data && buffer.key == copy.key);
+    ANSWERS(JET_OK, jet_send_buffer(sender, 0, NULL, 0, &buffer, 8192, 0, NULL));
+    ANSWERS(JET_E_KEY, jet_send_buffer(sender, 0, NULL, 0, &copy, 8192, 0, NULL));
+    ANSWERS(JET_E_KEY, jet_buffer_free(sender, &copy));
+    ANSWERS(JET_E_KEY, jet_buffer_free(sender, &buffer));
+    ANSWERS(JET_E_KEY, jet_buffer_free(sender, &none));
+    copy.key = UINT64_MAX;
+    ANSWERS(JET_E_KEY, jet_buffer_free(sender, &copy));
+    ANSWERS(JET_E_SYSTEM, jet_buffer_get(sender, SIZE_MAX, &copy));
+    ANSWERS(JET_OK, jet_sender_wait(sender, JET_FOREVER, &end));
+    CHECK(end.status == JET_NO_APP && end.buffer.data);
+    ANSWERS(JET_OK, jet_buffer_free(sender, &end.buffer));
+
+    /* More in flight than may be. */
+    ANSWERS(JET_OK, jet_send_small(sender, 0, NULL, 0, "x", 1, NULL));
+    ANSWERS(JET_OK, jet_send_small(sender, 0, NULL, 0, "x", 1, NULL));
+    ANSWERS(JET_E_FULL, jet_send_small(sender, 0, NULL, 0, "x", 1, NULL));
+    ANSWERS(JET_E_SIZE, jet_send_small(sender, 0, NULL, 0, &end, 4097, NULL));
+    ANSWERS(JET_OK, jet_sender_drain(sender, JET_FOREVER));
+    ANSWERS(JET_OK, jet_sender_poll(sender, &end));
+    ANSWERS(JET_OK, jet_sender_poll(sender, &end));
+    ANSWERS(JET_NOTHING, jet_sender_poll(sender, &end));
+    ANSWERS(JET_NOTHING, jet_sender_wait(sender, JET_FOREVER, &end));
+
+    /* Messages and slices: before there are any, twice, with another session's. */
+    ANSWERS(JET_E_KEY, jet_message_next(session, &message, 0, &slice));
+    ANSWERS(JET_E_KEY, jet_message_finish(session, &message, 0));
+    ANSWERS(JET_E_KEY, jet_slice_release(session, &slice));
+    ANSWERS(JET_NOTHING, jet_session_receive(session, 0, &message));
+    jet_sender *mine = sender_to("misuse", 4);
+    ANSWERS(JET_OK, jet_send_small(mine, 7, "h", 1, "hello", 5, NULL));
+    ANSWERS(JET_OK, jet_sender_flush(mine));
+    ANSWERS(JET_OK, jet_session_receive(session, JET_FOREVER, &message));
+    ANSWERS(JET_OK, jet_message_next(session, &message, JET_FOREVER, &slice));
+    CHECK(slice.bytes == 5 && !memcmp(slice.data, "hello", 5));
+    ANSWERS(JET_E_KEY, jet_slice_release(other, &slice));
+    ANSWERS(JET_E_KEY, jet_message_finish(other, &message, 0));
+    jet_slice again = slice;
+    jet_message twice = message;
+    ANSWERS(JET_OK, jet_slice_release(session, &slice));
+    ANSWERS(JET_E_KEY, jet_slice_release(session, &again));
+    ANSWERS(JET_OK, jet_message_finish(session, &message, 0));
+    ANSWERS(JET_E_KEY, jet_message_next(session, &twice, 0, &slice));
+    ANSWERS(JET_E_KEY, jet_message_finish(session, &twice, 0));
+    ANSWERS(JET_OK, jet_session_flush(session));
+    ANSWERS(JET_OK, jet_sender_wait(mine, JET_FOREVER, &end));
+    CHECK(end.status == JET_CONSUMED && !end.buffer.data);
+
+    /* Two threads at once. */
+    pthread_t thread;
+    int code;
+    waiting = other;
+    CHECK(!pthread_create(&thread, NULL, wait_for_nothing, NULL));
+    do code = jet_session_flush(other); while (code == JET_OK);
+    CHECK(code == JET_E_BUSY);
+    ANSWERS(JET_E_BUSY, jet_session_free(other));
+    CHECK(!pthread_join(thread, NULL));
+
+    /* Freed with a slice in hand, used after it, freed twice. */
+    ANSWERS(JET_OK, jet_send_small(mine, 8, NULL, 0, "bye", 3, NULL));
+    ANSWERS(JET_OK, jet_sender_flush(mine));
+    ANSWERS(JET_OK, jet_session_receive(session, JET_FOREVER, &message));
+    ANSWERS(JET_OK, jet_message_next(session, &message, JET_FOREVER, &slice));
+    ANSWERS(JET_OK, jet_session_free(session));
+    ANSWERS(JET_E_HANDLE, jet_slice_release(session, &slice));
+    ANSWERS(JET_E_HANDLE, jet_session_receive(session, 0, &message));
+    ANSWERS(JET_E_HANDLE, jet_session_free(session));
+    ANSWERS(JET_OK, jet_sender_wait(mine, JET_FOREVER, &end));
+    CHECK(end.status == JET_APP_GONE);
+    ANSWERS(JET_OK, jet_session_free(other));
+    ANSWERS(JET_OK, jet_sender_free(mine));
+    ANSWERS(JET_OK, jet_sender_free(sender));
+    ANSWERS(JET_E_HANDLE, jet_send_small(sender, 0, NULL, 0, "x", 1, NULL));
+    return 0;
+}
