@@ -59,7 +59,7 @@ int main(void) {
     ANSWERS(JET_OK, jet_session_register(&session_options, &session));
     jet_session *second;
     ANSWERS(JET_E_REFUSED, jet_session_register(&session_options, &second));
-    CHECK(strstr(jet_error_text(), "store"));
+    CHECK(strstr(jet_error_text(), "under that name"));
     ANSWERS(JET_OK, jet_session_free(session));
     CHECK(strstr(jet_code_text(JET_E_GONE), "register again"));
     CHECK(strstr(jet_code_text(99), "no code"));
