@@ -4,7 +4,6 @@ use super::{AdjustError, Wanted};
 use crate::resctrl::{DomainId, GroupName, Info, Line, Resctrl, Resource, Schemata};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::path::Path;
 
 /// By domain.
 type Bandwidth = BTreeMap<DomainId, u64>;
@@ -31,7 +30,8 @@ pub(super) fn plan(resctrl: &Resctrl, info: &Info, wanted: &Wanted) -> Result<Ve
         // Another value the kernel would round, and say something else when it is asked.
         let granularity = limits.granularity.max(1);
         // In MiB/s the least that it says is not meant.
-        let min = if resctrl.mount().bandwidth_controller { granularity } else { limits.min };
+        let min =
+            if resctrl.mount().bandwidth_controller { granularity } else { limits.min.max(granularity) };
         if !bandwidth.is_multiple_of(granularity) || bandwidth < min {
             return Err(AdjustError::Bandwidth { group: group.clone(), wanted: bandwidth, granularity, min });
         }
@@ -66,13 +66,28 @@ impl Throttle {
         Ok(resctrl.group(&self.group).set_schemata(&Schemata { lines })?)
     }
 
-    /// What is still as it was left. A group that is gone needs nothing, and a domain without processors has what all have
-    /// when they are back.
-    pub fn to_be_put_back(&self, resctrl: &Resctrl, journal: &Path) -> Result<Bandwidth, AdjustError> {
-        if resctrl.group(&self.group).inode() != Some(self.inode) {
-            return Ok(Bandwidth::new());
+    /// What the group has now; none where it is gone, and where a later one has its name.
+    fn found(&self, resctrl: &Resctrl) -> Result<Option<Bandwidth>, AdjustError> {
+        if resctrl.group(&self.group).inode() == Some(self.inode) {
+            read(resctrl, &self.group)
+        } else {
+            Ok(None)
         }
-        let Some(found) = read(resctrl, &self.group)? else { return Ok(Bandwidth::new()) };
+    }
+
+    pub fn stands(&self, resctrl: &Resctrl) -> Result<bool, AdjustError> {
+        let found = self.found(resctrl)?.unwrap_or_default();
+        Ok(self.after.iter().all(|(domain, after)| found.get(domain) == Some(after)))
+    }
+
+    /// What is still as it was left; what is neither that nor as before is told. A group that is gone needs nothing, and a
+    /// domain without processors has what all have when they are back.
+    pub fn to_be_put_back(
+        &self,
+        resctrl: &Resctrl,
+        misfits: &mut Vec<String>,
+    ) -> Result<Bandwidth, AdjustError> {
+        let Some(found) = self.found(resctrl)? else { return Ok(Bandwidth::new()) };
         let mut returns = Bandwidth::new();
         for (&domain, &before) in &self.before {
             let after = self.after.get(&domain).copied().unwrap_or(before);
@@ -82,15 +97,10 @@ impl Throttle {
                 Some(&has) if has == after => {
                     returns.insert(domain, before);
                 }
-                Some(has) => {
-                    return Err(AdjustError::Misfit {
-                        what: format!("the memory bandwidth of '{}' in domain {domain}", self.group),
-                        found: has.to_string(),
-                        after: after.to_string(),
-                        before: before.to_string(),
-                        journal: journal.display().to_string(),
-                    });
-                }
+                Some(has) => misfits.push(format!(
+                    "the memory bandwidth of '{}' in domain {domain} is {has}, where {after} was set and {before} before",
+                    self.group
+                )),
             }
         }
         Ok(returns)

@@ -4,7 +4,6 @@ use super::{AdjustError, Wanted};
 use crate::resctrl::{DomainId, Info, IoAlloc, Resctrl, WayMask};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::path::Path;
 
 /// By cache.
 type Ways = BTreeMap<DomainId, WayMask>;
@@ -14,6 +13,8 @@ type Ways = BTreeMap<DomainId, WayMask>;
 pub(super) struct DeviceWays {
     /// None: they had none of their own.
     before: Option<Ways>,
+    /// What the kernel gave them at first, then; learnt once it has.
+    initial: Option<Ways>,
     after: Ways,
 }
 
@@ -25,6 +26,9 @@ pub(super) fn plan(
 ) -> Result<Option<DeviceWays>, AdjustError> {
     if wanted.device_ways.is_empty() {
         return Ok(None);
+    }
+    if resctrl.mount().cdp {
+        return Err(AdjustError::Cdp);
     }
     let before = match resctrl.io_alloc()? {
         IoAlloc::Absent => return Err(AdjustError::NoIoAlloc),
@@ -41,39 +45,57 @@ pub(super) fn plan(
             return Err(AdjustError::Ways { domain, ways, all: cache.ways });
         }
     }
-    Ok(Some(DeviceWays { before, after: wanted.device_ways.clone() }))
+    Ok(Some(DeviceWays { before, initial: None, after: wanted.device_ways.clone() }))
 }
 
 impl DeviceWays {
-    pub fn set(&self, resctrl: &Resctrl) -> Result<(), AdjustError> {
-        if self.before.is_none() {
-            resctrl.set_io_alloc(true)?;
+    /// Gives them ways of their own, where they have none: says whether something was learnt by that.
+    pub fn enable(&mut self, resctrl: &Resctrl) -> Result<bool, AdjustError> {
+        if self.before.is_some() {
+            return Ok(false);
         }
+        resctrl.set_io_alloc(true)?;
+        self.initial = Some(resctrl.io_ways()?);
+        Ok(true)
+    }
+
+    pub fn set(&self, resctrl: &Resctrl) -> Result<(), AdjustError> {
         Ok(resctrl.set_io_ways(&self.after)?)
     }
 
-    /// Whether it is still as it was left. Where they had none of their own before, whatever they have now came by this.
-    pub fn is_to_be_put_back(&self, resctrl: &Resctrl, journal: &Path) -> Result<bool, AdjustError> {
-        let is_enabled = resctrl.io_alloc()? == IoAlloc::Enabled;
-        let Some(before) = &self.before else { return Ok(is_enabled) };
-        if !is_enabled {
+    pub fn stands(&self, resctrl: &Resctrl) -> Result<bool, AdjustError> {
+        if resctrl.io_alloc()? != IoAlloc::Enabled {
             return Ok(false);
         }
         let found = resctrl.io_ways()?;
-        let mut is_any = false;
-        for (domain, &after) in &self.after {
-            let (has, had) = (found.get(domain).copied(), before.get(domain).copied());
-            if has == Some(after) {
-                is_any |= had != Some(after);
-            } else if has != had {
-                let text = |ways: Option<WayMask>| ways.unwrap_or_default().to_string();
-                return Err(AdjustError::Misfit {
-                    what: format!("what devices may fill of domain {domain}"),
-                    found: text(has),
-                    after: after.to_string(),
-                    before: text(had),
-                    journal: journal.display().to_string(),
-                });
+        Ok(self.after.iter().all(|(domain, after)| found.get(domain) == Some(after)))
+    }
+
+    /// Whether it is still as it was left; what is neither that nor as before is told.
+    pub fn is_to_be_put_back(
+        &self,
+        resctrl: &Resctrl,
+        misfits: &mut Vec<String>,
+    ) -> Result<bool, AdjustError> {
+        if resctrl.io_alloc()? != IoAlloc::Enabled {
+            // As before; or somebody has taken the ways away.
+            return Ok(false);
+        }
+        let found = resctrl.io_ways()?;
+        // Enabled, and the end came before it was written down what that gave: within a few microseconds nobody else can
+        // have come by.
+        let Some(others) = self.before.as_ref().or(self.initial.as_ref()) else { return Ok(true) };
+        let mut is_any = self.before.is_none();
+        for (domain, &has) in &found {
+            let other = others.get(domain).copied();
+            match self.after.get(domain) {
+                Some(&after) if has == after => is_any |= other != Some(after),
+                _ if Some(has) == other => {}
+                after => misfits.push(format!(
+                    "what devices may fill of domain {domain} is {has}, where {} was set and {} before",
+                    after.copied().or(other).unwrap_or_default(),
+                    other.unwrap_or_default()
+                )),
             }
         }
         Ok(is_any)

@@ -62,22 +62,29 @@ pub enum AdjustError {
     /// Another process has adjusted something.
     #[error("another process has adjusted bandwidth or the ways of devices; end it first")]
     Running,
-    /// What is found is neither what was nor what was made of it. Nothing was changed.
+    /// Code and data have ways of their own.
     #[error(
-        "{what} is {found}, where a process that is gone left {after} and found {before}: nothing was changed; put it right by \
-         hand, and remove {journal}"
+        "the ways of devices are not set where code and data have ways of their own: mount resctrl without cdp"
+    )]
+    Cdp,
+    /// What was changed is something else now.
+    #[error(
+        "what was set is neither as it was set nor as before, so nothing was changed: {found}. Set each to one of the two by \
+         hand, then: jet cache restore. It is written down in {journal}"
     )]
     Misfit {
-        /// What does not fit.
-        what: String,
-        /// What it is.
+        /// Which, and what they are.
         found: String,
-        /// What was set.
-        after: String,
-        /// What it was.
-        before: String,
         /// The journal.
         journal: String,
+    },
+    /// What was changed before it was refused could not be put back: the next start tries that again.
+    #[error("{refused}; and what was changed before could not be put back: {left}")]
+    HalfUndone {
+        /// Why it was not changed.
+        refused: Box<AdjustError>,
+        /// Why it was not put back.
+        left: Box<AdjustError>,
     },
     /// The kernel refused.
     #[error(transparent)]

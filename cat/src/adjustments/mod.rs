@@ -7,8 +7,8 @@ mod error;
 
 pub use error::AdjustError;
 
-use crate::journals::{self, Kept};
-use crate::resctrl::{AccessError, DomainId, GroupName, Resctrl, WayMask};
+use crate::journals::{self, JournalError, Kept};
+use crate::resctrl::{AccessError, DomainId, GroupName, Lock, Resctrl, WayMask};
 use bandwidth::Throttle;
 use device_ways::DeviceWays;
 use serde::{Deserialize, Serialize};
@@ -43,37 +43,65 @@ struct Record {
     device_ways: Option<DeviceWays>,
 }
 
+impl Record {
+    /// Whether the bandwidth that it is about is still of this mount. Unmounting gives groups back what they had; what devices
+    /// may fill stays as it is.
+    fn is_of_this_mount(&self, resctrl: &Resctrl) -> bool {
+        match (self.mount, resctrl.mount_number()) {
+            (Some(then), Some(now)) => then == now,
+            _ => true,
+        }
+    }
+
+    fn throttles(&self, resctrl: &Resctrl) -> &[Throttle] {
+        if self.is_of_this_mount(resctrl) { &self.throttles } else { &[] }
+    }
+}
+
 impl journals::Record for Record {
     const NAME: &'static str = "resctrl.state";
     type Place = Resctrl;
+    type Guard = Lock;
     type Error = AdjustError;
 
-    fn carry_out(&self, resctrl: &Resctrl) -> Result<(), AdjustError> {
-        let _lock = resctrl.lock()?;
-        self.throttles.iter().try_for_each(|throttle| throttle.set(resctrl))?;
-        self.device_ways.iter().try_for_each(|ways| ways.set(resctrl))
-    }
-
-    fn put_back(&self, resctrl: &Resctrl, journal: &Path) -> Result<bool, AdjustError> {
+    fn lock(resctrl: &Resctrl) -> Result<Lock, AdjustError> {
         if !resctrl.is_mounted() {
             // Whether it is mounted elsewhere, or will be, is not known: the journal stays.
             return Err(AccessError::Unmounted { path: resctrl.mount().path.clone() }.into());
         }
-        let _lock = resctrl.lock()?;
-        if let (Some(then), Some(now)) = (self.mount, resctrl.mount_number())
-            && then != now
+        Ok(resctrl.lock()?)
+    }
+
+    fn carry_out(
+        &mut self,
+        resctrl: &Resctrl,
+        save: &dyn Fn(&Self) -> Result<(), JournalError>,
+    ) -> Result<(), AdjustError> {
+        self.throttles.iter().try_for_each(|throttle| throttle.set(resctrl))?;
+        if let Some(ways) = &mut self.device_ways
+            && ways.enable(resctrl)?
         {
-            return Ok(false);
+            save(self)?;
         }
+        self.device_ways.iter().try_for_each(|ways| ways.set(resctrl))
+    }
+
+    fn put_back(&self, resctrl: &Resctrl, journal: &Path) -> Result<bool, AdjustError> {
         // Everything is looked at before anything is changed.
-        let mut throttled = Vec::new();
-        for throttle in &self.throttles {
-            throttled.push((throttle, throttle.to_be_put_back(resctrl, journal)?));
+        let (mut throttled, mut misfits) = (Vec::new(), Vec::new());
+        for throttle in self.throttles(resctrl) {
+            throttled.push((throttle, throttle.to_be_put_back(resctrl, &mut misfits)?));
         }
-        let device_ways = match &self.device_ways {
-            Some(ways) => ways.is_to_be_put_back(resctrl, journal)?.then_some(ways),
-            None => None,
-        };
+        let mut device_ways = None;
+        if let Some(ways) = &self.device_ways
+            && ways.is_to_be_put_back(resctrl, &mut misfits)?
+        {
+            device_ways = Some(ways);
+        }
+        if !misfits.is_empty() {
+            let journal = journal.display().to_string();
+            return Err(AdjustError::Misfit { found: misfits.join("; "), journal });
+        }
         let is_any = device_ways.is_some() || throttled.iter().any(|(_, returns)| !returns.is_empty());
         // Who cannot get back what he had is no reason that others do not.
         let mut refused = device_ways.and_then(|ways| ways.put_back(resctrl).err());
@@ -82,6 +110,10 @@ impl journals::Record for Record {
             refused = refused.or(result.err());
         }
         refused.map_or(Ok(is_any), Err)
+    }
+
+    fn half_undone(refused: AdjustError, left: AdjustError) -> AdjustError {
+        AdjustError::HalfUndone { refused: Box::new(refused), left: Box::new(left) }
     }
 }
 
@@ -102,6 +134,23 @@ impl Adjustments {
             Ok(Record { mount: resctrl.mount_number(), throttles, device_ways })
         };
         Kept::make(resctrl.clone(), folder, plan)?.map(Self).ok_or(AdjustError::Running)
+    }
+
+    /// Whether everything is still as it was set. Other tools may change it.
+    ///
+    /// # Errors
+    /// [`AdjustError`]: it cannot be read.
+    pub fn stands(&self) -> Result<bool, AdjustError> {
+        let (record, resctrl) = self.0.record();
+        if !record.is_of_this_mount(resctrl) {
+            return Ok(false);
+        }
+        for throttle in &record.throttles {
+            if !throttle.stands(resctrl)? {
+                return Ok(false);
+            }
+        }
+        record.device_ways.as_ref().map_or(Ok(true), |ways| ways.stands(resctrl))
     }
 
     /// Puts everything back.

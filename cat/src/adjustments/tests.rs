@@ -49,14 +49,15 @@ fn bandwidth_is_put_back_where_it_is_as_it_was_left() {
     let adjustments = Adjustments::make(&resctrl, &wanted, journals.path()).unwrap();
     write(&web, "MB:1=70\n").unwrap();
     let error = adjustments.restore().unwrap_err().to_string();
-    for word in ["'web' in domain 1 is 70", "left 20", "found 100", "resctrl.state"] {
+    for word in ["'web' in domain 1 is 70", "20 was set", "100 before", "jet cache restore", "resctrl.state"]
+    {
         assert!(error.contains(word), "{word}: {error}");
     }
     assert_eq!(read_to_string(&web).unwrap(), "MB:1=70\n");
 }
 
 #[test]
-fn devices_get_ways_of_their_own_and_lose_them() {
+fn devices_get_other_ways_and_those_before_again() {
     let (dir, resctrl) = imitation();
     let journals = tempfile::tempdir().unwrap();
     let file = |name: &str| dir.path().join("info/L3").join(name);
@@ -73,15 +74,7 @@ fn devices_get_ways_of_their_own_and_lose_them() {
         let refused = Adjustments::make(&resctrl, &wanted(ways), journals.path());
         assert!(matches!(refused, Err(AdjustError::Ways { domain: 0, .. })));
     }
-    let adjustments = Adjustments::make(&resctrl, &wanted(0xf), journals.path()).unwrap();
-    assert_eq!(read_to_string(file("io_alloc")).unwrap(), "1\n");
-    assert_eq!(read_to_string(file("io_alloc_cbm")).unwrap(), "0=f;1=f\n");
-    // As the kernel answers.
-    write(file("io_alloc"), "enabled\n").unwrap();
-    adjustments.restore().unwrap();
-    assert_eq!(read_to_string(file("io_alloc")).unwrap(), "0\n");
-
-    // Somebody gave them ways before.
+    // Somebody gave them ways before. That they have none, only the kernel can answer to.
     write(file("io_alloc"), "enabled\n").unwrap();
     write(file("io_alloc_cbm"), "0=ff;1=ff\n").unwrap();
     let adjustments = Adjustments::make(&resctrl, &wanted(0xf), journals.path()).unwrap();
@@ -89,4 +82,12 @@ fn devices_get_ways_of_their_own_and_lose_them() {
     drop(adjustments);
     assert_eq!(read_to_string(file("io_alloc_cbm")).unwrap(), "0=ff;1=ff\n");
     assert_eq!(read_to_string(file("io_alloc")).unwrap(), "enabled\n");
+
+    let adjustments = Adjustments::make(&resctrl, &wanted(0xf), journals.path()).unwrap();
+    assert!(adjustments.stands().unwrap());
+    write(file("io_alloc_cbm"), "0=f;1=70\n").unwrap();
+    assert!(!adjustments.stands().unwrap());
+    let error = adjustments.restore().unwrap_err().to_string();
+    assert!(error.contains("domain 1 is 70, where f was set and ff before"), "{error}");
+    assert_eq!(read_to_string(file("io_alloc_cbm")).unwrap(), "0=f;1=70\n");
 }

@@ -6,29 +6,52 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fs::File;
-use std::marker::PhantomData;
 use std::path::Path;
 
 /// A change, with what it takes to undo it.
 pub(crate) trait Record: Serialize + DeserializeOwned {
-    /// The journal's name, which is no group's.
+    /// The journal's name. Its lock's is no group's (those end otherwise).
     const NAME: &'static str;
     /// Where it is changed.
     type Place;
+    /// Keeps others from changing it meanwhile.
+    type Guard;
     /// Why it is not.
     type Error: From<JournalError>;
 
-    /// Carries it out; where it fails, what was done so far is put back by the caller.
-    fn carry_out(&self, place: &Self::Place) -> Result<(), Self::Error>;
+    /// Held from before anything is looked at until it is carried out or put back.
+    fn lock(place: &Self::Place) -> Result<Self::Guard, Self::Error>;
+
+    /// Carries it out; `save` writes down what is learnt on the way. Where it fails, what was done so far is put back by the
+    /// caller.
+    fn carry_out(
+        &mut self,
+        place: &Self::Place,
+        save: &dyn Fn(&Self) -> Result<(), JournalError>,
+    ) -> Result<(), Self::Error>;
 
     /// Looks at everything, and puts back what is still as it was left; says whether there was anything. Where something is
-    /// neither that nor as before, nothing is changed, and `journal` is named.
+    /// neither that nor as before, or cannot be looked at, nothing is changed, and `journal` is named.
     fn put_back(&self, place: &Self::Place, journal: &Path) -> Result<bool, Self::Error>;
+
+    /// It was refused halfway, and what was done could not be undone.
+    fn half_undone(refused: Self::Error, left: Self::Error) -> Self::Error;
 }
 
-/// In the file: the kernel and the processor forget with the boot.
+const VERSION: u32 = 1;
+
+/// What every version's file begins with.
+#[derive(Debug, Serialize, Deserialize)]
+struct Head {
+    version: u32,
+    /// The kernel and the processor forget with it.
+    boot: String,
+}
+
+/// The file.
 #[derive(Debug, Serialize, Deserialize)]
 struct Entry<R> {
+    version: u32,
     boot: String,
     record: R,
 }
@@ -36,11 +59,11 @@ struct Entry<R> {
 /// What is changed. Put back when dropped, and by the next start where the process ends otherwise.
 pub(crate) struct Kept<R: Record> {
     place: R::Place,
+    record: R,
     journals: Journals,
     is_restored: bool,
     /// Given up by the system, however the process ends.
     _ownership: File,
-    record: PhantomData<R>,
 }
 
 impl<R: Record> fmt::Debug for Kept<R> {
@@ -60,21 +83,30 @@ impl<R: Record> Kept<R> {
         let journals = Journals::open(folder)?;
         let _transaction = journals.transaction()?;
         let Some(ownership) = journals.ownership(R::NAME)? else { return Ok(None) };
-        put_back::<R>(&place, &journals)?;
-        let record = plan(&place)?;
-        let entry = Entry { boot: boot()?, record };
-        journals.save(R::NAME, &entry)?;
-        let carried_out = entry.record.carry_out(&place);
-        if let Err(error) = carried_out {
-            // What cannot be put back now has its journal still.
-            let _ = put_back::<R>(&place, &journals);
-            return Err(error);
+        let _guard = R::lock(&place)?;
+        put_back_locked::<R>(&place, &journals)?;
+        let mut record = plan(&place)?;
+        let boot = boot()?;
+        let save =
+            |record: &R| journals.save(R::NAME, &Entry { version: VERSION, boot: boot.clone(), record });
+        save(&record)?;
+        if let Err(refused) = record.carry_out(&place, &save) {
+            return Err(match put_back_locked::<R>(&place, &journals) {
+                Ok(_) => refused,
+                Err(left) => R::half_undone(refused, left),
+            });
         }
-        Ok(Some(Self { place, journals, is_restored: false, _ownership: ownership, record: PhantomData }))
+        Ok(Some(Self { place, record, journals, is_restored: false, _ownership: ownership }))
+    }
+
+    /// What was done, and where.
+    pub fn record(&self) -> (&R, &R::Place) {
+        (&self.record, &self.place)
     }
 
     /// Puts everything back.
     pub fn restore(mut self) -> Result<(), R::Error> {
+        // Tried once: who could not be put back now is put back by the next start.
         self.is_restored = true;
         let _transaction = self.journals.transaction()?;
         put_back::<R>(&self.place, &self.journals).map(drop)
@@ -105,8 +137,26 @@ pub(crate) fn recover<R: Record>(place: &R::Place, folder: &Path) -> Result<bool
 
 /// The caller has the transaction's lock and owns what is changed.
 fn put_back<R: Record>(place: &R::Place, journals: &Journals) -> Result<bool, R::Error> {
-    let Some(entry) = journals.load::<Entry<R>>(R::NAME)? else { return Ok(false) };
-    let was_there = entry.boot == boot()? && entry.record.put_back(place, &journals.file(R::NAME))?;
+    if !journals.file(R::NAME).exists() {
+        return Ok(false);
+    }
+    let _guard = R::lock(place)?;
+    put_back_locked::<R>(place, journals)
+}
+
+fn put_back_locked<R: Record>(place: &R::Place, journals: &Journals) -> Result<bool, R::Error> {
+    let Some(head) = journals.load::<Head>(R::NAME)? else { return Ok(false) };
+    let mut was_there = false;
+    if head.boot == boot()? {
+        let path = journals.file(R::NAME);
+        if head.version != VERSION {
+            let problem = format!("it is of version {}", head.version);
+            return Err(JournalError::Format { path, problem }.into());
+        }
+        if let Some(entry) = journals.load::<Entry<R>>(R::NAME)? {
+            was_there = entry.record.put_back(place, &path)?;
+        }
+    }
     journals.forget(R::NAME)?;
     Ok(was_there)
 }
@@ -127,11 +177,32 @@ mod tests {
     impl Record for Number {
         const NAME: &'static str = "number.state";
         type Place = PathBuf;
+        type Guard = ();
         type Error = JournalError;
 
-        fn carry_out(&self, place: &PathBuf) -> Result<(), JournalError> {
+        fn lock(_: &PathBuf) -> Result<(), JournalError> {
+            Ok(())
+        }
+
+        fn carry_out(
+            &mut self,
+            place: &PathBuf,
+            save: &dyn Fn(&Self) -> Result<(), JournalError>,
+        ) -> Result<(), JournalError> {
             fs::write(place, &self.after).unwrap();
-            if self.after == "bad" { Err(misfit(place)) } else { Ok(()) }
+            if self.after == "bad" {
+                return Err(misfit(place));
+            }
+            if self.after == "worse" {
+                fs::write(place, "and nobody knows").unwrap();
+                return Err(misfit(place));
+            }
+            save(self)
+        }
+
+        fn half_undone(_: JournalError, left: JournalError) -> JournalError {
+            let JournalError::Format { path, .. } = left else { return left };
+            JournalError::Format { path, problem: "half undone".to_owned() }
         }
 
         fn put_back(&self, place: &PathBuf, journal: &Path) -> Result<bool, JournalError> {
@@ -187,15 +258,21 @@ mod tests {
         fs::write(&place, "1").unwrap();
         assert!(set(folder, "bad").is_err());
         assert_eq!(fs::read_to_string(&place).unwrap(), "1");
+        assert!(set(folder, "worse").unwrap_err().to_string().contains("half undone"));
+        fs::write(&place, "1").unwrap();
         let kept = set(folder, "2").unwrap().unwrap();
         fs::write(&place, "7").unwrap();
         assert!(kept.restore().is_err());
         assert!(set(folder, "3").is_err(), "the journal stays, and is in the way until it is looked at");
         assert_eq!(fs::read_to_string(&place).unwrap(), "7");
-        // Of another boot: forgotten.
+        // Of another boot: forgotten, whatever it says.
         let text = fs::read_to_string(folder.join(Number::NAME)).unwrap();
         let boot = boot().unwrap();
-        fs::write(folder.join(Number::NAME), text.replace(&boot, "another")).unwrap();
+        fs::write(
+            folder.join(Number::NAME),
+            text.replace(&boot, "another").replace("\"version\": 1", "\"version\": 9"),
+        )
+        .unwrap();
         assert!(!recover::<Number>(&place, folder).unwrap());
         assert_eq!(fs::read_to_string(&place).unwrap(), "7");
     }

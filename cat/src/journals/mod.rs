@@ -28,6 +28,12 @@ pub enum JournalError {
         /// What the system said.
         source: io::Error,
     },
+    /// It is another user's, root's in general.
+    #[error("{} is another user's: run this as root (as a service: the drop-in deploy/cache.conf)", path.display())]
+    NotOwn {
+        /// The folder.
+        path: PathBuf,
+    },
     /// Others may write there what root would then do.
     #[error(
         "{} is not this user's alone, so what it says is not trusted; make it so: chown root {}; chmod 700 {}",
@@ -38,7 +44,7 @@ pub enum JournalError {
         path: PathBuf,
     },
     /// Another process holds a lock.
-    #[error("another process has held the lock {} for 10 s (its pid is in /proc/locks); end it, or wait", path.display())]
+    #[error("another process has held the lock {} for 5 s (its pid is in /proc/locks); end it, or wait", path.display())]
     Locked {
         /// The file.
         path: PathBuf,
@@ -68,7 +74,11 @@ impl Journals {
         let failed = |action| move |source| JournalError::System { action, path: folder.to_owned(), source };
         DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed("make"))?;
         let found = fs::metadata(folder).map_err(failed("read"))?;
-        let is_own = found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o022 == 0;
+        let own = rustix::process::geteuid();
+        if found.uid() != own.as_raw() && !own.is_root() {
+            return Err(JournalError::NotOwn { path: folder.to_owned() });
+        }
+        let is_own = found.uid() == own.as_raw() && found.mode() & 0o022 == 0;
         if !is_own {
             return Err(JournalError::Untrusted { path: folder.to_owned() });
         }

@@ -44,24 +44,24 @@ pub enum SettingError {
     /// Another process has set registers.
     #[error("another process has set the processor's registers; end it first")]
     Running,
-    /// What a process before had set does not fit what is found.
+    /// What was set is something else now.
     #[error(
-        "register {register:#x} of processor {cpu} is {found:#x}, where a process that is gone left {after:#x} and found {before:#x}: \
-         nothing was changed; put it right by hand, and remove {journal}"
+        "the processor's registers are neither as they were set nor as before, so nothing was changed: {found}. Set each to one \
+         of the two by hand (wrmsr), then: jet cache restore. It is written down in {journal}"
     )]
     Misfit {
-        /// The processor.
-        cpu: u32,
-        /// The register.
-        register: u32,
-        /// What it is.
-        found: u64,
-        /// What was set.
-        after: u64,
-        /// What it was.
-        before: u64,
+        /// Which, and what they are.
+        found: String,
         /// The journal.
         journal: String,
+    },
+    /// What was set before it was refused could not be put back: the next start tries that again.
+    #[error("{refused}; and what was set before could not be put back: {left}")]
+    HalfUndone {
+        /// Why it was not set.
+        refused: Box<SettingError>,
+        /// Why it was not put back.
+        left: Box<SettingError>,
     },
     /// The journal.
     #[error(transparent)]
@@ -86,33 +86,49 @@ struct Record {
 impl journals::Record for Record {
     const NAME: &'static str = "registers.state";
     type Place = ();
+    type Guard = ();
     type Error = SettingError;
 
-    fn carry_out(&self, (): &()) -> Result<(), SettingError> {
+    fn lock((): &()) -> Result<(), SettingError> {
+        Ok(())
+    }
+
+    fn carry_out(
+        &mut self,
+        (): &(),
+        _: &dyn Fn(&Self) -> Result<(), JournalError>,
+    ) -> Result<(), SettingError> {
         Ok(self.changes.iter().try_for_each(|change| set(change.cpu, change.register, change.after))?)
     }
 
     fn put_back(&self, (): &(), journal: &Path) -> Result<bool, SettingError> {
-        let mut returns = Vec::new();
+        let (mut returns, mut misfits) = (Vec::new(), Vec::new());
         for change in &self.changes {
             let Change { cpu, register, before, after } = *change;
-            let found = match Msr::of_cpu(cpu, false) {
-                Ok(msr) => msr.read(register)?,
-                // A processor that went offline has what its socket has when it is back.
-                Err(RegisterError::NoDriver { .. }) => continue,
-                Err(error) => return Err(error.into()),
-            };
+            // A processor that is offline, or whose registers cannot be seen from here, is not taken for one that has
+            // forgotten: the journal stays until it can be looked at.
+            let found = Msr::of_cpu(cpu, false)?.read(register)?;
             if found == before {
                 continue;
             }
             if found != after {
-                let journal = journal.display().to_string();
-                return Err(SettingError::Misfit { cpu, register, found, after, before, journal });
+                misfits.push(format!(
+                    "register {register:#x} of processor {cpu} is {found:#x}, where {after:#x} was set and {before:#x} \
+                     before"
+                ));
             }
             returns.push(change);
         }
+        if !misfits.is_empty() {
+            let journal = journal.display().to_string();
+            return Err(SettingError::Misfit { found: misfits.join("; "), journal });
+        }
         returns.iter().try_for_each(|change| set(change.cpu, change.register, change.before))?;
         Ok(!returns.is_empty())
+    }
+
+    fn half_undone(refused: SettingError, left: SettingError) -> SettingError {
+        SettingError::HalfUndone { refused: Box::new(refused), left: Box::new(left) }
     }
 }
 

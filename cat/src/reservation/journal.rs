@@ -121,7 +121,8 @@ impl Journals {
     }
 }
 
-fn name_of(group: &GroupName) -> String {
+/// The journal's file, and what its lock's is made of.
+pub(super) fn name_of(group: &GroupName) -> String {
     format!("{group}{ENDING}")
 }
 

@@ -209,7 +209,7 @@ fn recover_locked(
     let mut left = Vec::new();
     for group in journals.groups()? {
         // Whoever has the lock lives.
-        let Some(_ownership) = journals.ownership(&group.to_string())? else { continue };
+        let Some(_ownership) = journals.ownership(&journal::name_of(&group))? else { continue };
         let restored = match journals.read(&group) {
             // Of another boot nothing stands.
             Ok(Some(journal)) if journal.standing && !standing_too && journal.boot == boot()? => continue,
@@ -259,7 +259,7 @@ impl Reservation {
         for left in recover_locked(resctrl, &journals, false)? {
             left.restored?;
         }
-        let Some(ownership) = journals.ownership(&request.group.to_string())? else {
+        let Some(ownership) = journals.ownership(&journal::name_of(&request.group))? else {
             return Err(ReserveError::Running { group: request.group.clone() });
         };
         let _lock = resctrl.lock()?;
@@ -325,6 +325,8 @@ impl Reservation {
             Some("is of fewer bytes than are asked for")
         } else if request.locked || plan.locked {
             Some("is in the way: memory that is locked into the cache is never left standing")
+        } else if request.exclusive == Exclusiveness::Never && plan.exclusive {
+            Some("is exclusive, and a shareable one is asked for")
         } else if request.exclusive == Exclusiveness::Require && !plan.exclusive {
             Some("is shareable, and an exclusive one is asked for")
         } else if group.is_none_or(|group| group.ways != journal.own) {
@@ -452,6 +454,8 @@ impl Reservation {
         if self.is_restored {
             return Ok(Restored::Standing);
         }
+        // Tried once: who could not be put back now is put back by the next start.
+        self.is_restored = true;
         let _transaction = self.journals.transaction()?;
         let resctrl = self.resctrl.clone();
         locked(&resctrl, || self.undo())
@@ -459,7 +463,6 @@ impl Reservation {
 
     /// The caller has both locks.
     fn undo(&mut self) -> Result<Restored, RestoreError> {
-        // Tried once: who could not be put back now is put back by the next start.
         self.is_restored = true;
         match self.journals.read(&self.plan.group)? {
             Some(journal) => restore::restore(&self.resctrl, &self.journals, &journal),

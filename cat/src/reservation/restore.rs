@@ -24,8 +24,8 @@ pub enum Restored {
 pub enum RestoreError {
     /// What is found is neither what was nor what was made of it. Nothing was changed.
     #[error(
-        "the journal of the group '{group}' does not fit what is found, so nothing was changed: {problem}. See \
-         {path}; put right by hand what it says, and remove it"
+        "the journal of the group '{group}' does not fit what is found, so nothing was changed: {problem}. Put that right by \
+         hand, as {path} says what was before and after, then: jet cache restore"
     )]
     Misfit {
         /// The reservation's group.

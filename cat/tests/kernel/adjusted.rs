@@ -121,14 +121,29 @@ fn io_devices_get_the_pools_ways_and_lose_them() {
     adjustments.restore().unwrap();
     assert_eq!(resctrl.io_alloc().unwrap(), IoAlloc::Disabled);
 
+    // Somebody else's ways meanwhile are not taken from him.
+    let adjustments = Adjustments::make(resctrl, &wanted, mounted.folder()).unwrap();
+    assert!(adjustments.stands().unwrap());
+    let others: BTreeMap<_, _> = ways.keys().map(|domain| (*domain, WayMask(0xf000))).collect();
+    resctrl.set_io_ways(&others).unwrap();
+    assert!(!adjustments.stands().unwrap());
+    let error = adjustments.restore().unwrap_err().to_string();
+    assert!(error.contains("is f000, where f was set and ffff before"), "{error}");
+    assert_eq!(resctrl.io_ways().unwrap(), others);
+    // Unmounting does not undo this one.
+    resctrl.set_io_ways(&ways).unwrap();
+    drop(reservation);
+    mounted.again("rw");
+    assert_eq!(resctrl.io_alloc().unwrap(), IoAlloc::Enabled);
+    assert!(recover(resctrl, mounted.folder()).unwrap());
+    assert_eq!(resctrl.io_alloc().unwrap(), IoAlloc::Disabled);
+
     // An operator gave them others.
     resctrl.set_io_alloc(true).unwrap();
-    let others = ways.keys().map(|domain| (*domain, WayMask(0xf000))).collect();
     resctrl.set_io_ways(&others).unwrap();
     let adjustments = Adjustments::make(resctrl, &wanted, mounted.folder()).unwrap();
     assert_eq!(resctrl.io_ways().unwrap(), ways);
     drop(adjustments);
     assert_eq!(resctrl.io_ways().unwrap(), others);
     resctrl.set_io_alloc(false).unwrap();
-    drop(reservation);
 }

@@ -420,12 +420,17 @@ mod ddio {
         let found = registers();
         let error = recover(folder.path()).unwrap_err().to_string();
         assert!(
-            error.contains("register 0xc8b of processor 0 is 0x30000")
+            error.contains("register 0xc8b of processor 0 is 0x30000, where 0xf0000 was set")
                 && error.contains("nothing was changed"),
             "{error}"
         );
         assert_eq!(registers(), found);
         Msr::of_cpu(0, true).unwrap().write(DDIO, 0xf0000).unwrap();
+        // Who cannot see the registers does not take them for put back.
+        host("mount -t tmpfs none /dev/cpu");
+        let unseen = recover(folder.path());
+        host("umount /dev/cpu");
+        assert!(matches!(unseen, Err(SettingError::Register(RegisterError::NoDriver { .. }))), "{unseen:?}");
         assert!(recover(folder.path()).unwrap());
         assert_eq!(registers(), before);
     }
