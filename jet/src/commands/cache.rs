@@ -1,7 +1,7 @@
 //! `jet cache`: what would be reserved, what is, making a reservation that stands, and giving back.
 
 use super::{fail, print, print_json, text};
-use crate::daemon::cache::{CacheError, Recovered, recover};
+use crate::daemon::cache::{CacheError, Recovered, Reserve, recover};
 use crate::daemon::{ConfigError, DaemonArgs};
 use jet_cat::plan::Plan;
 use jet_cat::resctrl::{AccessError, GroupName, Line, Mode, Resctrl, Resource};
@@ -147,6 +147,11 @@ fn show(as_json: bool) -> Result<(), Failure> {
     }
 }
 
+/// As the configuration names it.
+fn name_of(group: &GroupName) -> String {
+    if group.is_default() { "/".to_owned() } else { group.to_string() }
+}
+
 /// Each group, its mode and its ways of the last-level cache.
 fn groups() -> Result<Vec<Value>, Failure> {
     let resctrl = Resctrl::find()?;
@@ -164,7 +169,7 @@ fn groups() -> Result<Vec<Value>, Failure> {
             };
             let mode = group.mode()?;
             Ok(json!({
-                "group": name.to_string(),
+                "group": name_of(&name),
                 "mode": mode.word(),
                 "exclusive": mode == Mode::Exclusive,
                 "ways": ways.trim_end().replace('\n', " "),
@@ -189,6 +194,9 @@ fn planned(configured: &Configured) -> Result<(), Failure> {
         return Err(Failure::Reserved { group: request.group });
     }
     let plan = preview(&resctrl, &request, &config.cache.journals)?;
+    if config.cache.reserve == Reserve::Off {
+        eprintln!("jet: cache.reserve is \"off\": a daemon with this configuration reserves none of this");
+    }
     tell(configured, &plan);
     Ok(())
 }
@@ -215,9 +223,9 @@ fn tell(configured: &Configured, plan: &Plan) {
             })
         });
         let changes = plan.changes.iter().map(|change| {
-            let line = |ways| jet_cat::plan::schemata(ways).to_string();
+            let line = |ways| jet_cat::plan::schemata(ways).to_string().trim_end().replace('\n', " ");
             json!({
-                "group": change.group.to_string(),
+                "group": name_of(&change.group),
                 "before": line(&change.before),
                 "after": line(&change.after),
             })
@@ -265,5 +273,6 @@ fn row(recovered: &Recovered) -> Value {
         Recovered::Adjusted(restored) => {
             result("adjustments", restored.as_ref().err().map(ToString::to_string))
         }
+        Recovered::Unseen(_) | Recovered::Unread(_) => result("reservation", Some(recovered.to_string())),
     }
 }

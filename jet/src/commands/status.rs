@@ -295,14 +295,14 @@ fn cache(status: &Value) -> Vec<(&'static str, String)> {
     let n = |pointer: &str| number(status, pointer);
     let domains = status.pointer("/cache/domains").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let line = |domain: &Value| {
-        let mut line = format!(
-            "domain {}: ways {} ({})",
-            number(domain, "/domain"),
-            word(domain, "/ways"),
-            text::bytes(number(domain, "/bytes"))
-        );
-        if domain.pointer("/as_reserved").and_then(Value::as_bool) == Some(false) {
-            line.push_str(", which are not those that were reserved: another tool has changed them");
+        let (reserved, ways) = (word(domain, "/reserved"), domain.pointer("/ways").and_then(Value::as_str));
+        let mut line = format!("domain {}: ways {}", number(domain, "/domain"), ways.unwrap_or(reserved));
+        match ways {
+            None => line.push_str(" (cannot be read now)"),
+            Some(ways) if ways != reserved => {
+                line.push_str(&format!(", where {reserved} were reserved: another tool has changed them"));
+            }
+            Some(_) => line.push_str(&format!(" ({})", text::bytes(number(domain, "/bytes")))),
         }
         if let Some(bytes) = domain.pointer("/occupancy/bytes").and_then(Value::as_u64) {
             line.push_str(&format!(", {} occupied", text::bytes(bytes)));
@@ -313,6 +313,11 @@ fn cache(status: &Value) -> Vec<(&'static str, String)> {
         line
     };
     let mut lines: Vec<String> = domains.iter().map(line).collect();
+    if let Some(first) = lines.first_mut() {
+        let exclusive = status.pointer("/cache/exclusive").and_then(Value::as_bool) == Some(true);
+        let share = if exclusive { "exclusive" } else { "shareable" };
+        *first = format!("group {}, {share}; {first}", word(status, "/cache/group"));
+    }
     if lines.is_empty() {
         lines.push(match status.pointer("/cache/reason").and_then(Value::as_str) {
             Some(reason) => format!("none reserved: {reason}"),
@@ -335,12 +340,23 @@ fn cache(status: &Value) -> Vec<(&'static str, String)> {
         _ => "not measured yet".to_owned(),
     };
     rows.push(("  resident", resident));
-    for (name, pointer) in [("  registers", "/cache/registers"), ("  adjusted", "/cache/adjustments")] {
-        match word(status, &format!("{pointer}/state")) {
-            "set" => rows.push((name, "as configured".to_owned())),
-            "failed" => rows.push((name, word(status, &format!("{pointer}/reason")).to_owned())),
-            _ => {}
+    if word(status, "/cache/registers/state") != "left" {
+        rows.push(("  registers", setting(status, "/cache/registers", "as configured".to_owned())));
+    }
+    if word(status, "/cache/adjustments/state") != "left" {
+        let throttle = status.pointer("/cache/adjustments/throttle").and_then(Value::as_object);
+        let mut parts: Vec<String> = throttle
+            .into_iter()
+            .flatten()
+            .map(|(group, value)| format!("bandwidth of {group} {value}"))
+            .collect();
+        if let Some(ways) = status.pointer("/cache/adjustments/device_ways").and_then(Value::as_str) {
+            parts.push(format!("ways of devices {ways}"));
         }
+        if status.pointer("/cache/adjustments/stands").and_then(Value::as_bool) == Some(false) {
+            parts.push("which another tool has changed".to_owned());
+        }
+        rows.push(("  adjusted", setting(status, "/cache/adjustments", parts.join(", "))));
     }
     if word(status, "/cache/counters/state") == "running" {
         let (all, missed) = (n("/cache/counters/llc_references"), n("/cache/counters/llc_misses"));
@@ -349,6 +365,14 @@ fn cache(status: &Value) -> Vec<(&'static str, String)> {
         rows.push(("  counted", format!("{all} accesses of the reactor, {share:.1} % missed")));
     }
     rows
+}
+
+/// What became of something that is set where that is configured.
+fn setting(status: &Value, pointer: &str, set: String) -> String {
+    match word(status, &format!("{pointer}/state")) {
+        "set" => set,
+        _ => format!("not set: {}", word(status, &format!("{pointer}/reason"))),
+    }
 }
 
 /// What is unusual about a session, behind its name.

@@ -171,11 +171,13 @@ fn bandwidth_of_others_is_limited_where_configured_and_given_back() {
     assert!(of_default().contains("MB:0=50;1=50"), "{}", of_default());
     let status = rig.status();
     assert_eq!(status["cache"]["adjustments"]["state"], "set", "{status:#}");
-    assert_eq!(status["cache"]["domains"][0]["as_reserved"], true, "{status:#}");
+    assert_eq!(status["cache"]["adjustments"]["stands"], true, "{status:#}");
+    assert_eq!(status["cache"]["domains"][0]["ways"], "1f", "{status:#}");
     // Another tool takes ways from the pool, which shows.
     std::fs::write(Path::new(ROOT).join("jet/schemata"), "L3:0=3\n").expect("within its own");
     let status = rig.status();
-    assert_eq!(status["cache"]["domains"][0]["as_reserved"], false, "{status:#}");
+    assert_eq!(status["cache"]["domains"][0]["ways"], "3", "{status:#}");
+    assert_eq!(status["cache"]["domains"][0]["reserved"], "1f", "{status:#}");
     assert_eq!(number(&status, "cache.domains.0.bytes"), 2 * 2816 * 1024, "{status:#}");
     rig.kill_daemon();
     let restore =

@@ -144,6 +144,12 @@ pub enum CacheConfigError {
     /// A group that is to be throttled has a name that none has.
     #[error("cache.throttle: {0}; '{DEFAULT_GROUP}' means the default group")]
     Throttle(GroupNameError),
+    /// The pool's own group is to be throttled.
+    #[error("cache.throttle names '{group}', the pool's own group (cache.group): throttle others")]
+    ThrottleOwn {
+        /// The group.
+        group: String,
+    },
     /// The kernel keeps devices out of exclusive ways.
     #[error(
         "cache.device_ways = \"pool\" lets devices into the pool's ways, which cache.exclusive = \"require\" forbids: let that be \
@@ -168,6 +174,9 @@ impl CacheConfig {
     pub fn check(&self) -> Result<(), CacheConfigError> {
         GroupName::new(&self.group)?;
         self.throttled()?;
+        if self.throttle.contains_key(&self.group) {
+            return Err(CacheConfigError::ThrottleOwn { group: self.group.clone() });
+        }
         if self.device_ways == Some(DeviceWays::Pool) && self.exclusive == Exclusiveness::Require {
             return Err(CacheConfigError::DeviceWays);
         }

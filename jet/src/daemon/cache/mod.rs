@@ -10,12 +10,13 @@ mod warm;
 pub use config::{CacheConfig, CacheConfigError, DeviceWays, Prefetchers, Reserve};
 pub use recovery::{Recovered, recover};
 pub use setting::SettingStatus;
-pub use status::{CacheDomainStatus, CacheStatus, CountersStatus, WarmerStatus};
+pub use status::{AdjustmentsStatus, CacheDomainStatus, CacheStatus, CountersStatus, WarmerStatus};
 
 use jet_cat::adjustments::{self, AdjustError, Adjustments};
 use jet_cat::counters::CacheCounters;
+use jet_cat::plan::Refusal;
 use jet_cat::registers::{self, SettingError, Settings};
-use jet_cat::resctrl::{OpenError, Resctrl};
+use jet_cat::resctrl::{OpenError, Resctrl, WayMask};
 use jet_cat::reservation::{Reservation, ReserveError, ThreadError};
 use jet_cat::topology::{Topology, TopologyError};
 use jet_fabric::memory::SharedMemory;
@@ -24,7 +25,7 @@ use setting::Setting;
 use status::Bandwidth;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use threads::{Application, cpus_near, leave, own_thread, stay_on};
+use threads::{Application, Members, cpus_near, leave, own_thread, stay_on};
 use warm::Warm;
 
 /// Why no cache is reserved.
@@ -37,7 +38,7 @@ pub enum CacheError {
     #[error(transparent)]
     Topology(#[from] TopologyError),
     /// It cannot be done.
-    #[error(transparent)]
+    #[error("{error}{key}", error = .0, key = key_of(.0))]
     Reserve(#[from] ReserveError),
     /// The section `[cache]`.
     #[error(transparent)]
@@ -57,8 +58,41 @@ pub enum CacheError {
     )]
     NoCore,
     /// This process's threads cannot join.
-    #[error("cache is reserved, but the daemon's threads cannot use it: {0}")]
+    #[error(
+        "nothing is reserved, as the daemon's threads could not use it: {0}; start it from the default group \
+         (echo PID > /sys/fs/resctrl/tasks)"
+    )]
     Thread(#[from] ThreadError),
+    /// A thread is pinned to where nothing is reserved.
+    #[error(
+        "core {core} (reactor.cpu or nic.cpu) is none of the reserved caches': name one of {cpus}, or another cache (cache.domains)"
+    )]
+    Core {
+        /// The core.
+        core: usize,
+        /// Those that there are.
+        cpus: String,
+    },
+    /// Devices would be let into ways that are exclusive.
+    #[error(
+        "cache.device_ways has ways of the pool's, which are exclusive: let cache.exclusive be \"never\", or name other ways"
+    )]
+    DeviceWaysExclusive,
+}
+
+/// The keys of the configuration that a refusal is about.
+fn key_of(error: &ReserveError) -> &'static str {
+    let ReserveError::Refused(refusal) = error else { return "" };
+    match refusal {
+        Refusal::GroupExists { .. } => " (cache.group)",
+        Refusal::NoDomain { .. } => " (cache.domains)",
+        Refusal::TooLarge { .. } => " (cache.bytes, cache.slack_bytes, cache.others_ways_min)",
+        Refusal::Groups { .. } => " (cache.bytes; cache.take_from_groups = true)",
+        Refusal::Devices { .. } => " (cache.bytes; cache.placement = \"anywhere\")",
+        Refusal::NothingLeft { .. } => " (cache.bytes, cache.others_ways_min)",
+        Refusal::NotExclusive { .. } => " (cache.exclusive = \"prefer\")",
+        Refusal::NoClass { .. } | Refusal::NotLocked { .. } => "",
+    }
 }
 
 /// What the daemon does about the cache. Dropped, it puts everything back.
@@ -72,6 +106,7 @@ pub struct CacheControl {
     /// What else of resctrl is changed.
     adjustments: Setting<Adjustments>,
     counters: Mutex<Setting<CacheCounters>>,
+    members: Members,
     warm: Warm,
     bandwidth: Mutex<Bandwidth>,
 }
@@ -94,6 +129,7 @@ impl CacheControl {
             registers: Setting::Left,
             adjustments: Setting::Left,
             counters: Mutex::default(),
+            members: Members::default(),
             warm: Warm::default(),
             bandwidth: Mutex::default(),
         };
@@ -112,6 +148,16 @@ impl CacheControl {
             }
         }
         control.cpus = reservation.and_then(cpus_near);
+        if let Some(cpus) = &control.cpus
+            && let Some(&core) = cores.iter().find(|core| !cpus.is_set(**core))
+        {
+            let cpus = (0..CpuSet::MAX_CPU).filter(|cpu| cpus.is_set(*cpu)).map(|cpu| cpu.to_string());
+            let error = CacheError::Core { core, cpus: cpus.collect::<Vec<_>>().join(", ") };
+            if required {
+                return Err(error);
+            }
+            eprintln!("jetd: {error}");
+        }
         let adjusted = adjust(config, numa_node, reservation);
         let failed = "bandwidth of groups and ways of devices stay as they are";
         control.adjustments = Setting::of(failed, adjusted, required)?;
@@ -148,7 +194,7 @@ impl CacheControl {
     /// inherit it.
     pub fn application(&self, process: i32) -> Option<Application<'_>> {
         let reservation = self.reservation.get().filter(|_| self.config.applications)?;
-        Some(Application::join(reservation, process))
+        Some(Application::join(reservation, &self.members, process))
     }
 
     /// Counts what the thread that calls finds in the cache from now on, and what not, where the processor can tell.
@@ -179,7 +225,7 @@ impl CacheControl {
                 status::domains(reservation, &mut locked(&self.bandwidth))
             }),
             registers: self.registers.status(),
-            adjustments: self.adjustments.status(),
+            adjustments: AdjustmentsStatus::of(&self.adjustments, &self.config),
             counters: CountersStatus::of(&mut locked(&self.counters)),
             warmer: self.warm.status(),
         }
@@ -210,7 +256,7 @@ fn adjust(
     }
     let resctrl = Resctrl::find()?;
     let domains = config.domains_near(numa_node)?;
-    let device_ways = match config.device_ways {
+    let device_ways: BTreeMap<_, _> = match config.device_ways {
         None => BTreeMap::new(),
         Some(DeviceWays::Pool) => {
             let reserved = reservation.ok_or(CacheError::NoPoolWays)?.plan().domains.iter();
@@ -221,6 +267,13 @@ fn adjust(
         }
         Some(DeviceWays::Ways(ways)) => domains.iter().map(|domain| (*domain, ways)).collect(),
     };
+    if let Some(reservation) = reservation.filter(|reservation| reservation.is_exclusive()) {
+        let planned = &reservation.plan().domains;
+        let ways_of = |domain| device_ways.get(&domain).copied().unwrap_or(WayMask::EMPTY);
+        if planned.iter().any(|planned| planned.ways.overlaps(ways_of(planned.domain))) {
+            return Err(CacheError::DeviceWaysExclusive);
+        }
+    }
     let wanted = adjustments::Wanted {
         bandwidth: config.throttled()?,
         domains: (!domains.is_empty()).then_some(domains),

@@ -2,7 +2,7 @@
 
 use jet_cat::adjustments::{self, AdjustError};
 use jet_cat::registers::{self, SettingError};
-use jet_cat::resctrl::Resctrl;
+use jet_cat::resctrl::{OpenError, Resctrl};
 use jet_cat::reservation::{self, JournalError, Left};
 use std::fmt;
 use std::path::Path;
@@ -16,6 +16,10 @@ pub enum Recovered {
     Registers(Result<(), SettingError>),
     /// Bandwidth of groups, and ways of devices: put back, or not.
     Adjusted(Result<(), AdjustError>),
+    /// Journals of reservations are there, and no resctrl to look at.
+    Unseen(OpenError),
+    /// Journals of reservations cannot be read.
+    Unread(JournalError),
 }
 
 impl Recovered {
@@ -25,6 +29,7 @@ impl Recovered {
             Self::Reserved(left) => left.restored.is_ok(),
             Self::Registers(result) => result.is_ok(),
             Self::Adjusted(result) => result.is_ok(),
+            Self::Unseen(_) | Self::Unread(_) => false,
         }
     }
 }
@@ -40,6 +45,10 @@ impl fmt::Display for Recovered {
             Self::Registers(Err(error)) => write!(f, "{REGISTERS} are not put back: {error}"),
             Self::Adjusted(Ok(())) => write!(f, "{ADJUSTED} are put back"),
             Self::Adjusted(Err(error)) => write!(f, "{ADJUSTED} are not put back: {error}"),
+            Self::Unseen(error) => {
+                write!(f, "whether cache is still reserved that was left so cannot be told: {error}")
+            }
+            Self::Unread(error) => write!(f, "cannot look for cache that was left reserved: {error}"),
         }
     }
 }
@@ -58,12 +67,20 @@ fn some<E>(put_back: Result<bool, E>) -> Option<Result<(), E>> {
 /// # Errors
 /// The journals' folder cannot be read.
 pub fn recover(journals: &Path, standing_too: bool) -> Result<Vec<Recovered>, JournalError> {
+    let reserved = reservation::reserved(journals)?;
     let mut recovered = Vec::new();
-    // Without resctrl nothing of it stands.
-    if let Ok(resctrl) = Resctrl::find() {
-        recovered.extend(some(adjustments::recover(&resctrl, journals)).map(Recovered::Adjusted));
-        let reservations = if standing_too { reservation::restore_all } else { reservation::recover };
-        recovered.extend(reservations(&resctrl, journals)?.into_iter().map(Recovered::Reserved));
+    match Resctrl::find() {
+        Ok(resctrl) => {
+            recovered.extend(some(adjustments::recover(&resctrl, journals)).map(Recovered::Adjusted));
+            let reservations = if standing_too { reservation::restore_all } else { reservation::recover };
+            match reservations(&resctrl, journals) {
+                Ok(left) => recovered.extend(left.into_iter().map(Recovered::Reserved)),
+                Err(error) => recovered.push(Recovered::Unread(error)),
+            }
+        }
+        // What is written down may stand where it is mounted.
+        Err(error) if !reserved.is_empty() => recovered.push(Recovered::Unseen(error)),
+        Err(_) => {}
     }
     recovered.extend(some(registers::recover(journals)).map(Recovered::Registers));
     Ok(recovered)

@@ -1,7 +1,8 @@
 //! What `jet status` shows of the cache.
 
-use super::Reserve;
 use super::setting::{Setting, SettingStatus};
+use super::{CacheConfig, DeviceWays, Reserve};
+use jet_cat::adjustments::Adjustments;
 use jet_cat::counters::{CacheCounters, CacheCounts};
 use jet_cat::plan::{DomainPlan, l3_ways};
 use jet_cat::resctrl::{Count, DomainId, WayMask};
@@ -27,11 +28,36 @@ pub struct CacheStatus {
     /// Ways of devices, and prefetchers.
     pub registers: SettingStatus,
     /// Other groups' bandwidth, and the ways of devices as the kernel tells them.
-    pub adjustments: SettingStatus,
+    pub adjustments: AdjustmentsStatus,
     /// What the processor counts.
     pub counters: CountersStatus,
     /// What of the pool is in the cache.
     pub warmer: WarmerStatus,
+}
+
+/// Other groups' bandwidth, and the ways of devices.
+#[derive(Clone, Debug, Serialize)]
+pub struct AdjustmentsStatus {
+    /// What became of them.
+    #[serde(flatten)]
+    pub setting: SettingStatus,
+    /// Whether they are still as they were set; none: that cannot be read, or nothing is.
+    pub stands: Option<bool>,
+    /// What is configured: bandwidth by group.
+    pub throttle: BTreeMap<String, u64>,
+    /// What is configured: the ways of devices.
+    pub device_ways: Option<DeviceWays>,
+}
+
+impl AdjustmentsStatus {
+    pub(super) fn of(adjustments: &Setting<Adjustments>, config: &CacheConfig) -> Self {
+        Self {
+            setting: adjustments.status(),
+            stands: adjustments.get().and_then(|adjustments| adjustments.stands().ok()),
+            throttle: config.throttle.clone(),
+            device_ways: config.device_ways,
+        }
+    }
 }
 
 /// What the processor itself counts of the reactor's thread.
@@ -71,12 +97,12 @@ impl CountersStatus {
 pub struct CacheDomainStatus {
     /// The cache's id.
     pub domain: DomainId,
-    /// The ways that the group has now, as the kernel says: a hexadecimal mask, of code and data.
-    pub ways: String,
-    /// Whether these are the ways that were reserved. Another tool may have changed them.
-    pub as_reserved: bool,
+    /// The ways that were reserved: a hexadecimal mask, of code and data.
+    pub reserved: String,
+    /// Those that the group has now, as the kernel says; none: that cannot be read. Another tool may have changed them.
+    pub ways: Option<String>,
     /// Their bytes.
-    pub bytes: u64,
+    pub bytes: Option<u64>,
     /// Bytes of the cache that hold lines of the group's threads, where the processor counts.
     pub occupancy: Option<Count>,
     /// Bytes to and from memory on behalf of the group's threads, a second, since this was last asked for.
@@ -120,21 +146,24 @@ impl Bandwidth {
     }
 }
 
-/// What a reservation has in each domain. What cannot be read at the moment is left out.
+/// What a reservation has in each domain. What cannot be read at the moment is none.
 pub(super) fn domains(reservation: &Reservation, bandwidth: &mut Bandwidth) -> Vec<CacheDomainStatus> {
     let plan = reservation.plan();
     let resctrl = reservation.resctrl();
     let counts = resctrl.counts(&plan.group).unwrap_or_default();
-    let found = resctrl.group(&plan.group).schemata().map(|schemata| l3_ways(&schemata)).unwrap_or_default();
+    let found = resctrl.group(&plan.group).schemata().map(|schemata| l3_ways(&schemata)).ok();
     let of_domain = |planned: &DomainPlan| {
         let counts = counts.get(&planned.domain).copied().unwrap_or_default();
-        let ways = found.values().filter_map(|ways| ways.get(&planned.domain));
-        let ways = ways.fold(WayMask::EMPTY, |all, ways| all | *ways);
+        let ways = found.as_ref().map(|found| {
+            let ways = found.values().filter_map(|ways| ways.get(&planned.domain));
+            ways.fold(WayMask::EMPTY, |all, ways| all | *ways)
+        });
+        let way_bytes = planned.bytes / u64::from(planned.ways.count().max(1));
         CacheDomainStatus {
             domain: planned.domain,
-            ways: ways.to_string(),
-            as_reserved: ways == planned.ways,
-            bytes: planned.bytes / u64::from(planned.ways.count().max(1)) * u64::from(ways.count()),
+            reserved: planned.ways.to_string(),
+            ways: ways.map(|ways| ways.to_string()),
+            bytes: ways.map(|ways| way_bytes * u64::from(ways.count())),
             occupancy: counts.occupancy,
             memory_bytes_per_s: bandwidth.per_second(planned.domain, counts.total),
         }

@@ -1,23 +1,31 @@
 //! Which class and which processors threads are in.
 
+use super::locked;
 use jet_cat::resctrl::GroupName;
 use jet_cat::reservation::Reservation;
 use jet_cat::topology::Topology;
 use rustix::thread::CpuSet;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
 
 /// More threads than any application has.
 const APPLICATION_THREADS_MAX: usize = 100_000;
 
-/// An application whose threads are in the class. Dropped, they leave it.
+/// Processes whose threads are in the class, with the sessions that each has.
+#[derive(Debug, Default)]
+pub(super) struct Members(Mutex<BTreeMap<i32, usize>>);
+
+/// A session of an application whose threads are in the class. Dropped, they leave it, if it was the last one.
 pub struct Application<'a> {
     reservation: &'a Reservation,
+    members: &'a Members,
     process: i32,
 }
 
 impl<'a> Application<'a> {
     /// Moves its threads.
-    pub(super) fn join(reservation: &'a Reservation, process: i32) -> Self {
+    pub(super) fn join(reservation: &'a Reservation, members: &'a Members, process: i32) -> Self {
+        *locked(&members.0).entry(process).or_default() += 1;
         let mut threads = BTreeSet::new();
         // One that was not moved yet may start another meanwhile.
         loop {
@@ -33,12 +41,19 @@ impl<'a> Application<'a> {
                 }
             }
         }
-        Self { reservation, process }
+        Self { reservation, members, process }
     }
 }
 
 impl Drop for Application<'_> {
     fn drop(&mut self) {
+        let mut members = locked(&self.members.0);
+        let sessions = members.entry(self.process).or_default();
+        *sessions = sessions.saturating_sub(1);
+        if *sessions > 0 {
+            return;
+        }
+        members.remove(&self.process);
         let group = self.reservation.plan().group.clone();
         let inside = self.reservation.resctrl().group(&group).threads().unwrap_or_default();
         let default = GroupName::default_group();
