@@ -5,12 +5,12 @@ use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long others may hold one: short enough that an end that needs two of them is one within a service's time.
-const WAIT_MAX: Duration = Duration::from_secs(5);
+/// How long others may hold one: who changes something holds it for milliseconds, and a start or an end may need several.
+const WAIT_MAX: Duration = Duration::from_secs(2);
 /// Between two looks: who waits for a lock without a limit cannot be stopped.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Takes a lock if it can be had within 5 s: says whether.
+/// Takes a lock if it can be had within 2 s: says whether.
 pub(crate) fn lock_within(file: &File) -> io::Result<bool> {
     let deadline = Instant::now() + WAIT_MAX;
     loop {

@@ -8,6 +8,9 @@ use std::collections::BTreeMap;
 /// By domain.
 type Bandwidth = BTreeMap<DomainId, u64>;
 
+/// What the kernel gives to a domain whose processors were all offline: per cent, eighths of GB/s, and MiB/s without a limit.
+const RESET: [u64; 3] = [100, 2048, u32::MAX as u64];
+
 /// One group's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Throttle {
@@ -35,7 +38,8 @@ pub(super) fn plan(resctrl: &Resctrl, info: &Info, wanted: &Wanted) -> Result<Ve
         if !bandwidth.is_multiple_of(granularity) || bandwidth < min {
             return Err(AdjustError::Bandwidth { group: group.clone(), wanted: bandwidth, granularity, min });
         }
-        let mut before = read(resctrl, group)?.ok_or(AdjustError::NoBandwidth)?;
+        let uninitialized = || AdjustError::Locksetup { group: group.clone() };
+        let mut before = read(resctrl, group)?.ok_or_else(uninitialized)?;
         if let Some(domains) = &wanted.domains {
             if let Some(&domain) = domains.iter().find(|domain| !before.contains_key(domain)) {
                 return Err(AdjustError::NoDomain { domain, present: before.into_keys().collect() });
@@ -94,7 +98,7 @@ impl Throttle {
             match found.get(&domain) {
                 None => {}
                 Some(&has) if has == before => {}
-                Some(&has) if has == after => {
+                Some(&has) if has == after || (RESET.contains(&has) && has > before.max(after)) => {
                     returns.insert(domain, before);
                 }
                 Some(has) => misfits.push(format!(

@@ -17,6 +17,12 @@ pub enum AdjustError {
         /// The group.
         group: GroupName,
     },
+    /// A group that uses none.
+    #[error("the group '{group}' is to become locked memory, and has no bandwidth to limit")]
+    Locksetup {
+        /// The group.
+        group: GroupName,
+    },
     /// A bandwidth that cannot be set.
     #[error(
         "a bandwidth of {wanted} cannot be set for '{group}': it is a multiple of {granularity}, and {min} at least"

@@ -127,13 +127,9 @@ impl Adjustments {
     /// # Errors
     /// [`AdjustError`].
     pub fn make(resctrl: &Resctrl, wanted: &Wanted, folder: &Path) -> Result<Self, AdjustError> {
-        let plan = |resctrl: &Resctrl| {
-            let info = resctrl.info()?;
-            let throttles = bandwidth::plan(resctrl, &info, wanted)?;
-            let device_ways = device_ways::plan(resctrl, &info, wanted)?;
-            Ok(Record { mount: resctrl.mount_number(), throttles, device_ways })
-        };
-        Kept::make(resctrl.clone(), folder, plan)?.map(Self).ok_or(AdjustError::Running)
+        Kept::make(resctrl.clone(), folder, |resctrl| plan(resctrl, wanted))?
+            .map(Self)
+            .ok_or(AdjustError::Running)
     }
 
     /// Whether everything is still as it was set. Other tools may change it.
@@ -160,6 +156,21 @@ impl Adjustments {
     pub fn restore(self) -> Result<(), AdjustError> {
         self.0.restore()
     }
+}
+
+fn plan(resctrl: &Resctrl, wanted: &Wanted) -> Result<Record, AdjustError> {
+    let info = resctrl.info()?;
+    let throttles = bandwidth::plan(resctrl, &info, wanted)?;
+    let device_ways = device_ways::plan(resctrl, &info, wanted)?;
+    Ok(Record { mount: resctrl.mount_number(), throttles, device_ways })
+}
+
+/// Whether it could be done, as far as that can be told without doing it.
+///
+/// # Errors
+/// [`AdjustError`].
+pub fn check(resctrl: &Resctrl, wanted: &Wanted) -> Result<(), AdjustError> {
+    plan(resctrl, wanted).map(drop)
 }
 
 /// Puts back what a process that is gone had changed: says whether there was anything.

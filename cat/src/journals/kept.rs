@@ -1,7 +1,7 @@
 //! Something that is changed for as long as a process wants it, by the rule of all journals: what was there is written down
 //! first, and put back at the end or by the next start.
 
-use super::{JournalError, Journals, boot};
+use super::{JournalError, Journals, Owner, boot};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -46,6 +46,7 @@ struct Head {
     version: u32,
     /// The kernel and the processor forget with it.
     boot: String,
+    owner: Owner,
 }
 
 /// The file.
@@ -53,6 +54,7 @@ struct Head {
 struct Entry<R> {
     version: u32,
     boot: String,
+    owner: Owner,
     record: R,
 }
 
@@ -82,13 +84,12 @@ impl<R: Record> Kept<R> {
     ) -> Result<Option<Self>, R::Error> {
         let journals = Journals::open(folder)?;
         let _transaction = journals.transaction()?;
-        let Some(ownership) = journals.ownership(R::NAME)? else { return Ok(None) };
+        let owner = journals.load::<Head>(R::NAME)?.map(|head| head.owner);
+        let Some(ownership) = journals.inherit(R::NAME, owner)? else { return Ok(None) };
         let _guard = R::lock(&place)?;
         put_back_locked::<R>(&place, &journals)?;
         let mut record = plan(&place)?;
-        let boot = boot()?;
-        let save =
-            |record: &R| journals.save(R::NAME, &Entry { version: VERSION, boot: boot.clone(), record });
+        let save = |record: &R| save(&journals, record);
         save(&record)?;
         if let Err(refused) = record.carry_out(&place, &save) {
             return Err(match put_back_locked::<R>(&place, &journals) {
@@ -106,30 +107,41 @@ impl<R: Record> Kept<R> {
 
     /// Puts everything back.
     pub fn restore(mut self) -> Result<(), R::Error> {
+        self.undo()
+    }
+
+    fn undo(&mut self) -> Result<(), R::Error> {
         // Tried once: who could not be put back now is put back by the next start.
         self.is_restored = true;
         let _transaction = self.journals.transaction()?;
+        if !self.journals.file(R::NAME).exists() {
+            // Somebody removed it: what this process has to put back it knows.
+            save(&self.journals, &self.record)?;
+        }
         put_back::<R>(&self.place, &self.journals).map(drop)
     }
 }
 
 impl<R: Record> Drop for Kept<R> {
     fn drop(&mut self) {
-        if !self.is_restored
-            && let Ok(_transaction) = self.journals.transaction()
-        {
+        if !self.is_restored {
             // Where it fails the journal stays, and the next start says why.
-            let _ = put_back::<R>(&self.place, &self.journals);
+            let _ = self.undo();
         }
     }
+}
+
+fn save<R: Record>(journals: &Journals, record: &R) -> Result<(), JournalError> {
+    let (boot, owner) = (boot()?, Owner::this());
+    journals.save(R::NAME, &Entry { version: VERSION, boot, owner, record })
 }
 
 /// Puts back what a process that is gone had left: says whether there was anything.
 pub(crate) fn recover<R: Record>(place: &R::Place, folder: &Path) -> Result<bool, R::Error> {
     let journals = Journals::open(folder)?;
     let _transaction = journals.transaction()?;
-    // Whoever has the lock lives.
-    match journals.ownership(R::NAME)? {
+    let Some(head) = journals.load::<Head>(R::NAME)? else { return Ok(false) };
+    match journals.inherit(R::NAME, Some(head.owner))? {
         Some(_ownership) => put_back::<R>(place, &journals),
         None => Ok(false),
     }
@@ -217,6 +229,14 @@ mod tests {
         }
     }
 
+    /// The journal's owner becomes another process.
+    fn hand_over(folder: &Path, pid: u32) {
+        let path = folder.join(Number::NAME);
+        let mut entry: Entry<Number> = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+        entry.owner = Owner::of(pid);
+        fs::write(path, serde_json::to_string(&entry).unwrap()).unwrap();
+    }
+
     fn misfit(path: &Path) -> JournalError {
         JournalError::Format { path: path.to_owned(), problem: "misfit".to_owned() }
     }
@@ -246,9 +266,37 @@ mod tests {
         kept.is_restored = true;
         drop(kept);
         assert_eq!(number(), "2");
+        // Whoever made it lives, without a lock, too; then not any more.
+        let mut sleeper = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        hand_over(folder, sleeper.id());
+        assert!(!recover::<Number>(&place, folder).unwrap());
+        assert!(set(folder, "3").unwrap().is_none());
+        sleeper.kill().unwrap();
+        sleeper.wait().unwrap();
         assert!(recover::<Number>(&place, folder).unwrap());
         assert!(!recover::<Number>(&place, folder).unwrap());
         assert_eq!(number(), "1");
+    }
+
+    #[test]
+    fn what_somebody_removed_is_put_back_all_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let (folder, place) = (dir.path().join("journals"), dir.path().join("number"));
+        let set = || {
+            let plan = |_: &PathBuf| Ok(Number { before: "1".to_owned(), after: "2".to_owned() });
+            Kept::make(place.clone(), &folder, plan).unwrap().unwrap()
+        };
+        for whole in [false, true] {
+            fs::write(&place, "1").unwrap();
+            let kept = set();
+            if whole {
+                fs::remove_dir_all(&folder).unwrap();
+            } else {
+                fs::remove_file(folder.join(Number::NAME)).unwrap();
+            }
+            kept.restore().unwrap();
+            assert_eq!(fs::read_to_string(&place).unwrap(), "1");
+        }
     }
 
     #[test]

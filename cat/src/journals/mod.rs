@@ -1,8 +1,10 @@
 //! The folder where it is written down what was there before something was changed, and the locks of who changes.
 
 mod kept;
+mod owner;
 
 pub(crate) use kept::{Kept, Record, recover};
+pub(crate) use owner::{Life, Owner};
 
 use crate::lock::lock_within;
 use serde::Serialize;
@@ -19,7 +21,7 @@ pub const FOLDER: &str = "/run/jet-cache";
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     /// The system refused.
-    #[error("cannot {action} {}: {source}; reserving cache needs root", path.display())]
+    #[error("cannot {action} {}: {source}{}", path.display(), root(source))]
     System {
         /// What was tried.
         action: &'static str,
@@ -34,6 +36,12 @@ pub enum JournalError {
         /// The folder.
         path: PathBuf,
     },
+    /// It is no place for files.
+    #[error("{} lies in resctrl, where every folder is a group: keep journals elsewhere", path.display())]
+    InResctrl {
+        /// The folder.
+        path: PathBuf,
+    },
     /// Others may write there what root would then do.
     #[error(
         "{} is not this user's alone, so what it says is not trusted; make it so: chown root {}; chmod 700 {}",
@@ -44,14 +52,15 @@ pub enum JournalError {
         path: PathBuf,
     },
     /// Another process holds a lock.
-    #[error("another process has held the lock {} for 5 s (its pid is in /proc/locks); end it, or wait", path.display())]
+    #[error("another process has held the lock {} for 2 s (its pid is in /proc/locks); end it, or wait", path.display())]
     Locked {
         /// The file.
         path: PathBuf,
     },
     /// It is none, or a later version's.
     #[error(
-        "{} is no journal of this version: {problem}; look whether /sys/fs/resctrl is as it should be, then remove the file",
+        "{} cannot be read as a journal of this version: {problem}; look whether what it is about is as it should be \
+         (jet cache show), then remove the file",
         path.display()
     )]
     Format {
@@ -61,6 +70,14 @@ pub enum JournalError {
         problem: String,
     },
 }
+
+/// What helps where something is not permitted.
+fn root(source: &io::Error) -> &'static str {
+    if source.kind() == io::ErrorKind::PermissionDenied { "; reserving cache needs root" } else { "" }
+}
+
+/// `RDTGROUP_SUPER_MAGIC` of the kernel's linux/magic.h.
+const RESCTRL_MAGIC: i64 = 0x0765_5821;
 
 /// The folder of journals.
 #[derive(Clone, Debug)]
@@ -72,6 +89,11 @@ impl Journals {
     /// Makes the folder where it is not there.
     pub fn open(folder: &Path) -> Result<Self, JournalError> {
         let failed = |action| move |source| JournalError::System { action, path: folder.to_owned(), source };
+        let above = folder.ancestors().find(|above| above.exists());
+        if above.and_then(|above| rustix::fs::statfs(above).ok()).is_some_and(|fs| fs.f_type == RESCTRL_MAGIC)
+        {
+            return Err(JournalError::InResctrl { path: folder.to_owned() });
+        }
         DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed("make"))?;
         let found = fs::metadata(folder).map_err(failed("read"))?;
         let own = rustix::process::geteuid();
@@ -88,7 +110,20 @@ impl Journals {
     fn lock_file(&self, name: &str) -> Result<(PathBuf, File), JournalError> {
         let path = self.folder.join(name);
         // Only root looks after this: the lock of a stranger would keep it waiting.
-        let opened = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
+        let open = || {
+            let mut options = OpenOptions::new();
+            // What is no file is not waited for.
+            options.create(true).truncate(false).write(true).mode(0o600).custom_flags(libc::O_NONBLOCK);
+            options.open(&path)
+        };
+        let opened = open().or_else(|error| {
+            // Somebody removed the folder under a process that has something to put back.
+            if error.kind() != io::ErrorKind::NotFound {
+                return Err(error);
+            }
+            DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
+            open()
+        });
         match opened {
             Ok(file) => Ok((path, file)),
             Err(source) => Err(JournalError::System { action: "open", path, source }),
@@ -116,6 +151,22 @@ impl Journals {
         }
     }
 
+    /// As [`Self::ownership`], of what `owner` made: one that is ending is waited for, as its lock is about to be free. None
+    /// where it lives, or another process has the lock.
+    pub fn inherit(&self, name: &str, owner: Option<Owner>) -> Result<Option<File>, JournalError> {
+        // What this process made and could not undo it may try again.
+        let life = owner.filter(|owner| *owner != Owner::this()).map(Owner::life);
+        if life == Some(Life::Living) {
+            return Ok(None);
+        }
+        let (path, file) = self.lock_file(&format!("{name}.lock"))?;
+        let failed = |source| JournalError::System { action: "lock", path: path.clone(), source };
+        if life == Some(Life::Ending) {
+            return Ok(lock_within(&file).map_err(failed)?.then_some(file));
+        }
+        self.ownership(name)
+    }
+
     pub fn file(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
@@ -135,6 +186,9 @@ impl Journals {
     /// What was saved by that name; none where nothing was.
     pub fn load<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, JournalError> {
         let path = self.file(name);
+        if fs::metadata(&path).is_ok_and(|found| !found.is_file()) {
+            return Err(JournalError::Format { path, problem: "it is no file".to_owned() });
+        }
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -160,7 +214,12 @@ impl Journals {
 
     pub fn forget(&self, name: &str) -> Result<(), JournalError> {
         let path = self.file(name);
-        fs::remove_file(&path).map_err(|source| JournalError::System { action: "remove", path, source })
+        match fs::remove_file(&path) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                Err(JournalError::System { action: "remove", path, source })
+            }
+            _ => Ok(()),
+        }
     }
 }
 

@@ -146,6 +146,19 @@ impl Settings {
         Kept::make((), folder, plan)?.map(Self).ok_or(SettingError::Running)
     }
 
+    /// Whether everything is still as it was set.
+    ///
+    /// # Errors
+    /// [`SettingError`]: it cannot be read.
+    pub fn stands(&self) -> Result<bool, SettingError> {
+        for change in &self.0.record().0.changes {
+            if Msr::of_cpu(change.cpu, false)?.read(change.register)? != change.after {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Puts everything back.
     ///
     /// # Errors

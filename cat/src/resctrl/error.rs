@@ -88,7 +88,7 @@ pub enum AccessError {
     },
     /// Another process holds the lock on it.
     #[error(
-        "another process has held the lock on {} for 5 s (its pid is in /proc/locks); end it, or wait",
+        "another process has held the lock on {} for 2 s (its pid is in /proc/locks); end it, or wait",
         path.display()
     )]
     Locked {

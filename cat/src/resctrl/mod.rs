@@ -24,6 +24,7 @@ pub use schemata::{DomainId, Line, Resource, Schemata, SchemataError};
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use tree::Tree;
 
@@ -72,13 +73,17 @@ impl Resctrl {
         self.tree.is_mounted()
     }
 
-    /// A number that no other mount has had since the kernel's start; none before Linux 6.8.
+    /// A number that tells this mount from others since the kernel's start; none where it cannot be told. Before Linux 6.8, which
+    /// numbers mounts: that of a folder that is made anew with each.
     pub fn mount_number(&self) -> Option<u64> {
         // STATX_MNT_ID_UNIQUE of linux/stat.h.
         let unique = rustix::fs::StatxFlags::from_bits_retain(0x4000);
         let path = self.tree.root();
         let found = rustix::fs::statx(rustix::fs::CWD, path, rustix::fs::AtFlags::empty(), unique).ok()?;
-        (found.stx_mask & unique.bits() != 0).then_some(found.stx_mnt_id)
+        if found.stx_mask & unique.bits() != 0 {
+            return Some(found.stx_mnt_id);
+        }
+        std::fs::metadata(self.tree.path("info")).ok().map(|found| found.ino())
     }
 
     /// A file or folder in it.

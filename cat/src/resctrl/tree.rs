@@ -104,10 +104,16 @@ impl Tree {
         let mut names = Vec::new();
         for entry in fs::read_dir(&path).map_err(refused)? {
             let entry = entry.map_err(refused)?;
-            if entry.file_type().is_ok_and(|kind| kind.is_dir())
-                && let Ok(name) = entry.file_name().into_string()
-            {
-                names.push(name);
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                // A group that cannot be named has ways all the same.
+                let refused = |name: std::ffi::OsString| {
+                    AccessError::format(
+                        &path,
+                        &name.to_string_lossy(),
+                        "a folder's name is no UTF-8: rename it",
+                    )
+                };
+                names.push(entry.file_name().into_string().map_err(refused)?);
             }
         }
         names.sort();

@@ -1,9 +1,10 @@
 //! What was there before, in a file, before anything is changed.
 
-use crate::journals::{JournalError, Journals};
+use crate::journals::{JournalError, Journals, Owner};
 use crate::plan::{Change, DomainPlan, Holdings, Plan, Ways};
-use crate::resctrl::{DomainId, GroupName, Mode, WayMask};
+use crate::resctrl::{DomainId, GroupName, Mode, Resctrl, WayMask};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 const VERSION: u32 = 1;
@@ -25,8 +26,13 @@ pub(super) struct Journal {
     /// group may have the number of this one.
     #[serde(default)]
     pub mount: Option<u64>,
+    /// Who made it.
+    pub owner: Owner,
     /// Of the group's folder, once it is made.
     pub inode: Option<u64>,
+    /// Of the folders of groups that lose something: a later one of that name is another's.
+    #[serde(default)]
+    pub losers: BTreeMap<GroupName, u64>,
     #[serde(with = "crate::plan::as_schemata")]
     pub own: Ways,
     /// Who loses what.
@@ -36,14 +42,17 @@ pub(super) struct Journal {
 }
 
 impl Journal {
-    pub fn of(plan: &Plan, boot: String, mount: Option<u64>) -> Self {
+    pub fn of(plan: &Plan, boot: String, resctrl: &Resctrl) -> Self {
+        let inode = |change: &Change| Some((change.group.clone(), resctrl.group(&change.group).inode()?));
         Self {
             version: VERSION,
             boot,
             group: plan.group.clone(),
             standing: false,
-            mount,
+            mount: resctrl.mount_number(),
+            owner: Owner::this(),
             inode: None,
+            losers: plan.changes.iter().filter_map(inode).collect(),
             own: plan.own.clone(),
             losses: plan.changes.clone(),
             domains: plan.domains.iter().map(|planned| planned.domain).collect(),
@@ -130,7 +139,6 @@ pub(super) fn name_of(group: &GroupName) -> String {
 mod tests {
     use super::*;
     use crate::resctrl::Resource;
-    use std::collections::BTreeMap;
     use std::fs;
 
     fn journal() -> Journal {
@@ -141,7 +149,9 @@ mod tests {
             group: GroupName::new("jet").unwrap(),
             standing: false,
             mount: Some(3),
+            owner: Owner::this(),
             inode: Some(7),
+            losers: BTreeMap::new(),
             own: ways(0xf),
             losses: vec![Change {
                 group: GroupName::default_group(),

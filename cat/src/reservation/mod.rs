@@ -14,8 +14,8 @@ pub use locked::{LockError, LockedRegion};
 pub use restore::{RestoreError, Restored};
 
 use crate::journals::{Journals, boot};
-use crate::plan::{Exclusiveness, Holdings, Plan, Refusal, Request, plan, schemata};
-use crate::resctrl::{AccessError, DomainId, GroupName, Mode, Resctrl};
+use crate::plan::{Exclusiveness, Holder, Holdings, Plan, Refusal, Request, Ways, plan, schemata};
+use crate::resctrl::{AccessError, DomainId, GroupName, Mode, Resctrl, WayMask};
 use journal::Journal;
 use std::fmt;
 use std::fs::{self, File};
@@ -132,6 +132,9 @@ impl fmt::Display for Left {
                 write!(f, "cache that was left reserved as '{group}' had been given back already")
             }
             Ok(Restored::Standing) => write!(f, "cache is reserved as '{group}', and stays so"),
+            Ok(Restored::InUse) => {
+                write!(f, "cache that is reserved as '{group}' is in use by a living process, and stays so")
+            }
             Ok(Restored::OtherBoot) => {
                 write!(f, "the journal of '{group}' was of another start of the kernel, and is removed")
             }
@@ -208,8 +211,17 @@ fn recover_locked(
 ) -> Result<Vec<Left>, JournalError> {
     let mut left = Vec::new();
     for group in journals.groups()? {
-        // Whoever has the lock lives.
-        let Some(_ownership) = journals.ownership(&journal::name_of(&group))? else { continue };
+        let journal = journals.read(&group);
+        // What stands was made by a process that is gone, and may be used by others.
+        let owner = journal.as_ref().ok().and_then(Option::as_ref).filter(|journal| !journal.standing);
+        let Some(_ownership) = journals.inherit(&journal::name_of(&group), owner.map(|found| found.owner))?
+        else {
+            if standing_too {
+                left.push(Left { group, restored: Ok(Restored::InUse) });
+            }
+            continue;
+        };
+        // Read again: its owner may have written the last of it meanwhile.
         let restored = match journals.read(&group) {
             // Of another boot nothing stands.
             Ok(Some(journal)) if journal.standing && !standing_too && journal.boot == boot()? => continue,
@@ -220,6 +232,15 @@ fn recover_locked(
         left.push(Left { group, restored });
     }
     Ok(left)
+}
+
+/// Whether a group has the ways that a journal says, in the domains that were asked for. In all others it gives way to who comes
+/// after it.
+fn is_as_made(group: &Holder, journal: &Journal) -> bool {
+    let of_domain = |ways: &Ways, domain| -> Vec<Option<WayMask>> {
+        ways.values().map(|ways| ways.get(&domain).copied()).collect()
+    };
+    journal.domains.iter().all(|&domain| of_domain(&group.ways, domain) == of_domain(&journal.own, domain))
 }
 
 fn locked<T, E: From<AccessError>>(resctrl: &Resctrl, change: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
@@ -233,6 +254,8 @@ pub struct Reservation {
     resctrl: Resctrl,
     journals: Journals,
     plan: Plan,
+    /// As it was last written down; none of what stands.
+    journal: Option<Journal>,
     /// Why the kernel refused that it be exclusive, where that was only preferred.
     not_exclusive: Option<String>,
     /// Given up by the system, however the process ends.
@@ -259,7 +282,9 @@ impl Reservation {
         for left in recover_locked(resctrl, &journals, false)? {
             left.restored?;
         }
-        let Some(ownership) = journals.ownership(&journal::name_of(&request.group))? else {
+        let owner = journals.read(&request.group)?.filter(|journal| !journal.standing);
+        let owner = owner.map(|journal| journal.owner);
+        let Some(ownership) = journals.inherit(&journal::name_of(&request.group), owner)? else {
             return Err(ReserveError::Running { group: request.group.clone() });
         };
         let _lock = resctrl.lock()?;
@@ -276,7 +301,7 @@ impl Reservation {
             None => {}
         }
         let plan = plan_beside_others(&journals, request, found)?;
-        let journal = Journal::of(&plan, boot()?, resctrl.mount_number());
+        let journal = Journal::of(&plan, boot()?, resctrl);
         journals.write(&journal)?;
         watch(Step::Journal);
         let mut reservation = Self {
@@ -284,6 +309,7 @@ impl Reservation {
             journals,
             not_exclusive: None,
             plan,
+            journal: None,
             _ownership: ownership,
             // Not by dropping while the locks are held here, should `watch` panic: the next start does it then.
             is_restored: true,
@@ -329,7 +355,7 @@ impl Reservation {
             Some("is exclusive, and a shareable one is asked for")
         } else if request.exclusive == Exclusiveness::Require && !plan.exclusive {
             Some("is shareable, and an exclusive one is asked for")
-        } else if group.is_none_or(|group| group.ways != journal.own) {
+        } else if group.is_none_or(|group| !is_as_made(group, journal)) {
             Some("was changed meanwhile")
         } else {
             None
@@ -341,6 +367,7 @@ impl Reservation {
             resctrl: resctrl.clone(),
             journals,
             plan,
+            journal: None,
             not_exclusive: None,
             _ownership: ownership,
             is_restored: true,
@@ -371,6 +398,7 @@ impl Reservation {
         watch(Step::Group);
         journal.inode = self.resctrl.group(name).inode();
         self.journals.write(&journal)?;
+        self.journal = Some(journal.clone());
         watch(Step::Inode);
         for (count, change) in self.plan.changes.iter().enumerate() {
             self.resctrl.group(&change.group).set_schemata(&schemata(&change.after))?;
@@ -464,11 +492,16 @@ impl Reservation {
     /// The caller has both locks.
     fn undo(&mut self) -> Result<Restored, RestoreError> {
         self.is_restored = true;
-        match self.journals.read(&self.plan.group)? {
-            Some(journal) => restore::restore(&self.resctrl, &self.journals, &journal),
-            // An operator did it.
-            None => Ok(Restored::Already),
-        }
+        let journal = match (self.journals.read(&self.plan.group)?, &self.journal) {
+            (Some(journal), _) => journal,
+            // Somebody removed it: what this process has to put back it knows.
+            (None, Some(journal)) => {
+                self.journals.write(journal)?;
+                journal.clone()
+            }
+            (None, None) => return Ok(Restored::Already),
+        };
+        restore::restore(&self.resctrl, &self.journals, &journal)
     }
 }
 

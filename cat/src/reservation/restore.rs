@@ -3,7 +3,7 @@
 use super::journal::Journal;
 use crate::journals::{JournalError, Journals, boot};
 use crate::plan::{Change, Ways, l3_ways, schemata};
-use crate::resctrl::{AccessError, GroupName, Resctrl};
+use crate::resctrl::{AccessError, GroupName, Resctrl, WayMask};
 
 /// What became of a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -15,6 +15,8 @@ pub enum Restored {
     Already,
     /// It was made to outlive its processes, and stands.
     Standing,
+    /// A living process uses it.
+    InUse,
     /// It is of another start of the kernel, which has forgotten all this. Nothing was changed.
     OtherBoot,
 }
@@ -71,8 +73,9 @@ pub(super) fn restore(
         }
     }
     if journal.standing {
-        // From here on it is not standing any more, whatever becomes of this process.
-        journals.write(&Journal { standing: false, ..journal.clone() })?;
+        // From here on it is not standing any more, whatever becomes of this process. Where that cannot be written down (the disk
+        // is full) it is put back all the same.
+        let _ = journals.write(&Journal { standing: false, ..journal.clone() });
     }
     if is_there {
         resctrl.remove(&journal.group)?;
@@ -125,24 +128,45 @@ fn check_group(resctrl: &Resctrl, journals: &Journals, journal: &Journal) -> Res
         Some(made) if made == inode => Ok(true),
         Some(_) => Err(misfit(journals, journal, format!("'{}' is another group now", journal.group))),
         // Made, and the end came before that was written down. What was just made has nobody in it.
-        None if group.threads()?.is_empty() && group.cpus()?.is_empty() => Ok(true),
+        None if is_just_made(resctrl, journal)? => Ok(true),
         None => Err(misfit(
             journals,
             journal,
-            format!("'{}' has threads or processors, which this program gave it not", journal.group),
+            format!("'{}' has threads, processors or ways that this program gave it not", journal.group),
         )),
     }
 }
 
+/// Whether a group may be one that was made a moment before its maker's end: it has nobody in it, and still all ways of those that
+/// it was to get.
+fn is_just_made(resctrl: &Resctrl, journal: &Journal) -> Result<bool, RestoreError> {
+    let group = resctrl.group(&journal.group);
+    let found = l3_ways(&group.schemata()?);
+    let has = |resource, domain, ways: WayMask| {
+        let found = found.get(resource).and_then(|found| found.get(domain));
+        found.is_none_or(|found| found.contains(ways))
+    };
+    let own = journal.own.iter().flat_map(|(resource, ways)| ways.iter().map(move |way| (resource, way)));
+    let mut own = own.filter(|(_, (domain, _))| journal.domains.contains(domain));
+    Ok(group.threads()?.is_empty()
+        && group.cpus()?.is_empty()
+        && own.all(|(resource, (domain, ways))| has(resource, domain, *ways)))
+}
+
 /// What a group is to get back: ways of those domains in which it has what it was left with. Where it has what it had before,
-/// it got it back already; so it did in a domain that was without processors meanwhile, and one that is so now gets everything
-/// when they are back.
+/// it got it back already. A domain whose processors are all offline is not there, and has everything when they are back.
 fn to_be_put_back(
     resctrl: &Resctrl,
     journals: &Journals,
     journal: &Journal,
     loss: &Change,
 ) -> Result<Ways, RestoreError> {
+    let inode = resctrl.group(&loss.group).inode();
+    if journal.losers.get(&loss.group).is_some_and(|made| Some(*made) != inode) {
+        // A later group of that name.
+        return Ok(Ways::new());
+    }
+    let cache = resctrl.info()?.l3().cloned();
     let found = match resctrl.group(&loss.group).schemata() {
         Ok(schemata) => l3_ways(&schemata),
         // A group that was removed needs nothing.
@@ -158,7 +182,12 @@ fn to_be_put_back(
             match found.get(domain) {
                 None => {}
                 Some(has) if has == before => {}
-                Some(has) if Some(has) == after => {
+                // What it was left with; or everything, as the kernel gives to a domain whose processors were all offline.
+                Some(has) if Some(has) == after || cache.as_ref().is_some_and(|cache| *has == cache.ways) => {
+                    if cache.as_ref().is_some_and(|cache| !cache.ways.contains(*before)) {
+                        let problem = format!("ways {before} of {resource} of domain {domain} are none");
+                        return Err(misfit(journals, journal, problem));
+                    }
                     returns.entry(resource.clone()).or_default().insert(*domain, *before);
                 }
                 Some(has) => {

@@ -314,8 +314,11 @@ fn cache(status: &Value) -> Vec<(&'static str, String)> {
     };
     let mut lines: Vec<String> = domains.iter().map(line).collect();
     if let Some(first) = lines.first_mut() {
-        let exclusive = status.pointer("/cache/exclusive").and_then(Value::as_bool) == Some(true);
-        let share = if exclusive { "exclusive" } else { "shareable" };
+        let share = match status.pointer("/cache/exclusive").and_then(Value::as_bool) {
+            Some(true) => "exclusive",
+            Some(false) => "shareable",
+            None => "of which nothing can be read now",
+        };
         *first = format!("group {}, {share}; {first}", word(status, "/cache/group"));
     }
     if lines.is_empty() {
@@ -341,7 +344,11 @@ fn cache(status: &Value) -> Vec<(&'static str, String)> {
     };
     rows.push(("  resident", resident));
     if word(status, "/cache/registers/state") != "left" {
-        rows.push(("  registers", setting(status, "/cache/registers", "as configured".to_owned())));
+        let registers = match status.pointer("/cache/registers/stands").and_then(Value::as_bool) {
+            Some(false) => "set, and somebody has changed them",
+            _ => "as configured",
+        };
+        rows.push(("  registers", setting(status, "/cache/registers", registers.to_owned())));
     }
     if word(status, "/cache/adjustments/state") != "left" {
         let throttle = status.pointer("/cache/adjustments/throttle").and_then(Value::as_object);

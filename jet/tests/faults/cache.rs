@@ -146,7 +146,7 @@ fn what_an_operator_reserved_is_used_and_stays() {
         threads_inside().iter().any(|name| name == "jet-reactor").then_some(())
     });
     // Not from under a daemon that uses it.
-    assert!(jet(&["restore"]).contains("nothing was left"));
+    assert!(jet(&["restore"]).contains("in use by a living process"));
     drop(rig);
     assert_eq!(Mounted::schemata(), reserved);
     assert!(jet(&["restore", "--json"]).contains("undone"));
@@ -198,6 +198,38 @@ fn bandwidth_of_others_is_limited_where_configured_and_given_back() {
     let rig = Rig::start_on_software(&["cache.throttle={batch=20}"]);
     let reason = rig.status()["cache"]["adjustments"]["reason"].to_string();
     assert!(reason.contains("no group 'batch'"), "{reason}");
+}
+
+#[test]
+#[ignore = "changes the machine's cache: deploy/vm/check cache-daemon"]
+fn what_a_daemon_knows_it_gives_back_without_its_journals() {
+    let _mounted = Mounted::new();
+    let before = Mounted::schemata();
+    let settings = ["cache.reserve='require'", "cache.throttle={'/'=50}"];
+    let mut rig = Rig::start_on_software(&settings);
+    assert_ne!(Mounted::schemata(), before);
+    std::fs::remove_dir_all("/run/jet-cache").expect("journals");
+    rig.daemon().signal(Signal::TERM);
+    assert!(rig.take_daemon().wait().success());
+    assert_eq!(Mounted::schemata(), before);
+    assert!(!Mounted::group_is_there());
+
+    // Locks that somebody removed are not all that tells a living daemon; and one that has not quite ended is waited for.
+    rig.start_again();
+    for lock in ["jet.json.lock", "resctrl.state.lock"] {
+        std::fs::remove_file(Path::new("/run/jet-cache").join(lock)).expect("a lock");
+    }
+    let reserved = Mounted::schemata();
+    let restore =
+        || Command::new(env!("CARGO_BIN_EXE_jet")).args(["cache", "restore"]).output().expect("it runs");
+    let said = String::from_utf8_lossy(&restore().stdout).into_owned();
+    assert!(said.contains("in use by a living process"), "{said}");
+    assert_eq!(Mounted::schemata(), reserved);
+    rig.daemon().signal(Signal::KILL);
+    let said = String::from_utf8_lossy(&restore().stdout).into_owned();
+    assert!(said.contains("is given back"), "{said}");
+    assert_eq!(Mounted::schemata(), before);
+    rig.take_daemon().wait();
 }
 
 /// A register of a processor.

@@ -144,6 +144,12 @@ pub enum CacheConfigError {
     /// A group that is to be throttled has a name that none has.
     #[error("cache.throttle: {0}; '{DEFAULT_GROUP}' means the default group")]
     Throttle(GroupNameError),
+    /// A start elsewhere would not find what this one wrote.
+    #[error("cache.journals is '{}', and must be an absolute path", path.display())]
+    Journals {
+        /// What it is.
+        path: PathBuf,
+    },
     /// The pool's own group is to be throttled.
     #[error("cache.throttle names '{group}', the pool's own group (cache.group): throttle others")]
     ThrottleOwn {
@@ -173,6 +179,9 @@ impl CacheConfig {
     /// [`CacheConfigError`].
     pub fn check(&self) -> Result<(), CacheConfigError> {
         GroupName::new(&self.group)?;
+        if !self.journals.is_absolute() {
+            return Err(CacheConfigError::Journals { path: self.journals.clone() });
+        }
         self.throttled()?;
         if self.throttle.contains_key(&self.group) {
             return Err(CacheConfigError::ThrottleOwn { group: self.group.clone() });

@@ -10,7 +10,9 @@ mod warm;
 pub use config::{CacheConfig, CacheConfigError, DeviceWays, Prefetchers, Reserve};
 pub use recovery::{Recovered, recover};
 pub use setting::SettingStatus;
-pub use status::{AdjustmentsStatus, CacheDomainStatus, CacheStatus, CountersStatus, WarmerStatus};
+pub use status::{
+    AdjustmentsStatus, CacheDomainStatus, CacheStatus, CountersStatus, RegistersStatus, WarmerStatus,
+};
 
 use jet_cat::adjustments::{self, AdjustError, Adjustments};
 use jet_cat::counters::CacheCounters;
@@ -138,6 +140,11 @@ impl CacheControl {
         let required = config.reserve == Reserve::Require;
         let registers = set_registers(config, numa_node, cores);
         control.registers = Setting::of("the processor's registers stay as they are", registers, required)?;
+        if required && !config.throttle.is_empty() {
+            // Before anything is taken: what cannot be is refused by looking.
+            let wanted = adjustments::Wanted { bandwidth: config.throttled()?, ..Default::default() };
+            adjustments::check(&Resctrl::find()?, &wanted)?;
+        }
         let reserved = reserve(config, pool_bytes, numa_node);
         control.reservation = Setting::of("no cache is reserved", reserved, required)?;
         let reservation = control.reservation.get();
@@ -220,11 +227,14 @@ impl CacheControl {
             reserve: self.config.reserve,
             reason: self.reservation.reason().map(str::to_owned),
             group: reservation.map(|reservation| reservation.plan().group.to_string()),
-            exclusive: reservation.is_some_and(Reservation::is_exclusive),
+            exclusive: reservation.and_then(status::is_exclusive),
             domains: reservation.map_or_else(Vec::new, |reservation| {
                 status::domains(reservation, &mut locked(&self.bandwidth))
             }),
-            registers: self.registers.status(),
+            registers: RegistersStatus {
+                setting: self.registers.status(),
+                stands: self.registers.get().and_then(|registers| registers.stands().ok()),
+            },
             adjustments: AdjustmentsStatus::of(&self.adjustments, &self.config),
             counters: CountersStatus::of(&mut locked(&self.counters)),
             warmer: self.warm.status(),

@@ -68,7 +68,9 @@ impl<T> Setting<T> {
         if let Self::Set(set) = std::mem::take(self)
             && let Err(error) = undo(set)
         {
-            eprintln!("jetd: {what} not put back, which the next start tries again: {error}");
+            eprintln!(
+                "jetd: {what} not put back: {error}; the next start, or jet cache restore, tries again"
+            );
         }
     }
 

@@ -5,7 +5,7 @@ use super::{CacheConfig, DeviceWays, Reserve};
 use jet_cat::adjustments::Adjustments;
 use jet_cat::counters::{CacheCounters, CacheCounts};
 use jet_cat::plan::{DomainPlan, l3_ways};
-use jet_cat::resctrl::{Count, DomainId, WayMask};
+use jet_cat::resctrl::{Count, DomainId, Mode, WayMask};
 use jet_cat::reservation::Reservation;
 use jet_cat::residency::Readings;
 use serde::Serialize;
@@ -21,18 +21,28 @@ pub struct CacheStatus {
     pub reason: Option<String>,
     /// The group; none where nothing is reserved.
     pub group: Option<String>,
-    /// Whether the kernel refuses the ways to others.
-    pub exclusive: bool,
+    /// Whether the kernel refuses the ways to others now; none: nothing is reserved, or that cannot be read.
+    pub exclusive: Option<bool>,
     /// What is reserved, and what of it is used.
     pub domains: Vec<CacheDomainStatus>,
     /// Ways of devices, and prefetchers.
-    pub registers: SettingStatus,
+    pub registers: RegistersStatus,
     /// Other groups' bandwidth, and the ways of devices as the kernel tells them.
     pub adjustments: AdjustmentsStatus,
     /// What the processor counts.
     pub counters: CountersStatus,
     /// What of the pool is in the cache.
     pub warmer: WarmerStatus,
+}
+
+/// The processor's registers.
+#[derive(Clone, Debug, Serialize)]
+pub struct RegistersStatus {
+    /// What became of them.
+    #[serde(flatten)]
+    pub setting: SettingStatus,
+    /// Whether they are still as they were set; none: that cannot be read, or nothing is.
+    pub stands: Option<bool>,
 }
 
 /// Other groups' bandwidth, and the ways of devices.
@@ -144,6 +154,12 @@ impl Bandwidth {
         let span_ms = u64::try_from((now - before).as_millis()).unwrap_or(u64::MAX).max(1);
         Some(bytes.checked_sub(had)?.saturating_mul(1000) / span_ms)
     }
+}
+
+/// Whether the group is exclusive now.
+pub(super) fn is_exclusive(reservation: &Reservation) -> Option<bool> {
+    let mode = reservation.resctrl().group(&reservation.plan().group).mode().ok()?;
+    Some(mode == Mode::Exclusive)
 }
 
 /// What a reservation has in each domain. What cannot be read at the moment is none.
