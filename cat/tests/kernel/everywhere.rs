@@ -2,7 +2,7 @@
 
 use crate::mounted::{Mounted, host, jet};
 use jet_cat::plan::{Exclusiveness, Refusal, l3_ways};
-use jet_cat::resctrl::{AccessError, GroupName, Mode};
+use jet_cat::resctrl::{AccessError, GroupName, Line, Mode, WayMask};
 use jet_cat::reservation::{Reservation, ReserveError, RestoreError, Restored, recover, restore_all};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -331,6 +331,23 @@ fn a_cache_whose_processors_went_away_meanwhile_keeps_nothing_from_the_others() 
         processor(1, true);
         assert_eq!(mounted.picture(), before, "back: {comes_back}");
     }
+    // Where the default group had not everything there before, it gets back what it had.
+    let group = GroupName::default_group();
+    let had = mounted.resctrl.group(&group).schemata().unwrap();
+    let mut less = had.clone();
+    for (_, line) in less.lines.iter_mut().filter(|(resource, _)| resource.is_l3()) {
+        let Line::Ways(ways) = line else { continue };
+        ways.values_mut().for_each(|ways| *ways = WayMask::run(0, ways.count() - 2));
+    }
+    mounted.resctrl.group(&group).set_schemata(&less).unwrap();
+    let with_less = mounted.picture();
+    // More than it left unused, which would be taken first.
+    let reservation = mounted.reserve(&mounted.request(4)).unwrap();
+    processor(1, false);
+    processor(1, true);
+    assert_eq!(reservation.restore().unwrap(), Restored::Undone);
+    assert_eq!(mounted.picture(), with_less);
+    mounted.resctrl.group(&group).set_schemata(&had).unwrap();
     // The same after a crash.
     crate::crashes::left_by_a_crash(&mounted);
     processor(1, false);
