@@ -130,6 +130,10 @@ int jet_sender_close(jet_sender *sender, int64_t timeout_ns);
 int jet_buffer_get(jet_sender *sender, size_t bytes, jet_buffer *buffer);
 int jet_buffer_free(jet_sender *sender, jet_buffer *buffer);
 
+/* `count` of them at once. Where `bytes` is a power of two of 4096 or more each begins where the one before ends: together they
+ * are one stretch of memory. */
+int jet_buffer_get_row(jet_sender *sender, size_t bytes, size_t count, jet_buffer *buffers);
+
 /* Sends a small message: at most 4096 bytes of payload, which are copied, and 96 of user header. ticket may be null.
  * JET_E_FULL: nothing was taken. */
 int jet_send_small(jet_sender *sender, uint64_t tag, const void *user_header, size_t user_header_bytes,

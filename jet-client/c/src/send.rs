@@ -315,6 +315,31 @@ pub unsafe extern "C" fn jet_buffer_get(
     })
 }
 
+/// Memory to send from, several pieces at once, one after the other.
+///
+/// # Safety
+/// `buffers` is null or `count` of them to be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn jet_buffer_get_row(
+    sender: *mut jet_sender,
+    bytes: usize,
+    count: usize,
+    buffers: *mut jet_buffer,
+) -> c_int {
+    answer(|| {
+        // SAFETY: the caller's promise.
+        drop(unsafe { Out::new(buffers) }?);
+        handles::with(sender, |end: &mut SenderEnd| {
+            for (at, buffer) in end.sender.buffers(bytes, count)?.into_iter().enumerate() {
+                let buffer = end.lend(buffer);
+                // SAFETY: as above.
+                unsafe { buffers.add(at).write(buffer) };
+            }
+            Ok(Code::Ok)
+        })
+    })
+}
+
 /// Gives memory back that is not sent.
 ///
 /// # Safety

@@ -64,6 +64,14 @@ int main(void) {
     CHECK(end.status == JET_NO_APP && end.buffer.data);
     ANSWERS(JET_OK, jet_buffer_free(sender, &end.buffer));
 
+    /* A row of buffers is one stretch; too many are too many. */
+    jet_buffer row[5];
+    ANSWERS(JET_OK, jet_buffer_get_row(sender, 16384, 5, row));
+    for (int i = 1; i < 5; i++) CHECK((char *)row[i].data == (char *)row[i - 1].data + 16384);
+    for (int i = 0; i < 5; i++) ANSWERS(JET_OK, jet_buffer_free(sender, &row[i]));
+    ANSWERS(JET_E_ARGUMENT, jet_buffer_get_row(sender, 16384, 5, NULL));
+    ANSWERS(JET_E_SYSTEM, jet_buffer_get_row(sender, 16384, SIZE_MAX / 2, row));
+
     /* More in flight than may be. */
     ANSWERS(JET_OK, jet_send_small(sender, 0, NULL, 0, "x", 1, NULL));
     ANSWERS(JET_OK, jet_send_small(sender, 0, NULL, 0, "x", 1, NULL));

@@ -71,22 +71,36 @@ impl BufferPool {
     }
 
     pub(super) fn get(&mut self, nic: &mut dyn Nic, bytes: usize) -> Result<SendBuffer, BufferError> {
-        let piece = bytes
-            .max(1 << SMALLEST_LOG2)
-            .checked_next_power_of_two()
-            .filter(|piece| (piece.trailing_zeros() as usize) < CLASSES)
-            .ok_or_else(|| BufferError::Memory { bytes, source: std::io::ErrorKind::OutOfMemory.into() })?;
-        let class = piece.trailing_zeros() as usize;
-        let free = self.free.lock().get_mut(class).and_then(Vec::pop);
+        let piece = piece_of(bytes)?;
+        let free = self.free.lock().get_mut(class_of(piece)).and_then(Vec::pop);
         let (region, offset) = match free {
             Some(piece) => piece,
             None => self.cut(nic, piece)?,
         };
+        Ok(self.buffer(region, offset, bytes, piece))
+    }
+
+    /// As many, each where the one before ends, if the length is a power of two of 4096 or more.
+    pub(super) fn get_row(
+        &mut self,
+        nic: &mut dyn Nic,
+        bytes: usize,
+        count: usize,
+    ) -> Result<Vec<SendBuffer>, BufferError> {
+        let piece = piece_of(bytes)?;
+        let all = piece.checked_mul(count).ok_or_else(|| too_much(bytes))?;
+        let (region, offset) = self.cut(nic, all)?;
+        let each = (0..count as u64).map(|at| offset + at * piece as u64);
+        Ok(each.map(|offset| self.buffer(region.clone(), offset, bytes, piece)).collect())
+    }
+
+    fn buffer(&self, region: Region, offset: u64, bytes: usize, piece: usize) -> SendBuffer {
         let at = usize::try_from(offset).expect("offsets within mapped memory");
         // SAFETY: the piece lies within its region.
-        let bytes_at = unsafe { region.memory.base().add(at) };
-        let bytes_at = NonNull::new(bytes_at).expect("mapped memory is not at 0");
-        Ok(SendBuffer { bytes: bytes_at, length: bytes, class, offset, region, pool: Arc::clone(&self.free) })
+        let first = unsafe { region.memory.base().add(at) };
+        let first = NonNull::new(first).expect("mapped memory is not at 0");
+        let (class, pool) = (class_of(piece), Arc::clone(&self.free));
+        SendBuffer { bytes: first, length: bytes, class, offset, region, pool }
     }
 
     fn cut(&mut self, nic: &mut dyn Nic, piece: usize) -> Result<(Region, u64), BufferError> {
@@ -127,6 +141,20 @@ impl BufferPool {
     pub(super) fn owns(&self, buffer: &SendBuffer) -> bool {
         Arc::ptr_eq(&self.free, &buffer.pool)
     }
+}
+
+/// What is cut for a buffer.
+fn piece_of(bytes: usize) -> Result<usize, BufferError> {
+    let piece = bytes.max(1 << SMALLEST_LOG2).checked_next_power_of_two();
+    piece.filter(|piece| class_of(*piece) < CLASSES).ok_or_else(|| too_much(bytes))
+}
+
+fn class_of(piece: usize) -> usize {
+    piece.trailing_zeros() as usize
+}
+
+fn too_much(bytes: usize) -> BufferError {
+    BufferError::Memory { bytes, source: std::io::ErrorKind::OutOfMemory.into() }
 }
 
 impl FreeBuffers {

@@ -173,6 +173,15 @@ impl Sender {
         self.driver.buffers.get(self.driver.nic.as_mut(), bytes)
     }
 
+    /// So many registered buffers of so many bytes each; where that is a power of two of 4096 or more, each begins where the one
+    /// before ends, so that together they are one stretch of memory.
+    ///
+    /// # Errors
+    /// [`BufferError`].
+    pub fn buffers(&mut self, bytes: usize, count: usize) -> Result<Vec<SendBuffer>, BufferError> {
+        self.driver.buffers.get_row(self.driver.nic.as_mut(), bytes, count)
+    }
+
     /// Sends a small message: at most 4096 bytes of payload, which are copied, and 96 of user header.
     ///
     /// # Errors

@@ -1,0 +1,340 @@
+/* fio's way to Jet: each job is a sender, each write a message, each completion Jet's acknowledgement: the application has
+ * consumed the message (a receiver that writes and syncs first acknowledges what is on its disk).
+ *
+ *   [global]
+ *   ioengine=external:/path/to/libjet_fio.so
+ *   address=shm:/run/jet/nic.sock
+ *   app=store
+ *
+ * What fio writes lies in registered memory from the start, and the receiver READs it from there: nothing is copied here. Where
+ * the largest block is no power of two, or smaller than 4 KiB, it is, and that is said once.
+ *
+ * Built against one fio: bench/fio/build. The layout of fio's structures is no promise of its, nor is the number of its
+ * engines' interface enough to tell two of them apart.
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fio.h"
+#include "optgroup.h"
+
+#include <jet.h>
+
+/* Which fio this was built against: config by bench/fio/build. */
+#ifndef BUILT_AGAINST
+#error "BUILT_AGAINST names the fio: build this with bench/fio/build"
+#endif
+
+enum { SMALL_MAX = 4096, USER_HEADER_MAX_SMALL = 96, USER_HEADER_MAX_LARGE = 256, MAGIC = 0x6a657466 };
+
+struct jet_options {
+    void *pad; /* fio takes an offset of 0 for none */
+    unsigned int magic; /* a default that comes back, if fio's structures are what they are taken for */
+    char *address;
+    char *app;
+    char *source;
+    unsigned int class_;
+    unsigned int header_bytes;
+    unsigned int crc;
+    unsigned int reconnect_s;
+    unsigned int retry_s;
+};
+
+#define OPTION(NAME, FIELD, TYPE, DEFAULT, HELP, ...) \
+    { \
+        .name = NAME, .lname = NAME, .type = TYPE, .off1 = offsetof(struct jet_options, FIELD), .def = DEFAULT, .help = HELP, \
+        .category = FIO_OPT_C_ENGINE, .group = FIO_OPT_G_INVALID, ##__VA_ARGS__ \
+    }
+
+static struct fio_option options[] = {
+    OPTION("address", address, FIO_OPT_STR_STORE, "shm:/run/jet/nic.sock",
+           "Where the receiver's daemon listens: shm:/path, tcp:host:port, rdma:host:port"),
+    OPTION("app", app, FIO_OPT_STR_STORE, "fio", "The application that the messages are for"),
+    OPTION("source", source, FIO_OPT_STR_STORE, "", "For rdma: the address to leave from"),
+    OPTION("class", class_, FIO_OPT_INT, "0", "Admission class of blocks above 4 KiB, 0 the most urgent", .minval = 0, .maxval = 7),
+    OPTION("header_bytes", header_bytes, FIO_OPT_INT, "16",
+           "User header of each message: its offset and length, then zeros; at most 96, or 256 where every block is above 4 KiB",
+           .minval = 0, .maxval = USER_HEADER_MAX_LARGE),
+    OPTION("crc", crc, FIO_OPT_BOOL, "0", "Messages carry a CRC32C that the receiver checks"),
+    OPTION("reconnect_s", reconnect_s, FIO_OPT_INT, "30",
+           "How long a daemon that is gone is waited for, in seconds; then its messages fail with ENOTCONN"),
+    OPTION("retry_s", retry_s, FIO_OPT_INT, "30",
+           "How long messages are sent again that find no application, no room, or a daemon that drains, in seconds"),
+    OPTION("jet_magic", magic, FIO_OPT_INT, "1785033830", "Not to be set: tells whether this engine fits this fio"),
+    {.name = NULL},
+};
+
+/* One job. */
+struct job {
+    jet_sender *sender;
+    jet_buffer *buffers;   /* one for each of its blocks in flight; data is null while it is sent */
+    struct io_u **sent;    /* whose block is in the buffer */
+    struct io_u **events;  /* what ended, for fio to fetch */
+    unsigned int count, ended;
+    char *base;            /* of the buffers, which are one stretch */
+    size_t stride;         /* from one to the next */
+    char *copies;          /* where fio writes instead, if blocks must be copied */
+    unsigned int waiting;  /* sent and not ended */
+    int is_closed;
+};
+
+static int fail(struct thread_data *td, int error, const char *what) {
+    log_err("fio: jet: %s: %s\n", what, jet_error_text());
+    td_verror(td, error, "jet");
+    return 1;
+}
+
+/* Whether the fio that runs is the one that this was built against. */
+static int fits(struct thread_data *td) {
+    const char *running = dlsym(RTLD_DEFAULT, "fio_version_string");
+    const struct jet_options *o = td->eo;
+    if (!running || strcmp(running, FIO_VERSION)) {
+        log_err("fio: jet: this engine was built against %s, and this is %s: build it again (bench/fio/build)\n", BUILT_AGAINST,
+                running ? running : "another fio");
+        return 0;
+    }
+    if (td->io_ops->version != FIO_IOOPS_VERSION || !o || o->magic != MAGIC) {
+        log_err("fio: jet: this fio has other structures than the one that this engine was built against (%s), though the same "
+                "version: build it again where it runs (bench/fio/build)\n", BUILT_AGAINST);
+        return 0;
+    }
+    return 1;
+}
+
+static int jet_setup(struct thread_data *td) {
+    if (!fits(td)) return 1;
+    if (td_read(td) || td_trim(td)) {
+        log_err("fio: jet: this engine sends only: rw=write or rw=randwrite\n");
+        return 1;
+    }
+    if (td->o.verify && td->o.do_verify) {
+        log_err("fio: jet: nothing is read back: do_verify=0, and let the receiver verify (bench/fio/receiver --verify)\n");
+        return 1;
+    }
+    /* There is no file, but fio goes through one. */
+    if (!td->files_index) {
+        add_file(td, "jet", 0, 0);
+        td->o.nr_files = td->o.nr_files ? td->o.nr_files : 1;
+        td->o.open_files++;
+    }
+    if (!td->o.size && !td->o.time_based) {
+        log_err("fio: jet: say how much is sent: size=, or time_based and runtime=\n");
+        return 1;
+    }
+    td->files[0]->real_file_size = td->o.size ? td->o.size : 1ULL << 40;
+    return 0;
+}
+
+static int jet_init(struct thread_data *td) {
+    const struct jet_options *o = td->eo;
+    struct job *job = calloc(1, sizeof *job);
+    jet_sender_options options;
+    if (!job) {
+        td_verror(td, ENOMEM, "calloc");
+        return 1;
+    }
+    if (o->header_bytes > USER_HEADER_MAX_SMALL && td->o.min_bs[DDIR_WRITE] <= SMALL_MAX) {
+        log_err("fio: jet: header_bytes=%u is for blocks above 4 KiB only: 96 at most\n", o->header_bytes);
+        free(job);
+        return 1;
+    }
+    jet_sender_options_init(&options);
+    options.address = o->address;
+    options.app = o->app;
+    options.source = o->source && *o->source ? o->source : NULL;
+    options.in_flight_max = td->o.iodepth;
+    options.crc = o->crc;
+    options.reconnect_for_ns = o->reconnect_s * 1000000000ULL;
+    options.retry_for_ns = o->retry_s * 1000000000ULL;
+    options.retry_all = o->retry_s != 0;
+    if (jet_sender_connect(&options, &job->sender) < 0) {
+        free(job);
+        return fail(td, ECONNREFUSED, "cannot connect");
+    }
+    td->io_ops_data = job;
+    return 0;
+}
+
+/* fio's memory for blocks: the registered buffers themselves, where these are one stretch. */
+static int jet_iomem_alloc(struct thread_data *td, size_t total) {
+    struct job *job = td->io_ops_data;
+    size_t block = td_max_bs(td);
+    size_t piece = block < SMALL_MAX ? SMALL_MAX : block;
+    job->count = td->o.iodepth;
+    job->buffers = calloc(job->count, sizeof *job->buffers);
+    job->sent = calloc(job->count, sizeof *job->sent);
+    job->events = calloc(job->count, sizeof *job->events);
+    if (!job->buffers || !job->sent || !job->events) {
+        td_verror(td, ENOMEM, "calloc");
+        return 1;
+    }
+    if (jet_buffer_get_row(job->sender, piece, job->count, job->buffers) < 0)
+        return fail(td, ENOMEM, "no registered memory for iodepth blocks");
+    job->base = job->buffers[0].data;
+    job->stride = job->count > 1 ? (size_t)((char *)job->buffers[1].data - job->base) : piece;
+    if (job->stride == block && total <= block * job->count) {
+        td->orig_buffer = job->base;
+        return 0;
+    }
+    if (td->thread_number == 1)
+        log_info("fio: jet: blocks of %zu bytes are copied once more: no power of two of 4096 or more, or memory that is to be "
+                 "aligned\n", block);
+    job->copies = calloc(1, total);
+    td->orig_buffer = job->copies;
+    if (!job->copies) {
+        td_verror(td, ENOMEM, "calloc");
+        return 1;
+    }
+    return 0;
+}
+
+static void jet_iomem_free(struct thread_data *td) { td->orig_buffer = NULL; }
+
+static void jet_cleanup(struct thread_data *td) {
+    struct job *job = td->io_ops_data;
+    if (!job) return;
+    /* What is in flight when a job is ended early need not arrive. */
+    if (!job->waiting) jet_sender_close(job->sender, 1000000000);
+    jet_sender_free(job->sender);
+    free(job->buffers);
+    free(job->sent);
+    free(job->events);
+    free(job->copies);
+    free(job);
+    td->io_ops_data = NULL;
+}
+
+/* Which buffer a block goes out of: its own, or any that is free. */
+static unsigned int buffer_of(const struct job *job, const struct io_u *io_u) {
+    unsigned int at;
+    if (!job->copies) return ((char *)io_u->xfer_buf - job->base) / job->stride;
+    for (at = 0; at < job->count && !job->buffers[at].data; at++) {}
+    return at;
+}
+
+static enum fio_q_status jet_queue(struct thread_data *td, struct io_u *io_u) {
+    const struct jet_options *o = td->eo;
+    struct job *job = td->io_ops_data;
+    unsigned char header[USER_HEADER_MAX_LARGE] = {0};
+    uint64_t about[2] = {io_u->offset, io_u->xfer_buflen};
+    size_t bytes = io_u->xfer_buflen;
+    unsigned int at;
+    int code;
+
+    fio_ro_check(td, io_u);
+    if (io_u->ddir != DDIR_WRITE) {
+        /* Each completion says what it says: there is nothing behind it to be synced. */
+        io_u->error = ddir_sync(io_u->ddir) ? 0 : EOPNOTSUPP;
+        return FIO_Q_COMPLETED;
+    }
+    at = buffer_of(job, io_u);
+    if (at >= job->count || !job->buffers[at].data) return FIO_Q_BUSY;
+    if (job->copies) memcpy(job->buffers[at].data, io_u->xfer_buf, bytes);
+    memcpy(header, about, o->header_bytes < sizeof about ? o->header_bytes : sizeof about);
+    code = jet_send_buffer(job->sender, io_u->offset, header, o->header_bytes, &job->buffers[at], bytes,
+                           bytes <= SMALL_MAX ? -1 : (int)o->class_, NULL);
+    if (code == JET_E_FULL) return FIO_Q_BUSY;
+    if (code < 0) {
+        log_err("fio: jet: a block of %zu bytes was not taken: %s\n", bytes, jet_error_text());
+        io_u->error = code == JET_E_SIZE ? EMSGSIZE : EIO;
+        return FIO_Q_COMPLETED;
+    }
+    job->sent[at] = io_u;
+    job->waiting++;
+    return FIO_Q_QUEUED;
+}
+
+static int jet_commit(struct thread_data *td) {
+    struct job *job = td->io_ops_data;
+    return jet_sender_flush(job->sender) < 0 ? fail(td, EIO, "cannot send") : 0;
+}
+
+/* An end as an error number. */
+static int error_of(const jet_completion *end) {
+    switch (end->status) {
+    case JET_CONSUMED: return 0;
+    case JET_REJECTED: return end->code && end->code < 4096 ? (int)end->code : EREMOTEIO;
+    case JET_BUSY: return EBUSY;
+    case JET_NO_APP: return ENOENT;
+    case JET_DENIED: return EACCES;
+    case JET_TOO_LARGE: return EMSGSIZE;
+    case JET_CORRUPT: return EBADMSG;
+    case JET_APP_GONE: return ECONNRESET;
+    case JET_DRAINING: return ESHUTDOWN;
+    default: return ENOTCONN;
+    }
+}
+
+static int jet_getevents(struct thread_data *td, unsigned int min, unsigned int max, const struct timespec *limit) {
+    struct job *job = td->io_ops_data;
+    int64_t timeout_ns = limit ? limit->tv_sec * 1000000000LL + limit->tv_nsec : JET_FOREVER;
+    job->ended = 0;
+    while (job->ended < max) {
+        jet_completion end;
+        unsigned int at;
+        int code = job->ended < min && job->waiting ? jet_sender_wait(job->sender, timeout_ns, &end)
+                                                    : jet_sender_poll(job->sender, &end);
+        if (code < 0) {
+            fail(td, EIO, "cannot wait");
+            return -EIO;
+        }
+        if (code == JET_NOTHING) break;
+        /* The buffer that comes back says which block this was. */
+        at = ((char *)end.buffer.data - job->base) / job->stride;
+        job->buffers[at] = end.buffer;
+        job->sent[at]->error = error_of(&end);
+        job->events[job->ended++] = job->sent[at];
+        job->sent[at] = NULL;
+        job->waiting--;
+    }
+    return job->ended;
+}
+
+static struct io_u *jet_event(struct thread_data *td, int event) {
+    struct job *job = td->io_ops_data;
+    return event >= 0 && (unsigned int)event < job->ended ? job->events[event] : NULL;
+}
+
+static char *jet_errdetails(struct io_u *io_u) {
+    const char *what;
+    switch (io_u->error) {
+    case ENOTCONN: what = "jet: the daemon was gone for longer than reconnect_s"; break;
+    case ENOENT: what = "jet: no application of that name for longer than retry_s"; break;
+    case EBUSY: what = "jet: the receiver had no room for longer than retry_s"; break;
+    case EACCES: what = "jet: the receiver does not admit this sender or class"; break;
+    case EMSGSIZE: what = "jet: larger than the receiver takes (read.message_bytes_max)"; break;
+    case ECONNRESET: what = "jet: the application went away before it finished the message"; break;
+    case ESHUTDOWN: what = "jet: the daemon was draining for longer than retry_s"; break;
+    case EBADMSG: what = "jet: the bytes that arrived do not have the checksum"; break;
+    default: what = "jet: the application refused the message"; break;
+    }
+    return strdup(what);
+}
+
+static int jet_open_file(struct thread_data *td, struct fio_file *f) { return 0; }
+static int jet_close_file(struct thread_data *td, struct fio_file *f) { return 0; }
+static int jet_invalidate(struct thread_data *td, struct fio_file *f) { return 0; }
+
+struct ioengine_ops ioengine = {
+    .name = "jet",
+    .version = FIO_IOOPS_VERSION,
+    .flags = FIO_DISKLESSIO | FIO_NOEXTEND | FIO_NODISKUTIL,
+    .setup = jet_setup,
+    .init = jet_init,
+    .queue = jet_queue,
+    .commit = jet_commit,
+    .getevents = jet_getevents,
+    .event = jet_event,
+    .errdetails = jet_errdetails,
+    .cleanup = jet_cleanup,
+    .open_file = jet_open_file,
+    .close_file = jet_close_file,
+    .invalidate = jet_invalidate,
+    .iomem_alloc = jet_iomem_alloc,
+    .iomem_free = jet_iomem_free,
+    .option_struct_size = sizeof(struct jet_options),
+    .options = options,
+};

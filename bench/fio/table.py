@@ -1,0 +1,34 @@
+#!/usr/bin/env python3
+"""Prints a table of what fio's JSON files say of writes: table.py FILE..."""
+import json
+import sys
+
+HEADER = ["job", "senders", "GB/s", "IOPS", "p50 us", "p99 us", "p99.9 us", "errors"]
+
+
+def row(job):
+    write = job["write"]
+    percentile = write["clat_ns"].get("percentile", {})
+    us = [f"{percentile[key] / 1000:.0f}" if key in percentile else "-" for key in ("50.000000", "99.000000", "99.900000")]
+    senders = job.get("job options", {}).get("numjobs", "1")
+    errors = str(job.get("total_err", 0)) if job.get("error", 0) == 0 else f"{job['error']} (errno)"
+    return [job["jobname"], senders, f"{write['bw_bytes'] / 1e9:.2f}", f"{write['iops']:.0f}", *us, errors]
+
+
+def main(files):
+    rows = [HEADER]
+    for name in files:
+        with open(name, encoding="utf-8") as file:
+            text = file.read()
+        # fio writes its notes before the JSON.
+        rows += [row(job) for job in json.loads(text[text.index("{"):])["jobs"]]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADER))]
+    for row_ in rows:
+        print("  ".join(cell.ljust(width) if column == 0 else cell.rjust(width)
+                        for column, (cell, width) in enumerate(zip(row_, widths))))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    main(sys.argv[1:])
