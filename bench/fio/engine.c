@@ -41,6 +41,7 @@ struct jet_options {
     unsigned int crc;
     unsigned int reconnect_s;
     unsigned int retry_s;
+    unsigned int timeout_s;
 };
 
 #define OPTION(NAME, FIELD, TYPE, DEFAULT, HELP, ...) \
@@ -63,6 +64,8 @@ static struct fio_option options[] = {
            "How long a daemon that is gone is waited for, in seconds; then its messages fail with ENOTCONN"),
     OPTION("retry_s", retry_s, FIO_OPT_INT, "30",
            "How long messages are sent again that find no application, no room, or a daemon that drains, in seconds"),
+    OPTION("timeout_s", timeout_s, FIO_OPT_INT, "60",
+           "How long a block may take, in seconds, before it fails with ETIMEDOUT: an application that never reads, say; 0: for ever"),
     OPTION("jet_magic", magic, FIO_OPT_INT, "1785033830", "Not to be set: tells whether this engine fits this fio"),
     {.name = NULL},
 };
@@ -72,13 +75,13 @@ struct job {
     jet_sender *sender;
     jet_buffer *buffers;   /* one for each of its blocks in flight; data is null while it is sent */
     struct io_u **sent;    /* whose block is in the buffer */
-    struct io_u **events;  /* what ended, for fio to fetch */
-    unsigned int count, ended;
+    struct io_u **ready;   /* what ended, */
+    struct io_u **events;  /* and of it what fio was told of */
+    unsigned int count, ready_count, ended;
     char *base;            /* of the buffers, which are one stretch */
     size_t stride;         /* from one to the next */
     char *copies;          /* where fio writes instead, if blocks must be copied */
     unsigned int waiting;  /* sent and not ended */
-    int is_closed;
 };
 
 static int fail(struct thread_data *td, int error, const char *what) {
@@ -166,8 +169,9 @@ static int jet_iomem_alloc(struct thread_data *td, size_t total) {
     job->count = td->o.iodepth;
     job->buffers = calloc(job->count, sizeof *job->buffers);
     job->sent = calloc(job->count, sizeof *job->sent);
+    job->ready = calloc(job->count, sizeof *job->ready);
     job->events = calloc(job->count, sizeof *job->events);
-    if (!job->buffers || !job->sent || !job->events) {
+    if (!job->buffers || !job->sent || !job->ready || !job->events) {
         td_verror(td, ENOMEM, "calloc");
         return 1;
     }
@@ -201,6 +205,7 @@ static void jet_cleanup(struct thread_data *td) {
     jet_sender_free(job->sender);
     free(job->buffers);
     free(job->sent);
+    free(job->ready);
     free(job->events);
     free(job->copies);
     free(job);
@@ -213,6 +218,46 @@ static unsigned int buffer_of(const struct job *job, const struct io_u *io_u) {
     if (!job->copies) return ((char *)io_u->xfer_buf - job->base) / job->stride;
     for (at = 0; at < job->count && !job->buffers[at].data; at++) {}
     return at;
+}
+
+/* An end as an error number. */
+static int error_of(const jet_completion *end) {
+    switch (end->status) {
+    case JET_CONSUMED: return 0;
+    case JET_REJECTED: return end->code && end->code < 4096 ? (int)end->code : EREMOTEIO;
+    case JET_BUSY: return EBUSY;
+    case JET_NO_APP: return ENOENT;
+    case JET_DENIED: return EACCES;
+    case JET_TOO_LARGE: return EMSGSIZE;
+    case JET_CORRUPT: return EBADMSG;
+    case JET_APP_GONE: return ECONNRESET;
+    case JET_DRAINING: return ESHUTDOWN;
+    default: return ENOTCONN;
+    }
+}
+
+/* The buffer that comes back says which block ended. One that had taken too long was given up: nobody waits for it. */
+static void take(struct job *job, const jet_completion *end) {
+    unsigned int at = ((char *)end->buffer.data - job->base) / job->stride;
+    job->buffers[at] = end->buffer;
+    if (!job->sent[at]) return;
+    job->sent[at]->error = error_of(end);
+    job->ready[job->ready_count++] = job->sent[at];
+    job->sent[at] = NULL;
+    job->waiting--;
+}
+
+/* Waits for one end, at most so long (below zero: for ever). JET_OK, JET_NOTHING, or an error. */
+static int wait_one(struct job *job, int64_t timeout_ns) {
+    jet_completion end;
+    int code = jet_sender_wait(job->sender, timeout_ns, &end);
+    if (code == JET_OK) take(job, &end);
+    return code;
+}
+
+static int64_t patience_ns(const struct thread_data *td) {
+    const struct jet_options *o = td->eo;
+    return o->timeout_s ? o->timeout_s * 1000000000LL : JET_FOREVER;
 }
 
 static enum fio_q_status jet_queue(struct thread_data *td, struct io_u *io_u) {
@@ -230,8 +275,16 @@ static enum fio_q_status jet_queue(struct thread_data *td, struct io_u *io_u) {
         io_u->error = ddir_sync(io_u->ddir) ? 0 : EOPNOTSUPP;
         return FIO_Q_COMPLETED;
     }
+    /* Its buffer is away still where the block before it was given up. */
     at = buffer_of(job, io_u);
-    if (at >= job->count || !job->buffers[at].data) return FIO_Q_BUSY;
+    while (at >= job->count || !job->buffers[at].data) {
+        code = wait_one(job, patience_ns(td));
+        if (code != JET_OK) {
+            io_u->error = code == JET_NOTHING ? ETIMEDOUT : EIO;
+            return FIO_Q_COMPLETED;
+        }
+        at = buffer_of(job, io_u);
+    }
     if (job->copies) memcpy(job->buffers[at].data, io_u->xfer_buf, bytes);
     memcpy(header, about, o->header_bytes < sizeof about ? o->header_bytes : sizeof about);
     code = jet_send_buffer(job->sender, io_u->offset, header, o->header_bytes, &job->buffers[at], bytes,
@@ -252,44 +305,34 @@ static int jet_commit(struct thread_data *td) {
     return jet_sender_flush(job->sender) < 0 ? fail(td, EIO, "cannot send") : 0;
 }
 
-/* An end as an error number. */
-static int error_of(const jet_completion *end) {
-    switch (end->status) {
-    case JET_CONSUMED: return 0;
-    case JET_REJECTED: return end->code && end->code < 4096 ? (int)end->code : EREMOTEIO;
-    case JET_BUSY: return EBUSY;
-    case JET_NO_APP: return ENOENT;
-    case JET_DENIED: return EACCES;
-    case JET_TOO_LARGE: return EMSGSIZE;
-    case JET_CORRUPT: return EBADMSG;
-    case JET_APP_GONE: return ECONNRESET;
-    case JET_DRAINING: return ESHUTDOWN;
-    default: return ENOTCONN;
-    }
-}
-
 static int jet_getevents(struct thread_data *td, unsigned int min, unsigned int max, const struct timespec *limit) {
     struct job *job = td->io_ops_data;
-    int64_t timeout_ns = limit ? limit->tv_sec * 1000000000LL + limit->tv_nsec : JET_FOREVER;
-    job->ended = 0;
-    while (job->ended < max) {
-        jet_completion end;
-        unsigned int at;
-        int code = job->ended < min && job->waiting ? jet_sender_wait(job->sender, timeout_ns, &end)
-                                                    : jet_sender_poll(job->sender, &end);
-        if (code < 0) {
-            fail(td, EIO, "cannot wait");
-            return -EIO;
+    int64_t patience = limit ? limit->tv_sec * 1000000000LL + limit->tv_nsec : patience_ns(td);
+    jet_completion end;
+    unsigned int at;
+    int code = JET_OK;
+    while (code == JET_OK && job->ready_count < max)
+        if ((code = jet_sender_poll(job->sender, &end)) == JET_OK) take(job, &end);
+    while (code >= 0 && job->ready_count < min && job->waiting) {
+        if ((code = wait_one(job, patience)) != JET_NOTHING) continue;
+        if (limit) break;
+        /* Nothing ended for as long as one may take: what is out is given up. */
+        for (at = 0; at < job->count; at++) {
+            if (!job->sent[at]) continue;
+            job->sent[at]->error = ETIMEDOUT;
+            job->ready[job->ready_count++] = job->sent[at];
+            job->sent[at] = NULL;
+            job->waiting--;
         }
-        if (code == JET_NOTHING) break;
-        /* The buffer that comes back says which block this was. */
-        at = ((char *)end.buffer.data - job->base) / job->stride;
-        job->buffers[at] = end.buffer;
-        job->sent[at]->error = error_of(&end);
-        job->events[job->ended++] = job->sent[at];
-        job->sent[at] = NULL;
-        job->waiting--;
     }
+    if (code < 0) {
+        fail(td, EIO, "cannot wait");
+        return -EIO;
+    }
+    job->ended = job->ready_count < max ? job->ready_count : max;
+    memcpy(job->events, job->ready, job->ended * sizeof *job->ready);
+    job->ready_count -= job->ended;
+    memmove(job->ready, job->ready + job->ended, job->ready_count * sizeof *job->ready);
     return job->ended;
 }
 
@@ -308,6 +351,7 @@ static char *jet_errdetails(struct io_u *io_u) {
     case EMSGSIZE: what = "jet: larger than the receiver takes (read.message_bytes_max)"; break;
     case ECONNRESET: what = "jet: the application went away before it finished the message"; break;
     case ESHUTDOWN: what = "jet: the daemon was draining for longer than retry_s"; break;
+    case ETIMEDOUT: what = "jet: no end within timeout_s: does the application read?"; break;
     case EBADMSG: what = "jet: the bytes that arrived do not have the checksum"; break;
     default: what = "jet: the application refused the message"; break;
     }

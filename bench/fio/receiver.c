@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NAMES_MAX = 64, STALLED_MAX = 4096, FIO_MAGIC = 0xacca, FIO_CRC32C = 5 };
+enum { NAMES_MAX = 64, STALLED_MAX = 4096, FIO_MAGIC = 0xacca, FIO_CRC32C = 5, HEADER_BYTES = 44 };
 
 static volatile sig_atomic_t stop;
 static int verify;
@@ -60,15 +60,19 @@ static uint64_t read_all(const void *data, size_t bytes) {
     return sum;
 }
 
-/* Whether a block is what fio wrote: slices come in any order, so it is put together first. */
+/* Whether a block is what fio wrote: as long as the smallest that the job writes, each stretch with a header of its own. */
 static int is_right(const unsigned char *block, uint64_t bytes) {
-    struct fio_header header;
     size_t crc_at = offsetof(struct fio_header, header_crc);
-    if (bytes < sizeof header) return 0;
-    memcpy(&header, block, sizeof header);
-    if (header.magic != FIO_MAGIC || header.type != FIO_CRC32C || header.length != bytes) return 0;
-    if (crc32c(~0u, block, crc_at) != header.header_crc) return 0;
-    return crc32c(~0u, block + sizeof header, bytes - sizeof header) == header.data_crc;
+    struct fio_header header;
+    for (; bytes; block += header.length, bytes -= header.length) {
+        if (bytes < HEADER_BYTES) return 0;
+        memcpy(&header, block, HEADER_BYTES);
+        if (header.magic != FIO_MAGIC || header.type != FIO_CRC32C) return 0;
+        if (header.length < HEADER_BYTES || header.length > bytes) return 0;
+        if (crc32c(~0u, block, crc_at) != header.header_crc) return 0;
+        if (crc32c(~0u, block + HEADER_BYTES, header.length - HEADER_BYTES) != header.data_crc) return 0;
+    }
+    return 1;
 }
 
 /* One message; what its end is. Below zero: the session is over. */

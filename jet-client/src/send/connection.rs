@@ -87,6 +87,8 @@ pub(super) struct Link {
     reconnect_for_ns: u64,
     backoff: Backoff,
     seed: u64,
+    /// There is a connection. One that is being left may be, and may be an attempt that nobody answered.
+    stands: bool,
     /// Attempts that brought nothing about.
     attempts: u32,
     /// Since when there was no connection that brought something about.
@@ -105,6 +107,7 @@ impl Link {
             reconnect_for_ns: options.reconnect_for_ns,
             backoff: options.backoff,
             seed: options.sender_id,
+            stands: false,
             attempts: 0,
             outage_since_ns: None,
             connected_at_ns: 0,
@@ -115,7 +118,7 @@ impl Link {
     }
 
     pub(super) fn is_up(&self) -> bool {
-        matches!(self.state, State::Up | State::Leaving | State::Left)
+        self.stands
     }
 
     #[inline]
@@ -147,6 +150,7 @@ impl Link {
 
     pub(super) fn connected(&mut self, welcome: &Welcome, now_ns: u64) {
         self.state = if self.state == State::Leaving { State::Leaving } else { State::Up };
+        self.stands = true;
         self.connected_at_ns = now_ns;
         self.farewell = None;
         self.message_bytes_max = Some(welcome.message_bytes_max);
@@ -180,12 +184,13 @@ impl Link {
     }
 
     pub(super) fn disconnected(&mut self, now_ns: u64, finished: bool) {
+        let stood = std::mem::take(&mut self.stands);
         if finished || self.state == State::Closed {
             self.state = State::Closed;
             return;
         }
         // A connection that stood for longer than the longest wait was a good one, though nothing ended on it.
-        if self.is_up() && now_ns.saturating_sub(self.connected_at_ns) > self.backoff.max_ns {
+        if stood && now_ns.saturating_sub(self.connected_at_ns) > self.backoff.max_ns {
             self.progressed();
         }
         let since = *self.outage_since_ns.get_or_insert(now_ns);

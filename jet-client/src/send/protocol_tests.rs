@@ -221,6 +221,32 @@ fn connections_that_bring_nothing_about_do_not_go_on_for_ever() {
     assert_eq!(ends(&mut protocol), [(1, AckStatus::PeerLost)]);
 }
 
+/// The last attempt is made when the time is over, so its end may come as that of an attempt that is being left: which is no
+/// connection that had stood.
+#[test]
+fn a_last_attempt_that_is_left_is_the_last() {
+    let mut protocol = connected(options(), 100, 100);
+    submit_small_ones(&mut protocol, 1);
+    assert_eq!(sent_and_completed(&mut protocol), [1]);
+    let mut now_ns = 10_000 * MS;
+    protocol.handle_disconnected(now_ns);
+    for _ in 0..10_000 {
+        // Each attempt is refused, the last one a moment after the time is over.
+        while let Some(action) = protocol.poll_action() {
+            if action == Action::Connect && now_ns < 11_000 * MS {
+                protocol.handle_disconnected(now_ns);
+            } else if action == Action::Disconnect {
+                protocol.handle_disconnected(now_ns);
+            }
+        }
+        let Some(at) = protocol.poll_timeout() else { break };
+        now_ns = now_ns.max(at);
+        protocol.handle_timeout(now_ns);
+    }
+    assert_eq!(ends(&mut protocol), [(1, AckStatus::PeerLost)]);
+    assert_eq!(now_ns, 11_000 * MS, "not later");
+}
+
 #[test]
 fn a_refusal_for_good_gives_up_and_one_for_now_does_not() {
     let mut protocol = Protocol::new(options());
