@@ -6,11 +6,11 @@ import sys
 HEADER = ["job", "senders", "GB/s", "IOPS", "p50 us", "p99 us", "p99.9 us", "errors"]
 
 
-def row(job):
+def row(job, common):
     write = job["write"]
     percentile = write["clat_ns"].get("percentile", {})
     us = [f"{percentile[key] / 1000:.0f}" if key in percentile else "-" for key in ("50.000000", "99.000000", "99.900000")]
-    senders = job.get("job options", {}).get("numjobs", "1")
+    senders = {**common, **job.get("job options", {})}.get("numjobs", "1")
     errors = str(job.get("total_err", 0)) if job.get("error", 0) == 0 else f"{job['error']} (errno)"
     return [job["jobname"], senders, f"{write['bw_bytes'] / 1e9:.2f}", f"{write['iops']:.0f}", *us, errors]
 
@@ -21,7 +21,8 @@ def main(files):
         with open(name, encoding="utf-8") as file:
             text = file.read()
         # fio writes its notes before the JSON.
-        rows += [row(job) for job in json.loads(text[text.index("{"):])["jobs"]]
+        found = json.loads(text[text.index("{"):])
+        rows += [row(job, found.get("global options", {})) for job in found["jobs"]]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADER))]
     for row_ in rows:
         print("  ".join(cell.ljust(width) if column == 0 else cell.rjust(width)
