@@ -328,7 +328,7 @@ pub unsafe extern "C" fn jet_buffer_get_row(
 ) -> c_int {
     answer(|| {
         // SAFETY: the caller's promise.
-        drop(unsafe { Out::new(buffers) }?);
+        let _checked = unsafe { Out::new(buffers) }?;
         handles::with(sender, |end: &mut SenderEnd| {
             for (at, buffer) in end.sender.buffers(bytes, count)?.into_iter().enumerate() {
                 let buffer = end.lend(buffer);
