@@ -233,9 +233,8 @@ fn a_last_attempt_that_is_left_is_the_last() {
     for _ in 0..10_000 {
         // Each attempt is refused, the last one a moment after the time is over.
         while let Some(action) = protocol.poll_action() {
-            if action == Action::Connect && now_ns < 11_000 * MS {
-                protocol.handle_disconnected(now_ns);
-            } else if action == Action::Disconnect {
+            let is_answered = action == Action::Disconnect || now_ns < 11_000 * MS;
+            if is_answered {
                 protocol.handle_disconnected(now_ns);
             }
         }
