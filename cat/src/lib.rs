@@ -22,6 +22,7 @@
 //! ```
 
 pub mod adjustments;
+mod affinity;
 pub mod counters;
 mod cpu_set;
 mod journals;
@@ -33,4 +34,5 @@ pub mod reservation;
 pub mod residency;
 pub mod topology;
 
+pub use affinity::Stay;
 pub use cpu_set::{CpuSet, CpuSetError};

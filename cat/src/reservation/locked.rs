@@ -8,7 +8,6 @@ use crate::plan::{Plan, Request};
 use crate::resctrl::{AccessError, DomainId, Resctrl, Resource};
 use crate::topology::{Topology, TopologyError};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::fs::OpenOptions;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -71,7 +70,12 @@ impl LockedRegion {
         let bytes = resctrl.sizes(&plan.group, &Resource::L3)?.get(&domain).copied().unwrap_or(0);
         let path = Path::new(DEVICES).join(plan.group.to_string());
         let bytes = usize::try_from(bytes).unwrap_or(0);
-        let mapping = near(domain, || Mapping::make(&path, bytes))?;
+        // The kernel maps it from a processor of the cache only.
+        let topology = Topology::of_host()?;
+        let cpus = topology.domain(domain).map(|found| found.cpus.clone()).unwrap_or_default();
+        let stay = cpus.stay().map_err(|source| LockError::Processors { domain, source })?;
+        let mapping = Mapping::make(&path, bytes);
+        drop(stay);
         let mapping = mapping.map_err(|source| LockError::Map { path, bytes, source })?;
         Ok(Self { mapping, reservation })
     }
@@ -100,23 +104,6 @@ impl LockedRegion {
         drop(self.mapping);
         self.reservation.restore()
     }
-}
-
-/// Does something on processors of a cache, where the kernel lets its memory be mapped.
-fn near<T>(domain: DomainId, what: impl FnOnce() -> T) -> Result<T, LockError> {
-    let failed = |source: rustix::io::Errno| LockError::Processors { domain, source: source.into() };
-    let topology = Topology::of_host()?;
-    let mut cpus = CpuSet::new();
-    if let Some(found) = topology.domain(domain) {
-        let inside = found.cpus.iter().map(|cpu| cpu as usize).filter(|cpu| *cpu < CpuSet::MAX_CPU);
-        inside.for_each(|cpu| cpus.set(cpu));
-    }
-    let allowed = sched_getaffinity(None).map_err(failed)?;
-    sched_setaffinity(None, &cpus).map_err(failed)?;
-    let done = what();
-    // As it was before, which the system allowed.
-    let _ = sched_setaffinity(None, &allowed);
-    Ok(done)
 }
 
 /// The device's memory in this process.

@@ -7,27 +7,27 @@ mod status;
 mod threads;
 mod warm;
 
-pub use config::{CacheConfig, CacheConfigError, DeviceWays, Prefetchers, Reserve};
+pub use config::{CacheConfig, CacheConfigError, DEFAULT_GROUP, DeviceWays, Prefetchers, Reserve};
 pub use recovery::{Recovered, recover};
 pub use setting::SettingStatus;
 pub use status::{
     AdjustmentsStatus, CacheDomainStatus, CacheStatus, CountersStatus, RegistersStatus, WarmerStatus,
 };
 
+use jet_cat::CpuSet;
 use jet_cat::adjustments::{self, AdjustError, Adjustments};
 use jet_cat::counters::CacheCounters;
 use jet_cat::plan::Refusal;
 use jet_cat::registers::{self, SettingError, Settings};
-use jet_cat::resctrl::{OpenError, Resctrl, WayMask};
+use jet_cat::resctrl::{DomainId, OpenError, Resctrl, WayMask};
 use jet_cat::reservation::{Reservation, ReserveError, ThreadError};
 use jet_cat::topology::{Topology, TopologyError};
 use jet_fabric::memory::SharedMemory;
-use rustix::thread::CpuSet;
 use setting::Setting;
 use status::Bandwidth;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use threads::{Application, Members, cpus_near, leave, own_thread, stay_on};
+use threads::{Application, Members, cpus_near, leave, own_thread};
 use warm::Warm;
 
 /// Why no cache is reserved.
@@ -73,7 +73,7 @@ pub enum CacheError {
         /// The core.
         core: usize,
         /// Those that there are.
-        cpus: String,
+        cpus: CpuSet,
     },
     /// Devices would be let into ways that are exclusive.
     #[error(
@@ -155,15 +155,10 @@ impl CacheControl {
             }
         }
         control.cpus = reservation.and_then(cpus_near);
-        if let Some(cpus) = &control.cpus
-            && let Some(&core) = cores.iter().find(|core| !cpus.is_set(**core))
-        {
-            let cpus = (0..CpuSet::MAX_CPU).filter(|cpu| cpus.is_set(*cpu)).map(|cpu| cpu.to_string());
-            let error = CacheError::Core { core, cpus: cpus.collect::<Vec<_>>().join(", ") };
-            if required {
-                return Err(error);
-            }
-            eprintln!("jetd: {error}");
+        match check_cores(control.cpus.as_ref(), cores) {
+            Err(error) if required => return Err(error),
+            Err(error) => eprintln!("jetd: {error}"),
+            Ok(()) => {}
         }
         let adjusted = adjust(config, numa_node, reservation);
         let failed = "bandwidth of groups and ways of devices stay as they are";
@@ -179,12 +174,12 @@ impl CacheControl {
             eprintln!("jetd: threads are not in the reserved cache's class: {error}");
             return make();
         }
-        let allowed = self.cpus.as_ref().and_then(stay_on);
-        let made = make();
-        if let Some(allowed) = allowed {
-            // As it was before, which the system allowed.
-            let _ = rustix::thread::sched_setaffinity(None, &allowed);
+        let stay = self.cpus.as_ref().map(CpuSet::stay).transpose();
+        if let Err(error) = &stay {
+            eprintln!("jetd: this process may use no processor of the reserved cache: {error}");
         }
+        let made = make();
+        drop(stay);
         leave(reservation);
         made
     }
@@ -255,6 +250,15 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// That threads are pinned to processors of the caches that are reserved, where these are not all.
+fn check_cores(cpus: Option<&CpuSet>, cores: &[usize]) -> Result<(), CacheError> {
+    let Some(cpus) = cpus else { return Ok(()) };
+    match cores.iter().find(|core| !u32::try_from(**core).is_ok_and(|core| cpus.contains(core))) {
+        Some(&core) => Err(CacheError::Core { core, cpus: cpus.clone() }),
+        None => Ok(()),
+    }
+}
+
 /// Changes what is configured of resctrl beside the reservation; nothing by default.
 fn adjust(
     config: &CacheConfig,
@@ -272,10 +276,7 @@ fn adjust(
             let reserved = reservation.ok_or(CacheError::NoPoolWays)?.plan().domains.iter();
             reserved.map(|planned| (planned.domain, planned.ways)).collect()
         }
-        Some(DeviceWays::Ways(ways)) if domains.is_empty() => {
-            Topology::of_host()?.domains.iter().map(|domain| (domain.id, ways)).collect()
-        }
-        Some(DeviceWays::Ways(ways)) => domains.iter().map(|domain| (*domain, ways)).collect(),
+        Some(DeviceWays::Ways(ways)) => of_each(&domains, &Topology::of_host()?, ways),
     };
     if let Some(reservation) = reservation.filter(|reservation| reservation.is_exclusive()) {
         let planned = &reservation.plan().domains;
@@ -292,6 +293,15 @@ fn adjust(
     Ok(Some(Adjustments::make(&resctrl, &wanted, &config.journals)?))
 }
 
+/// The same ways in the caches named, or in each.
+fn of_each(domains: &[DomainId], topology: &Topology, ways: WayMask) -> BTreeMap<DomainId, WayMask> {
+    if domains.is_empty() {
+        topology.domains.iter().map(|domain| (domain.id, ways)).collect()
+    } else {
+        domains.iter().map(|domain| (*domain, ways)).collect()
+    }
+}
+
 /// Sets what is configured beside resctrl; nothing by default.
 fn set_registers(
     config: &CacheConfig,
@@ -304,10 +314,7 @@ fn set_registers(
     }
     let topology = Topology::of_host()?;
     if let Some(ways) = config.ddio_ways {
-        let domains = config.domains_near(numa_node)?;
-        let all = topology.domains.iter().map(|domain| domain.id);
-        let domains = if domains.is_empty() { all.collect() } else { domains };
-        wanted.ddio = domains.into_iter().map(|domain| (domain, ways)).collect();
+        wanted.ddio = of_each(&config.domains_near(numa_node)?, &topology, ways);
     }
     if config.prefetchers == Prefetchers::Off {
         wanted.prefetchers_off = cores.iter().filter_map(|core| u32::try_from(*core).ok()).collect();

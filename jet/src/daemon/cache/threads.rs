@@ -1,10 +1,10 @@
 //! Which class and which processors threads are in.
 
 use super::locked;
+use jet_cat::CpuSet;
 use jet_cat::resctrl::GroupName;
 use jet_cat::reservation::Reservation;
 use jet_cat::topology::Topology;
-use rustix::thread::CpuSet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
@@ -77,32 +77,8 @@ pub(super) fn cpus_near(reservation: &Reservation) -> Option<CpuSet> {
     if domains.len() == topology.domains.len() {
         return None;
     }
-    let mut cpus = CpuSet::new();
-    for domain in domains.iter().filter_map(|planned| topology.domain(planned.domain)) {
-        domain
-            .cpus
-            .iter()
-            .map(|cpu| cpu as usize)
-            .filter(|cpu| *cpu < CpuSet::MAX_CPU)
-            .for_each(|cpu| cpus.set(cpu));
-    }
-    Some(cpus)
-}
-
-/// Keeps this thread on those of the processors that it may use; gives back which these were, if anything changed.
-pub(super) fn stay_on(cpus: &CpuSet) -> Option<CpuSet> {
-    let allowed = rustix::thread::sched_getaffinity(None).ok()?;
-    let mut both = CpuSet::new();
-    (0..CpuSet::MAX_CPU)
-        .filter(|cpu| cpus.is_set(*cpu) && allowed.is_set(*cpu))
-        .for_each(|cpu| both.set(cpu));
-    match rustix::thread::sched_setaffinity(None, &both) {
-        Ok(()) => Some(allowed),
-        Err(error) => {
-            eprintln!("jetd: this process may use no processor of the reserved cache: {error}");
-            None
-        }
-    }
+    let reserved = domains.iter().filter_map(|planned| topology.domain(planned.domain));
+    Some(reserved.flat_map(|domain| domain.cpus.iter()).collect())
 }
 
 /// The thread that calls.

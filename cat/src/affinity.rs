@@ -1,0 +1,60 @@
+//! Keeping a thread on some processors for a while. Threads that it makes meanwhile inherit that.
+
+use crate::cpu_set::CpuSet;
+use rustix::thread::{CpuSet as Mask, sched_getaffinity, sched_setaffinity};
+use std::io;
+use std::marker::PhantomData;
+
+/// Until this is dropped, by the thread that made it, that thread runs on fewer processors.
+#[must_use = "dropped, it lets the thread run as before"]
+pub struct Stay {
+    before: Mask,
+    /// It is about one thread: not to be sent to another.
+    of_this_thread: PhantomData<*const ()>,
+}
+
+impl CpuSet {
+    /// Keeps the thread that calls on those of these processors that it may use.
+    ///
+    /// # Errors
+    /// It may use none of them.
+    pub fn stay(&self) -> io::Result<Stay> {
+        let before = sched_getaffinity(None)?;
+        let mut both = Mask::new();
+        let own = self.iter().map(|cpu| cpu as usize).filter(|cpu| *cpu < Mask::MAX_CPU);
+        own.filter(|cpu| before.is_set(*cpu)).for_each(|cpu| both.set(cpu));
+        sched_setaffinity(None, &both)?;
+        Ok(Stay { before, of_this_thread: PhantomData })
+    }
+}
+
+impl Drop for Stay {
+    fn drop(&mut self) {
+        // As it was before, which the system allowed.
+        let _ = sched_setaffinity(None, &self.before);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn allowed() -> CpuSet {
+        let mask = sched_getaffinity(None).unwrap();
+        (0..Mask::MAX_CPU).filter(|cpu| mask.is_set(*cpu)).map(|cpu| u32::try_from(cpu).unwrap()).collect()
+    }
+
+    #[test]
+    fn a_thread_stays_and_what_it_makes_until_it_is_let_go() {
+        let before = allowed();
+        let last: CpuSet = before.iter().last().into_iter().collect();
+        let stay = last.stay().unwrap();
+        assert_eq!(allowed(), last);
+        assert_eq!(std::thread::spawn(allowed).join().unwrap(), last);
+        drop(stay);
+        assert_eq!(allowed(), before);
+        assert!(CpuSet::default().stay().is_err());
+        assert!(CpuSet::from_iter([1_000_000]).stay().is_err());
+        assert_eq!(allowed(), before);
+    }
+}
