@@ -7,6 +7,7 @@ pub(crate) use kept::{Kept, Record, recover};
 pub(crate) use owner::{Life, Owner};
 
 use crate::lock::lock_within;
+use crate::resctrl;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
@@ -76,9 +77,6 @@ fn root(source: &io::Error) -> &'static str {
     if source.kind() == io::ErrorKind::PermissionDenied { "; reserving cache needs root" } else { "" }
 }
 
-/// `RDTGROUP_SUPER_MAGIC` of the kernel's linux/magic.h.
-const RESCTRL_MAGIC: i64 = 0x0765_5821;
-
 /// The folder of journals.
 #[derive(Clone, Debug)]
 pub(crate) struct Journals {
@@ -90,7 +88,9 @@ impl Journals {
     pub fn open(folder: &Path) -> Result<Self, JournalError> {
         let failed = |action| move |source| JournalError::System { action, path: folder.to_owned(), source };
         let above = folder.ancestors().find(|above| above.exists());
-        if above.and_then(|above| rustix::fs::statfs(above).ok()).is_some_and(|fs| fs.f_type == RESCTRL_MAGIC)
+        if above
+            .and_then(|above| rustix::fs::statfs(above).ok())
+            .is_some_and(|fs| fs.f_type == resctrl::MAGIC)
         {
             return Err(JournalError::InResctrl { path: folder.to_owned() });
         }

@@ -108,16 +108,14 @@ impl journals::Record for Record {
             // A processor that is offline, or whose registers cannot be seen from here, is not taken for one that has
             // forgotten: the journal stays until it can be looked at.
             let found = Msr::of_cpu(cpu, false)?.read(register)?;
-            if found == before {
-                continue;
-            }
-            if found != after {
+            if found == after && found != before {
+                returns.push(change);
+            } else if found != before {
                 misfits.push(format!(
                     "register {register:#x} of processor {cpu} is {found:#x}, where {after:#x} was set and {before:#x} \
                      before"
                 ));
             }
-            returns.push(change);
         }
         if !misfits.is_empty() {
             let journal = journal.display().to_string();

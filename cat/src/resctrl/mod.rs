@@ -26,6 +26,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+pub(crate) use tree::MAGIC;
 use tree::Tree;
 
 /// The mounted file system.

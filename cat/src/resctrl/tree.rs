@@ -8,7 +8,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 /// `RDTGROUP_SUPER_MAGIC` of the kernel's linux/magic.h.
-const MAGIC: i64 = 0x0765_5821;
+pub(crate) const MAGIC: i64 = 0x0765_5821;
 
 /// The folder where resctrl is mounted.
 #[derive(Clone, Debug)]

@@ -1,7 +1,7 @@
 //! `jet cache`: what would be reserved, what is, making a reservation that stands, and giving back.
 
 use super::{fail, print, print_json, text};
-use crate::daemon::cache::{CacheError, Recovered, Reserve, recover};
+use crate::daemon::cache::{CacheError, DEFAULT_GROUP, Recovered, Reserve, recover};
 use crate::daemon::{ConfigError, DaemonArgs};
 use jet_cat::plan::Plan;
 use jet_cat::resctrl::{AccessError, GroupName, Line, Mode, Resctrl, Resource};
@@ -149,7 +149,7 @@ fn show(as_json: bool) -> Result<(), Failure> {
 
 /// As the configuration names it.
 fn name_of(group: &GroupName) -> String {
-    if group.is_default() { "/".to_owned() } else { group.to_string() }
+    if group.is_default() { DEFAULT_GROUP.to_owned() } else { group.to_string() }
 }
 
 /// Each group, its mode and its ways of the last-level cache.

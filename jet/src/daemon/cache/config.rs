@@ -62,7 +62,7 @@ impl From<DeviceWays> for String {
 }
 
 /// The default group, as `/proc/PID/cpu_resctrl_groups` names it: no other group can be called so.
-const DEFAULT_GROUP: &str = "/";
+pub const DEFAULT_GROUP: &str = "/";
 
 /// Reserving cache for the pool, and keeping it warm (Jet §5).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
