@@ -26,6 +26,9 @@ pub struct Config {
     pub reads_max: u32,
     /// Bytes of READs at once. 8 MiB: Jet §4.1.2.
     pub in_flight_bytes: u64,
+    /// Whether no more of the READ share is used at once than the load is found to need. Stragglers, which escape counts, are
+    /// no part of that.
+    pub footprint_follows: bool,
     /// Scatter entries of one READ: the NIC's limit.
     pub scatter_max: u32,
     /// The longest message that is taken.
@@ -77,6 +80,7 @@ impl Default for Config {
             fragment_bytes: 256 << 10,
             reads_max: 32,
             in_flight_bytes: 8 << 20,
+            footprint_follows: false,
             scatter_max: 64,
             message_bytes_max: 1 << 30,
             classes: 4,
@@ -119,6 +123,8 @@ pub enum ConfigError {
         /// What it is.
         found: u32,
     },
+    /// The footprint is to follow the load, and nobody counts stragglers.
+    Following,
     /// The escape controller's numbers contradict each other.
     Escape(EscapeConfigError),
 }
@@ -131,6 +137,9 @@ impl core::fmt::Display for ConfigError {
             }
             Self::FragmentAlignment { found } => {
                 write!(f, "fragment_bytes is {found}, but must be a multiple of the slab's {SLAB_BYTES}")
+            }
+            Self::Following => {
+                f.write_str("footprint_follows takes escape, which counts stragglers, but that is off")
             }
             Self::Escape(error) => error.fmt(f),
         }
@@ -192,6 +201,9 @@ impl Config {
             range("session_memory_slabs", u64::from(self.session_memory_slabs), fragment_slabs, most)?;
         }
         range("copies_max", u64::from(self.copies_max), 1, 4096)?;
+        if self.footprint_follows && !self.escape.enabled {
+            return Err(ConfigError::Following);
+        }
         self.escape.check().map_err(ConfigError::Escape)
     }
 

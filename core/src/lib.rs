@@ -20,6 +20,7 @@ extern crate alloc;
 mod admission;
 mod config;
 mod effects;
+mod footprint;
 mod histogram;
 mod message;
 mod peer;

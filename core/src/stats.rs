@@ -83,6 +83,8 @@ pub struct Stats {
     pub reads_high_water: u32,
     /// Bytes of READs in flight.
     pub in_flight_bytes: u64,
+    /// How much of the READ share may be in use at once, where that follows the load.
+    pub footprint_window_bytes: Option<u64>,
     /// Messages waiting for admission.
     pub waiting: u32,
     /// Messages being read.

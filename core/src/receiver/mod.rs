@@ -19,6 +19,7 @@ pub use sessions::OpenError;
 use crate::admission::{GrantPolicy, StrictWithAging};
 use crate::config::{CLASSES_MAX, Config, ConfigError};
 use crate::effects::{Copy, Effects, PeerId, SessionId};
+use crate::footprint::Footprint;
 use crate::message::{MessageList, Messages, NONE, State};
 use crate::peer::Peer;
 use crate::pool::Pool;
@@ -77,6 +78,10 @@ pub struct Receiver<P: GrantPolicy = StrictWithAging> {
     running: u32,
     footprint_bytes: u64,
     in_flight_bytes: u64,
+    /// How much of the READ share may be in use, where that follows the load.
+    following: Option<Footprint>,
+    /// Slabs that stragglers held when they were counted last.
+    straggler_slabs: u32,
     /// SRQ entries: which slab each posted one has.
     entries: Box<[u32]>,
     free_entries: Vec<u32>,
@@ -153,6 +158,11 @@ impl<P: GrantPolicy> Receiver<P> {
             running: 0,
             footprint_bytes: 0,
             in_flight_bytes: 0,
+            following: config.footprint_follows.then(|| {
+                let least = 2 * u64::from(config.fragment_bytes);
+                Footprint::new(least, u64::from(config.pool_slabs) * jet_wire::SLAB_BYTES as u64)
+            }),
+            straggler_slabs: 0,
             entries: vec![NONE; config.srq_slabs as usize].into_boxed_slice(),
             free_entries: (0..config.srq_slabs).rev().collect(),
             posted: 0,
@@ -194,6 +204,9 @@ impl<P: GrantPolicy> Receiver<P> {
         }
         if self.running > 0 || self.has_waiting() {
             self.grant(now_ns, effects);
+        }
+        if let Some(following) = &mut self.following {
+            following.look(now_ns, self.queues.iter().any(|queue| queue.head().is_some()));
         }
         self.feed_hungry();
         while let Some(peer) = self.dirty_peers.pop() {
@@ -245,6 +258,10 @@ impl<P: GrantPolicy> Receiver<P> {
         self.decay_credit(effects);
         self.pool.restore_line();
         self.escape.count_stragglers(now_ns);
+        if self.following.is_some() {
+            let slabs = (0..self.config.sessions_max).map(|session| self.escape.straggler_slabs(session));
+            self.straggler_slabs = slabs.sum();
+        }
         self.meter.note(now_ns, self.pool.escape_used());
         self.feed_barred();
     }
@@ -320,6 +337,7 @@ impl<P: GrantPolicy> Receiver<P> {
             line_moves: self.pool.line_moves(),
             reads_in_flight: self.reads.in_use(),
             in_flight_bytes: self.in_flight_bytes,
+            footprint_window_bytes: self.following.as_ref().map(Footprint::standing_bytes),
             waiting,
             running: self.running,
             messages: u32::try_from(self.messages.in_use()).unwrap_or(NONE),

@@ -8,6 +8,7 @@
 
 use super::Receiver;
 use crate::admission::GrantPolicy;
+use crate::footprint::Footprint;
 use crate::message::NONE;
 use crate::pool::Share;
 use jet_escape::Pressure;
@@ -104,10 +105,21 @@ impl<P: GrantPolicy> Receiver<P> {
             && !(owner.takes_memory && self.pool.memory_room() >= self.fragment_slabs())
     }
 
+    /// Whether another fragment fits the window that follows the load. What stragglers hold is no part of what the load needs,
+    /// and comes back in its own time.
+    fn is_within_window(&self) -> bool {
+        let Some(window_bytes) = self.following.as_ref().and_then(Footprint::window_bytes) else {
+            return true;
+        };
+        let used = self.pool.read_used().saturating_sub(self.straggler_slabs) + self.fragment_slabs();
+        u64::from(used) * SLAB_BYTES as u64 <= window_bytes
+    }
+
     /// The class's running message whose turn it is, and where its fragment goes: to the cache, or to memory for those
     /// that take it instead of waiting (Jet §5). What may not go on now waits elsewhere, with its session.
     pub(super) fn next_to_read(&mut self, class: usize, room: u32) -> Option<Turn> {
         let pressed = self.escape.pressure() != Pressure::Ok;
+        let within_window = self.is_within_window();
         let mut next = self.queues[class].running.head();
         while let Some(message) = next {
             let following = self.messages[message].next;
@@ -128,7 +140,7 @@ impl<P: GrantPolicy> Receiver<P> {
             if prefers_memory && self.pool.memory_room() >= left.min(self.fragment_slabs()) {
                 return Some(Turn { message, share: Share::Granted });
             }
-            if plenty || self.may_use_reserve(message) {
+            if (plenty && within_window) || self.may_use_reserve(message) {
                 return Some(Turn { message, share: Share::Read });
             }
         }

@@ -188,7 +188,11 @@ impl<P: GrantPolicy> Receiver<P> {
         }
         if emptied {
             let span_ns = now_ns.saturating_sub(self.escape.since_ns(session, slot_number));
-            owner.released_since_tick_bytes += u64::from(slot.run.count) * jet_wire::SLAB_BYTES as u64;
+            let bytes = u64::from(slot.run.count) * jet_wire::SLAB_BYTES as u64;
+            owner.released_since_tick_bytes += bytes;
+            if let Some(following) = &mut self.following {
+                following.released(bytes);
+            }
             owner.note_release(span_ns);
         }
         let record = &mut self.messages[message];

@@ -155,6 +155,13 @@ fn human(status: &Value) -> String {
             ),
         ),
         (
+            "  footprint",
+            match status.pointer("/reads/footprint_window_bytes").and_then(Value::as_u64) {
+                Some(bytes) => format!("follows the load: {} at most in use", text::bytes(bytes)),
+                None => "what the pool has".to_owned(),
+            },
+        ),
+        (
             "messages",
             format!(
                 "{} small, {} large, {} delivered, {} redelivered, {} without an end",

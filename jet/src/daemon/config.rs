@@ -3,7 +3,8 @@
 mod sections;
 
 pub use sections::{
-    Admission, Escape, HugePages, Limits, Nic, NicThread, Pool, Rdma, Reactor, Read, Session, Shutdown,
+    Admission, Escape, Footprint, HugePages, Limits, Nic, NicThread, Pool, Rdma, Reactor, Read, Session,
+    Shutdown,
 };
 
 use super::cache::{CacheConfig, CacheConfigError};
@@ -189,6 +190,9 @@ fn with_keys(error: &jet_core::ConfigError) -> String {
                 .replace("straggler_ns", "straggler_us");
         }
         jet_core::ConfigError::FragmentAlignment { .. } => return error.to_string(),
+        jet_core::ConfigError::Following => {
+            return "read.footprint is \"follow\", which takes escape to tell stragglers; set escape.enabled = true".to_owned();
+        }
     };
     let key = match name {
         "pool_slabs" => "pool.bytes, in slabs of 4096 bytes,",
@@ -328,6 +332,7 @@ impl Config {
                 .saturating_mul(jet_wire::SLAB_BYTES_U32),
             reads_max: self.read.concurrency,
             in_flight_bytes: self.read.in_flight_bytes,
+            footprint_follows: self.read.footprint == Footprint::Follow,
             scatter_max,
             message_bytes_max: self.read.message_bytes_max,
             classes: self.admission.classes,

@@ -95,6 +95,8 @@ pub struct ReadStatus {
     pub high_water: u32,
     /// Bytes now.
     pub in_flight_bytes: u64,
+    /// How much of the READ share may be in use at once, where that follows the load.
+    pub footprint_window_bytes: Option<u64>,
     /// Messages waiting for admission.
     pub waiting: u32,
     /// Messages being read.
@@ -357,6 +359,7 @@ impl ReadStatus {
             in_flight: stats.reads_in_flight,
             high_water: stats.reads_high_water,
             in_flight_bytes: stats.in_flight_bytes,
+            footprint_window_bytes: stats.footprint_window_bytes,
             waiting: stats.waiting,
             running: stats.running,
         }

@@ -162,6 +162,11 @@ fn who_collects_gets_all_of_it_without_escape_memory_too() {
     collects(config, 12, 4 << 20, 0);
 }
 
+#[test]
+fn who_collects_gets_all_of_it_though_it_is_more_than_the_window() {
+    collect_all_sizes(Config { footprint_follows: true, ..Config::default() });
+}
+
 /// Two applications pin whatever they get and give nothing back: one gets large messages until nothing more is granted,
 /// then `hogs` senders send the other small ones. A third, which reads, must go on.
 fn hogs_leave_a_way(config: Config, hogs: usize, large_first: bool) {
@@ -216,6 +221,7 @@ fn who_sits_on_small_messages_does_not_silence_others() {
             hogs_leave_a_way(config, hogs, false);
             hogs_leave_a_way(config, hogs, true);
         }
+        hogs_leave_a_way(Config { footprint_follows: true, ..config }, 4, true);
     }
 }
 
@@ -325,6 +331,7 @@ fn who_gives_back_in_any_order_gets_everything() {
     for seed in 1..=8 {
         for config in [smallest, without_memory, super::config(), Config::default()] {
             shuffles(config, 400, seed * 0x9e37_79b9, 60);
+            shuffles(Config { footprint_follows: true, ..config }, 400, seed * 0x9e37_79b9, 60);
         }
     }
 }

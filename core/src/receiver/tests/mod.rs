@@ -8,6 +8,7 @@ mod scenarios;
 
 use super::*;
 use crate::effects::{Copy, CopyRefused, ReadId, Remote, SessionEnd};
+use crate::footprint::Footprint;
 use crate::pool::Run;
 use alloc::collections::{BTreeMap, VecDeque};
 use jet_escape::{EscapeConfig, Thresholds};
@@ -142,6 +143,10 @@ impl Bench {
     fn new(config: Config) -> Self {
         let mut bench =
             Self { receiver: Receiver::new(config, 1).unwrap(), world: World::default(), now_ns: 0 };
+        if config.footprint_follows {
+            // The least that it may come to, always.
+            bench.receiver.following = Some(Footprint::fixed(2 * u64::from(config.fragment_bytes)));
+        }
         bench.receiver.start(0, &mut bench.world);
         bench
     }

@@ -56,8 +56,9 @@ proptest! {
         ops in prop::collection::vec(op(), 1..400),
         ready in prop_oneof![Just(0u32), 1..200u32, Just(1000)],
         takes_memory: bool,
+        footprint_follows: bool,
     ) {
-        let mut bench = Bench::new(config());
+        let mut bench = Bench::new(Config { footprint_follows, ..config() });
         bench.receiver.handle_escape_memory(ready);
         let apps = ["a", "b"];
         let mut sessions: Vec<Option<SessionId>> = apps.iter().map(|app| bench.receiver.handle_session_opened(name(app), 0, takes_memory).ok()).collect();

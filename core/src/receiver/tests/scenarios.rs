@@ -529,3 +529,43 @@ fn numbers_read_as_words() {
     let text: String = OpenError::NameTaken.to_string();
     assert!(text.contains("choose another"));
 }
+
+#[test]
+fn a_window_that_follows_the_load_bounds_what_is_read_and_stragglers_are_no_part_of_it() {
+    let mut bench = Bench::new(Config { footprint_follows: true, ..config() });
+    let (app, _stuck) = (bench.open("app"), bench.open("stuck"));
+    let (sender, other) = (bench.join("app"), bench.join("stuck"));
+    // Fragments have 64 KiB, the window two of them.
+    for sequence in 0..4 {
+        bench.request(other, sequence, 64 << 10, None);
+    }
+    bench.flush();
+    while !bench.world.reads.is_empty() {
+        bench.read_done();
+    }
+    bench.flush();
+    assert_eq!(
+        bench.receiver.stats().read_slabs,
+        32,
+        "no more than two fragments, though four were asked for"
+    );
+    // The one holds all of the window and gives nothing back: the other waits only until that is known.
+    for sequence in 0..4 {
+        bench.request(sender, sequence, 64 << 10, None);
+    }
+    bench.flush();
+    bench.now_ns += 50_000_000;
+    bench.receiver.handle_tick(bench.now_ns, &mut bench.world);
+    bench.flush();
+    let mut taken = 0;
+    while !bench.world.reads.is_empty() {
+        bench.read_done();
+        bench.flush();
+        while let Some((delivery, _)) = bench.delivery(app) {
+            bench.release(app, &delivery, true, 0);
+            taken += 1;
+        }
+        bench.flush();
+    }
+    assert_eq!(taken, 4);
+}

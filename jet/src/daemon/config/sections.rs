@@ -45,8 +45,20 @@ pub struct Read {
     pub concurrency: u32,
     /// Bytes of READs at once: 8 MiB.
     pub in_flight_bytes: u64,
+    /// How much of the READ share may be in use.
+    pub footprint: Footprint,
     /// The longest message that is taken.
     pub message_bytes_max: u64,
+}
+
+/// How much of the READ share may be in use at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Footprint {
+    /// All of it.
+    Pool,
+    /// What the load is found to need.
+    Follow,
 }
 
 /// The admission queues.
@@ -193,6 +205,7 @@ impl Default for Read {
             fragment_bytes: u64::from(core.fragment_bytes),
             concurrency: core.reads_max,
             in_flight_bytes: core.in_flight_bytes,
+            footprint: Footprint::Pool,
             message_bytes_max: core.message_bytes_max,
         }
     }
