@@ -10,8 +10,10 @@ mod core_cost;
 mod e2e;
 mod escape;
 mod handoff;
+mod membw;
 mod pattern;
 mod report;
+mod residency;
 mod rig;
 #[cfg(feature = "verbs")]
 mod verbs;
@@ -72,6 +74,10 @@ enum Name {
     Idle,
     /// A stopped, a slow and a dead application: what they cost the others, and what escape costs
     Escape(escape::Args),
+    /// Memory bandwidth taken at a fixed rate
+    Membw(membw::Args),
+    /// The cache's effect: Jet's pool beside buffers of each connection's own, the same senders and application
+    Residency(residency::Args),
     /// A process of a benchmark's rig
     #[command(subcommand, hide = true)]
     Role(rig::Role),
@@ -88,6 +94,8 @@ fn main() -> ExitCode {
         Name::Connections => connections::run(args.samples),
         Name::Cache { only } => cache::run(args.samples, &only),
         Name::Idle => connections::idle(args.samples),
+        Name::Membw(asked) => membw::run(args.samples, asked),
+        Name::Residency(asked) => residency::run(args.samples, &asked),
         Name::Escape(parts) => escape::run(args.samples, &parts),
         #[cfg(feature = "verbs")]
         Name::Verbs { only } => verbs::run(args.samples, &only),

@@ -1,12 +1,16 @@
 //! A receiver to measure: the daemon and an application as processes of their own, started from this very binary.
 
 use crate::consumer::{self, ConsumerArgs, Look, Order, Report};
+use crate::membw;
+use crate::residency::conventional;
+use crate::residency::traffic::Shape;
 use jet::daemon::DaemonArgs;
+use jet_cat::CpuSet;
 use jet_client::receive::{RegisterOptions, Session};
 use jet_client::registration::{ControlConnection, ControlRequest, ControlResponse};
 use jet_fabric::Address;
 use rustix::process::{Pid, Signal, kill_process};
-use std::io::{self, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
@@ -29,12 +33,41 @@ pub enum Role {
         /// Whether it reads the bytes, or only releases them
         #[arg(long)]
         read: bool,
+        /// The core that it stays on
+        #[arg(long)]
+        core: Option<u32>,
     },
     /// Two NICs on verbs whose system calls are counted
     #[cfg(feature = "verbs")]
     VerbsBare {
         /// An address of the device
         address: std::net::IpAddr,
+    },
+    /// A receiver with buffers of each connection's own
+    Conventional {
+        /// Where it listens: shm:/path
+        #[arg(long)]
+        listen: String,
+        /// Connections
+        #[arg(long)]
+        connections: usize,
+        /// Buffers of each
+        #[arg(long)]
+        depth: usize,
+        /// Bytes of each buffer
+        #[arg(long)]
+        message_bytes: usize,
+        /// The core that it stays on
+        #[arg(long)]
+        core: Option<u32>,
+    },
+    /// One that takes memory bandwidth
+    Membw {
+        #[command(flatten)]
+        args: membw::Args,
+        /// The core that it stays on
+        #[arg(long)]
+        core: u32,
     },
     /// An application that holds slices, checks them, and stops when it is told to
     Consumer(ConsumerArgs),
@@ -53,11 +86,22 @@ impl Rig {
     /// # Errors
     /// What the system says, or that they did not come up in time.
     pub fn start(fabric: &str, read: bool, settings: &[String]) -> io::Result<Self> {
+        Self::start_on(fabric, read, settings, None)
+    }
+
+    /// As [`Self::start`], with the application on a core of its own or of the reactor's.
+    ///
+    /// # Errors
+    /// See there.
+    pub fn start_on(fabric: &str, read: bool, settings: &[String], core: Option<u32>) -> io::Result<Self> {
         let mut rig = Self::start_daemon(fabric, settings)?;
         let mut app = role();
         app.arg("app").arg("--control-socket").arg(rig.control_socket());
         if read {
             app.arg("--read");
+        }
+        if let Some(core) = core {
+            app.args(["--core", &core.to_string()]);
         }
         rig.app = Some(app.spawn()?);
         wait_until(Instant::now() + START_LIMIT, || {
@@ -121,6 +165,11 @@ impl Rig {
         text.parse().map_err(io::Error::other)
     }
 
+    /// The application's process, where there is one.
+    pub fn app_pid(&self) -> Option<u32> {
+        self.app.as_ref().map(Child::id)
+    }
+
     /// The daemon's process.
     pub fn daemon_pid(&self) -> u32 {
         self.daemon.id()
@@ -134,6 +183,101 @@ impl Drop for Rig {
             let _ = child.kill();
             let _ = child.wait();
         }
+    }
+}
+
+/// A conventional receiver as a process of its own. It ends when this is dropped.
+pub struct ConventionalProcess {
+    _directory: tempfile::TempDir,
+    address: Address,
+    child: Child,
+    questions: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl ConventionalProcess {
+    /// Starts it and waits until it listens.
+    ///
+    /// # Errors
+    /// What the system says, or that it did not come up in time.
+    pub fn start(shape: Shape, core: u32) -> io::Result<Self> {
+        let directory = tempfile::tempdir()?;
+        let path = directory.path().join("nic.sock");
+        let mut command = role();
+        command.arg("conventional").args(["--listen", &format!("shm:{}", path.display())]);
+        for (name, value) in [
+            ("--connections", shape.connections),
+            ("--depth", shape.depth),
+            ("--message-bytes", shape.message_bytes),
+            ("--core", core as usize),
+        ] {
+            command.arg(name).arg(value.to_string());
+        }
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let (Some(questions), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
+            unreachable!("both are pipes");
+        };
+        let answers = BufReader::new(answers);
+        let process =
+            Self { _directory: directory, address: Address::Shm(path.clone()), child, questions, answers };
+        wait_until(Instant::now() + START_LIMIT, || path.exists())?;
+        Ok(process)
+    }
+
+    /// What of its buffers is in the cache, a share, if that can be told.
+    ///
+    /// # Errors
+    /// What the system says, or that the process ended.
+    pub fn resident(&mut self) -> io::Result<Option<f64>> {
+        self.questions.write_all(b"\n")?;
+        let mut line = String::new();
+        self.answers.read_line(&mut line)?;
+        let answer: serde_json::Value = serde_json::from_str(&line)?;
+        Ok(answer["resident"].as_f64())
+    }
+
+    /// The process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Where senders connect.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+}
+
+impl Drop for ConventionalProcess {
+    fn drop(&mut self) {
+        // One that ended by itself has been noticed by its silence already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// One that takes memory bandwidth, as a process of its own. It ends when this is dropped.
+pub struct MembwProcess {
+    child: Child,
+}
+
+impl MembwProcess {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn start(rate: f64, core: u32) -> io::Result<Self> {
+        let mut command = role();
+        let child =
+            command.arg("membw").args(["--rate", &rate.to_string(), "--core", &core.to_string()]).spawn()?;
+        Ok(Self { child })
+    }
+}
+
+impl Drop for MembwProcess {
+    fn drop(&mut self) {
+        // One that ended by itself has been noticed by its silence already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -235,7 +379,15 @@ fn wait_until(deadline: Instant, mut ready: impl FnMut() -> bool) -> io::Result<
 pub fn live(role: &Role) -> ExitCode {
     let result = match role {
         Role::Daemon(args) => return jet::daemon::run_from_args(args),
-        Role::App { control_socket, read } => application(control_socket.clone(), *read),
+        Role::App { control_socket, read, core } => {
+            stay_on(*core).and_then(|()| application(control_socket.clone(), *read))
+        }
+        &Role::Conventional { ref listen, connections, depth, message_bytes, core } => {
+            let shape = Shape { connections, depth, message_bytes };
+            let listening = stay_on(core).and_then(|()| listen.parse().map_err(Into::into));
+            listening.and_then(|listen| conventional::live(&listen, shape))
+        }
+        Role::Membw { args, core } => stay_on(Some(*core)).and_then(|()| membw::live(*args)),
         Role::Consumer(args) => consumer::live(args),
         #[cfg(feature = "verbs")]
         Role::VerbsBare { address } => crate::verbs::live(*address),
@@ -247,6 +399,17 @@ pub fn live(role: &Role) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Keeps this process on a core.
+///
+/// # Errors
+/// Where the system does not have it so.
+fn stay_on(core: Option<u32>) -> Result<(), Box<dyn std::error::Error>> {
+    let Some(core) = core else { return Ok(()) };
+    let stay = CpuSet::from_iter([core]).stay();
+    // For good.
+    stay.map(std::mem::forget).map_err(|error| format!("cannot run on core {core}: {error}").into())
 }
 
 fn application(control_socket: PathBuf, read: bool) -> Result<(), Box<dyn std::error::Error>> {

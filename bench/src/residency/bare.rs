@@ -1,0 +1,56 @@
+//! The bare limit: one thread copies each message into the next place of a ring, and reads it there.
+
+use super::traffic::Shape;
+use crate::rig::read_all;
+use jet_fabric::memory::SharedMemory;
+use std::io;
+use std::time::{Duration, Instant};
+
+/// A ring.
+pub struct Ring {
+    memory: SharedMemory,
+    source: Box<[u8]>,
+    next: usize,
+}
+
+impl Ring {
+    /// Of so many bytes, rounded up to whole messages, of the memory that receivers have.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn new(bytes: usize, message_bytes: usize) -> io::Result<Self> {
+        let bytes = bytes.next_multiple_of(message_bytes).next_multiple_of(4096);
+        let source = vec![0x5a; message_bytes].into_boxed_slice();
+        Ok(Self { memory: SharedMemory::new("jet-bare", bytes, true)?, source, next: 0 })
+    }
+
+    /// Goes on for so long; gives GB/s.
+    pub fn run(&mut self, span: Duration) -> f64 {
+        let bytes = self.source.len();
+        let (start, mut messages, mut sum) = (Instant::now(), 0u32, 0u64);
+        while start.elapsed() < span {
+            // SAFETY: within the ring, whose length is whole messages and more; nobody else knows of this memory.
+            let place = unsafe { std::slice::from_raw_parts_mut(self.memory.base().add(self.next), bytes) };
+            place.copy_from_slice(&self.source);
+            sum = sum.wrapping_add(read_all(std::hint::black_box(place)));
+            self.next += bytes;
+            if self.next + bytes > self.memory.bytes() {
+                self.next = 0;
+            }
+            messages += 1;
+        }
+        std::hint::black_box(sum);
+        #[allow(clippy::cast_precision_loss)] // a rate
+        let bytes = bytes as f64;
+        f64::from(messages) * bytes / 1e9 / start.elapsed().as_secs_f64()
+    }
+}
+
+/// The sizes of rings that are told: what a core's own cache holds, the pool, and the conventional receiver's buffers.
+pub fn sizes(shape: Shape) -> [(&'static str, usize); 3] {
+    [
+        ("a ring of 1.5 MiB", 3 << 19),
+        ("a ring of 12 MiB", 12 << 20),
+        ("a ring of all connections' buffers", shape.bytes()),
+    ]
+}

@@ -1,0 +1,381 @@
+//! What arrives: many connections of one NIC, each with so many messages under way.
+//!
+//! A network delivers bytes that do not come out of this host's memory. So that the senders' side is no part of what is measured,
+//! every message of every connection is the same stretch of memory, which stays in the cache; `jet-client`'s sender has a buffer of
+//! its own for each message. Otherwise it says and heeds what that sender does, but for congestion signals, which it counts.
+
+use crate::rig::APP;
+use hdrhistogram::Histogram;
+use jet_fabric::memory::SharedMemory;
+use jet_fabric::nic::{
+    Access, Completion, Event, MemoryKey, Payload, PostError, PrivateData, Qp, SendRequest, Sge, SrqEntry,
+    Status, Work,
+};
+use jet_fabric::soft::{SoftNic, SoftOptions};
+use jet_fabric::{Address, Nic};
+use jet_wire::SLAB_BYTES;
+use jet_wire::message::hello::{AppName, Hello, Welcome, features};
+use jet_wire::message::{
+    AckStatus, CreditReturn, FromReceiver, HEADER_BYTES, HeaderBytes, RequestFields, RequestHeader,
+    SmallFields, SmallHeader, parse_from_receiver,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::error::Error;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Receive entries of each connection, as a sender has.
+const RECEIVE_ENTRIES: u16 = 64;
+/// How long it looks in vain before it sleeps.
+const SPIN: Duration = Duration::from_micros(20);
+/// Nothing takes longer to end.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// A SEND's number where it carries no message.
+const NO_MESSAGE: u64 = u64::MAX;
+/// Places for each message that may be under way: ends may come in any order.
+const PLACES: usize = 4;
+/// No message is in this place.
+const FREE: u64 = u64::MAX;
+
+/// What is under way at once.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Connections.
+    pub connections: usize,
+    /// Messages of each.
+    pub depth: usize,
+    /// Bytes of each message.
+    pub message_bytes: usize,
+}
+
+impl Shape {
+    /// Bytes that may be under way at once.
+    pub fn bytes(&self) -> usize {
+        self.connections * self.depth * self.message_bytes
+    }
+
+    /// Whether messages are carried by their SENDs.
+    pub fn is_small(&self) -> bool {
+        self.message_bytes <= SLAB_BYTES
+    }
+}
+
+/// What a turn saw.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen {
+    /// Payload that ended consumed, a second.
+    pub gigabytes_per_s: f64,
+    /// From a message's submission to its end, in microseconds: quantiles.
+    pub p50_us: f64,
+    /// See above.
+    pub p99_us: f64,
+    /// See above.
+    pub p999_us: f64,
+}
+
+struct Connection {
+    qp: Qp,
+    /// A welcome came.
+    stands: bool,
+    credit_limit: u64,
+    /// SENDs made.
+    sends: u64,
+    /// The receiver asked for what is unused above this.
+    recalled_to: Option<u64>,
+    /// The next message's number; the first one's is 1.
+    sequence: u64,
+    in_flight: usize,
+    /// When each message was submitted, nanoseconds of the turn's clock, by its number modulo the places; [`FREE`]: none.
+    submitted_ns: Box<[u64]>,
+}
+
+/// The connections.
+pub struct Traffic {
+    nic: SoftNic,
+    shape: Shape,
+    source_key: MemoryKey,
+    headers: Arc<SharedMemory>,
+    headers_key: MemoryKey,
+    connections: Vec<Connection>,
+    completions: Box<[Completion]>,
+    clock: Instant,
+    latencies: Histogram<u64>,
+    ended: u64,
+    /// Congestion signals, which are not heeded.
+    pub signals: u64,
+}
+
+impl Traffic {
+    /// Connects.
+    ///
+    /// # Errors
+    /// What the NIC says, or that the receiver does not take all of it.
+    pub fn connect(address: &Address, shape: Shape) -> Result<Self, Box<dyn Error>> {
+        let entries = u32::try_from(shape.connections)? * u32::from(RECEIVE_ENTRIES);
+        let mut nic = SoftNic::new(SoftOptions {
+            qps_max: u32::try_from(shape.connections)? + 1,
+            srq_entries_max: entries,
+            completions: entries + u32::try_from(shape.connections * 256)?,
+            ..SoftOptions::default()
+        })?;
+        let bytes = shape.message_bytes.next_multiple_of(SLAB_BYTES);
+        let source = Arc::new(SharedMemory::new("jet-source", bytes, true)?);
+        // SAFETY: nobody else knows of this memory yet.
+        unsafe { source.base().write_bytes(0x5a, bytes) };
+        let source_key = nic.register(&source, Access::RemoteRead)?;
+        let headers = Arc::new(SharedMemory::new("jet-headers", entries as usize * HEADER_BYTES, false)?);
+        let headers_key = nic.register(&headers, Access::LocalWrite)?;
+        let nothing = Completion {
+            qp: Qp { index: 0, generation: 0 },
+            work: Work::Send { id: 0 },
+            status: Status::Flushed,
+        };
+        let mut traffic = Self {
+            nic,
+            shape,
+            source_key,
+            headers,
+            headers_key,
+            connections: Vec::with_capacity(shape.connections),
+            completions: vec![nothing; 64].into_boxed_slice(),
+            clock: Instant::now(),
+            latencies: Histogram::new_with_bounds(100, 60_000_000_000, 3)?,
+            ended: 0,
+            signals: 0,
+        };
+        (0..entries).try_for_each(|entry| traffic.post_receive(entry))?;
+        let app = AppName::new(APP)?;
+        for at in 0..shape.connections {
+            let hello = Hello {
+                features: features::ALL,
+                sender_id: at as u64 + 1,
+                receive_entries: RECEIVE_ENTRIES,
+                app,
+            };
+            let hello = PrivateData::new(&hello.encode()).ok_or("a hello fits")?;
+            let qp = traffic.nic.connect(address, &hello)?;
+            traffic.connections.push(Connection {
+                qp,
+                stands: false,
+                credit_limit: 0,
+                sends: 0,
+                recalled_to: None,
+                sequence: 1,
+                in_flight: 0,
+                submitted_ns: vec![FREE; shape.depth * PLACES].into_boxed_slice(),
+            });
+        }
+        let until = Instant::now() + PATIENCE;
+        while !traffic.connections.iter().all(|connection| connection.stands) {
+            if Instant::now() > until {
+                return Err("the receiver did not accept every connection".into());
+            }
+            traffic.look()?;
+            traffic.nic.flush();
+            traffic.sleep()?;
+        }
+        Ok(traffic)
+    }
+
+    /// Keeps every connection busy for so long, and waits for what is under way then.
+    ///
+    /// # Errors
+    /// What the NIC says, a message that was not consumed, or that nothing ends any more.
+    pub fn run(&mut self, span: Duration) -> Result<Seen, Box<dyn Error>> {
+        self.latencies.reset();
+        self.ended = 0;
+        self.clock = Instant::now();
+        let mut idle_since = None;
+        loop {
+            let goes_on = self.clock.elapsed() < span;
+            let ended = self.ended;
+            self.look()?;
+            for at in 0..self.connections.len() {
+                self.submit(at, goes_on)?;
+            }
+            self.nic.flush();
+            if !goes_on && self.connections.iter().all(|connection| connection.in_flight == 0) {
+                break;
+            }
+            if self.ended != ended {
+                idle_since = None;
+                continue;
+            }
+            let since = *idle_since.get_or_insert_with(Instant::now);
+            if since.elapsed() > PATIENCE {
+                return Err("nothing ends any more".into());
+            }
+            if since.elapsed() > SPIN {
+                self.sleep()?;
+            }
+        }
+        let bytes = self.ended * self.shape.message_bytes as u64;
+        #[allow(clippy::cast_precision_loss)] // a rate, and times
+        let us = |quantile| self.latencies.value_at_quantile(quantile) as f64 / 1e3;
+        #[allow(clippy::cast_precision_loss)] // a rate, and times
+        Ok(Seen {
+            gigabytes_per_s: bytes as f64 / 1e9 / self.clock.elapsed().as_secs_f64(),
+            p50_us: us(0.5),
+            p99_us: us(0.99),
+            p999_us: us(0.999),
+        })
+    }
+
+    fn now_ns(&self) -> u64 {
+        u64::try_from(self.clock.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    fn sleep(&mut self) -> Result<(), Box<dyn Error>> {
+        if self.nic.arm() {
+            let bound = Timespec { tv_sec: 1, tv_nsec: 0 };
+            poll(&mut [PollFd::from_borrowed_fd(self.nic.wait_fd(), PollFlags::IN)], Some(&bound))?;
+        }
+        Ok(())
+    }
+
+    fn post_receive(&mut self, entry: u32) -> Result<(), PostError> {
+        let bytes = u32::try_from(HEADER_BYTES).unwrap_or(u32::MAX);
+        let header = Sge { key: self.headers_key, offset: u64::from(entry) * u64::from(bytes), bytes };
+        self.nic.post_srq(SrqEntry { id: entry, header, payload: None })
+    }
+
+    /// Takes what came.
+    fn look(&mut self) -> Result<(), Box<dyn Error>> {
+        let taken = self.nic.poll(&mut self.completions);
+        for at in 0..taken {
+            let Completion { qp, work, status } = self.completions[at];
+            if status != Status::Success {
+                return Err(format!("{work:?} ended {status:?}").into());
+            }
+            if let Work::Receive { entry, payload_bytes } = work {
+                self.take(qp, entry, payload_bytes as usize)?;
+                self.post_receive(entry)?;
+            }
+        }
+        while let Some(event) = self.nic.poll_event() {
+            match event {
+                Event::Connected { qp, private_data } => {
+                    let welcome = Welcome::decode(private_data.as_slice())
+                        .map_err(|error| format!("the welcome: {error:?}"))?;
+                    let large = !self.shape.is_small();
+                    if large && (welcome.requests_max as usize) < self.shape.depth {
+                        return Err(format!("the receiver takes {} at once", welcome.requests_max).into());
+                    }
+                    let connection = self.connection(qp)?;
+                    connection.stands = true;
+                    connection.credit_limit = connection.credit_limit.max(welcome.credit_limit);
+                }
+                other => return Err(format!("a connection ended: {other:?}").into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn connection(&mut self, qp: Qp) -> Result<&mut Connection, Box<dyn Error>> {
+        let found = self.connections.iter_mut().find(|connection| connection.qp == qp);
+        found.ok_or_else(|| "a connection that nobody made".into())
+    }
+
+    fn take(&mut self, qp: Qp, entry: u32, payload_bytes: usize) -> Result<(), Box<dyn Error>> {
+        let now_ns = self.now_ns();
+        // SAFETY: the NIC completed the entry and leaves it alone until it is posted again.
+        let header: HeaderBytes =
+            unsafe { self.headers.base().cast::<HeaderBytes>().add(entry as usize).read_volatile() };
+        let places = (self.shape.depth * PLACES) as u64;
+        let at = self.connections.iter().position(|connection| connection.qp == qp);
+        let connection = &mut self.connections[at.ok_or("a connection that nobody made")?];
+        match parse_from_receiver(&header, payload_bytes).map_err(|error| format!("{error:?}"))? {
+            FromReceiver::Ack(ack) => {
+                connection.credit_limit = connection.credit_limit.max(ack.credit_limit.get());
+                for range in ack.ranges() {
+                    if range.status != AckStatus::Consumed {
+                        return Err(format!("a message ended {}", range.status).into());
+                    }
+                    for sequence in range.first..range.first + u64::from(range.count) {
+                        let place = usize::try_from(sequence % places)?;
+                        let submitted_ns = std::mem::replace(&mut connection.submitted_ns[place], FREE);
+                        if submitted_ns == FREE {
+                            return Err("a message ended twice".into());
+                        }
+                        self.latencies.saturating_record(now_ns.saturating_sub(submitted_ns));
+                        connection.in_flight -= 1;
+                        self.ended += 1;
+                    }
+                }
+            }
+            FromReceiver::Credit(credit) if credit.recall() => {
+                // With all of it used there is nothing to give back.
+                let unused = connection.sends < connection.credit_limit;
+                connection.recalled_to = unused.then_some(credit.credit_limit.get());
+            }
+            FromReceiver::Credit(credit) => {
+                connection.credit_limit = connection.credit_limit.max(credit.credit_limit.get());
+            }
+            FromReceiver::Congestion(_) => self.signals += 1,
+            FromReceiver::Bye(_) => return Err("the receiver said goodbye".into()),
+        }
+        Ok(())
+    }
+
+    /// Submits what one connection may.
+    fn submit(&mut self, at: usize, goes_on: bool) -> Result<(), Box<dyn Error>> {
+        let Shape { depth, message_bytes, .. } = self.shape;
+        loop {
+            let now_ns = self.now_ns();
+            let connection = &mut self.connections[at];
+            let credit = connection.sends < connection.credit_limit;
+            let place = usize::try_from(connection.sequence % (depth * PLACES) as u64)?;
+            let room = connection.in_flight < depth && connection.submitted_ns[place] == FREE;
+            let (header, payload, id) = if let Some(asked) = connection.recalled_to.take_if(|_| credit) {
+                connection.credit_limit = connection.credit_limit.min(asked.max(connection.sends + 1));
+                (CreditReturn::encode(connection.credit_limit), Payload::None, NO_MESSAGE)
+            } else if goes_on && credit && room {
+                let sequence = connection.sequence;
+                let bytes = u32::try_from(message_bytes)?;
+                if self.shape.is_small() {
+                    let header = SmallHeader::encode(&SmallFields {
+                        sequence,
+                        tag: 0,
+                        payload_bytes: bytes,
+                        crc32c: None,
+                        redelivered: false,
+                        user_header: b"",
+                    });
+                    (header, Payload::Registered(Sge { key: self.source_key, offset: 0, bytes }), sequence)
+                } else {
+                    let header = RequestHeader::encode(&RequestFields {
+                        sequence,
+                        tag: 0,
+                        length: message_bytes as u64,
+                        address: self.nic.remote_address(self.source_key, 0),
+                        key: self.source_key.0,
+                        class: 0,
+                        crc32c: None,
+                        redelivered: false,
+                        user_header: b"",
+                    });
+                    (header, Payload::None, sequence)
+                }
+            } else {
+                return Ok(());
+            };
+            match self.nic.post_send(connection.qp, SendRequest { id, header: &header, payload }) {
+                Ok(()) => {
+                    connection.sends += 1;
+                    if id != NO_MESSAGE {
+                        connection.submitted_ns[place] = now_ns;
+                        connection.sequence += 1;
+                        connection.in_flight += 1;
+                    }
+                }
+                Err(PostError::QueueFull) => {
+                    if id == NO_MESSAGE {
+                        connection.recalled_to = Some(0);
+                    }
+                    return Ok(());
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
