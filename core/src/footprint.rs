@@ -19,10 +19,11 @@ const PAIRS_MAX: u32 = 12;
 const PAIRS_MIN: u32 = 3;
 /// A difference of so many thousandths is plain.
 const PLAIN_PERMILLE: u64 = 150;
-/// A smaller window is taken if it releases this much of what the other does.
-const SHRINK_PERMILLE: u64 = 985;
+/// A smaller window is taken if it releases this much of what the other does: less is within what turns differ by, and what is
+/// too small is left again for the gain.
+const SHRINK_PERMILLE: u64 = 960;
 /// A larger one is taken if it releases so much.
-const GROW_PERMILLE: u64 = 1030;
+const GROW_PERMILLE: u64 = 1050;
 /// Of an epoch's looks, those with something left to read that make its load a steady one.
 const STEADY_PERMILLE: u64 = 900;
 
@@ -96,11 +97,9 @@ impl Footprint {
         Self { step: 0, since_ns: u64::MAX, ..Self::new(bytes, 2 * bytes) }
     }
 
-    /// The window of a step: each second one doubles, the one between adds a half.
+    /// The window of a step: each is twice the one below.
     fn bytes_of(&self, step: u32) -> u64 {
-        let doubled = self.least_bytes.saturating_mul(1 << (step / 2).min(32));
-        let bytes = if step.is_multiple_of(2) { doubled } else { doubled.saturating_add(doubled / 2) };
-        bytes.min(self.most_bytes)
+        self.least_bytes.saturating_mul(1 << step.min(32)).min(self.most_bytes)
     }
 
     fn is_last(&self, step: u32) -> bool {
@@ -228,11 +227,11 @@ mod tests {
     }
 
     #[test]
-    fn windows_are_steps_of_a_half_up_to_none() {
+    fn windows_double_up_to_no_limit() {
         let footprint = new();
-        let sizes = [512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288];
+        let sizes = [512, 1024, 2048, 4096, 8192, 12288];
         assert!((0..).zip(sizes).all(|(step, kib)| footprint.bytes_of(step) == kib * KIB));
-        assert!(footprint.is_last(9) && !footprint.is_last(8));
+        assert!(footprint.is_last(5) && !footprint.is_last(4));
     }
 
     #[test]
