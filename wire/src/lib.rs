@@ -1,9 +1,10 @@
 //! Bytes that leave a process: the messages between hosts and the shared session segment.
 //!
-//! Two rooms, and nothing else:
+//! Three rooms, and nothing else:
 //!
 //! * [`message`]: the headers that a sender and a receiver exchange over a NIC. Little-endian, versioned, read in
 //!   place with `zerocopy`; parsing either yields a checked view or a typed error, never a panic.
+//! * [`in_place`]: messages of applications, with fields of variable length, read where they lie. The code is derived.
 //! * [`segment`] and [`ring`]: the memory that the daemon shares with one application, with the lock-free
 //!   single-producer single-consumer rings and slot words in it. This crate is the one home of lock-free code;
 //!   the rings are model-checked with loom (`RUSTFLAGS="--cfg loom" cargo test -p jet-wire --release`).
@@ -14,6 +15,7 @@
 #[cfg(any(test, loom))]
 extern crate std;
 
+pub mod in_place;
 pub mod message;
 pub mod ring;
 pub mod segment;

@@ -1,0 +1,329 @@
+//! What derived code is put together from. Not for use by hand; changes without notice.
+
+use super::{DecodeError, EncodeError, HEAD_BYTES, Head, InPlace, Plain};
+use zerocopy::{IntoBytes, TryCastError};
+
+/// The number of what is `None`.
+const NONE: u32 = u32::MAX;
+
+/// Bytes of a value.
+pub const fn size<T: Plain>() -> usize {
+    size_of::<T>()
+}
+
+/// The length of a fixed part, as the head says it.
+///
+/// # Panics
+/// At compile time, where it is too long.
+pub const fn fixed_bytes(bytes: usize) -> u16 {
+    assert!(bytes <= u16::MAX as usize, "the fixed part of an in-place message has at most 65535 bytes");
+    #[expect(clippy::cast_possible_truncation, reason = "asserted above")]
+    let bytes = bytes as u16;
+    bytes
+}
+
+/// `N` bytes of the fixed part, `AT` its beginning.
+#[inline(always)]
+pub fn get<const AT: usize, const N: usize, const FIXED: usize>(fixed: &[u8; FIXED]) -> &[u8; N] {
+    const { assert!(AT <= FIXED && N <= FIXED - AT) }
+    fixed[AT..].first_chunk().expect("asserted above")
+}
+
+/// Writes `N` bytes into the fixed part, `AT` its beginning.
+#[inline(always)]
+pub fn put<const AT: usize, const N: usize, const FIXED: usize>(fixed: &mut [u8; FIXED], bytes: &[u8; N]) {
+    const { assert!(AT <= FIXED && N <= FIXED - AT) }
+    *fixed[AT..].first_chunk_mut().expect("asserted above") = *bytes;
+}
+
+/// Writes a value of a plain type, as [`put`].
+#[inline(always)]
+pub fn put_plain<T: Plain, const AT: usize, const FIXED: usize>(fixed: &mut [u8; FIXED], value: &T) {
+    const { assert!(AT <= FIXED && size_of::<T>() <= FIXED - AT) }
+    fixed[AT..AT + size_of::<T>()].copy_from_slice(value.as_bytes());
+}
+
+/// A list as it is written.
+#[inline(always)]
+pub fn list_bytes<T: Plain>(list: &[T]) -> &[u8] {
+    list.as_bytes()
+}
+
+/// A number as it is written. A length beyond it has been refused by [`start`].
+#[inline(always)]
+pub fn number(count: usize) -> [u8; 4] {
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "the whole message is no longer than the number can say"
+    )]
+    let count = count as u32;
+    count.to_le_bytes()
+}
+
+/// A number, or that of `None`.
+#[inline(always)]
+pub fn number_or_none(count: Option<usize>) -> [u8; 4] {
+    count.map_or(NONE.to_le_bytes(), number)
+}
+
+/// Begins a message of `bytes`: its fixed part with the head in it, and the place behind.
+///
+/// # Errors
+/// [`EncodeError`].
+#[inline(always)]
+pub fn start<'o, const FIXED: usize>(
+    message: &'static str,
+    head: (u8, u8),
+    bytes: usize,
+    out: &'o mut [u8],
+) -> Result<(&'o mut [u8; FIXED], &'o mut [u8]), EncodeError> {
+    let room = out.len();
+    let Ok(stated) = u32::try_from(bytes) else { return Err(EncodeError::TooLong { message, bytes }) };
+    let place = out.get_mut(..bytes).and_then(|place| place.split_first_chunk_mut::<FIXED>());
+    let Some((fixed, rest)) = place else {
+        return Err(EncodeError::Room { message, needed: bytes, room });
+    };
+    let (version, kind) = head;
+    let head = Head { version, kind, fixed_bytes: const { fixed_bytes(FIXED) }, bytes: stated };
+    put::<0, HEAD_BYTES, FIXED>(fixed, &head.to_bytes());
+    Ok((fixed, rest))
+}
+
+/// Writes bytes to the front of `rest`, and returns what is left of it.
+///
+/// # Errors
+/// [`EncodeError::Room`], where the length was told wrong.
+#[inline(always)]
+pub fn append<'o>(
+    message: &'static str,
+    rest: &'o mut [u8],
+    bytes: &[u8],
+) -> Result<&'o mut [u8], EncodeError> {
+    let room = rest.len();
+    let Some((place, rest)) = rest.split_at_mut_checked(bytes.len()) else {
+        return Err(EncodeError::Room { message, needed: bytes.len(), room });
+    };
+    place.copy_from_slice(bytes);
+    Ok(rest)
+}
+
+/// Writes a message to the front of `rest`; returns its length, and what is left.
+///
+/// # Errors
+/// As [`InPlace::write_to`].
+#[inline(always)]
+pub fn append_nested<'a, 'o, T: InPlace<'a>>(
+    message: &'static str,
+    rest: &'o mut [u8],
+    nested: &T,
+) -> Result<(usize, &'o mut [u8]), EncodeError> {
+    let (written, room) = (nested.write_to(rest)?, rest.len());
+    match rest.split_at_mut_checked(written) {
+        Some((_, rest)) => Ok((written, rest)),
+        None => Err(EncodeError::Room { message, needed: written, room }),
+    }
+}
+
+/// A message whose head is checked.
+pub struct Opened<'a> {
+    /// Its name.
+    pub message: &'static str,
+    /// Its version.
+    pub version: u8,
+    /// All of it.
+    pub whole: &'a [u8],
+    /// What lies behind its fixed part.
+    pub rest: &'a [u8],
+    /// What lies behind all of it.
+    pub behind: &'a [u8],
+}
+
+/// Reads and checks a message's head. `fixed` has the length of the fixed part for each version that is known.
+///
+/// # Errors
+/// [`DecodeError`].
+#[inline(always)]
+pub fn open<'a, const VERSIONS: usize>(
+    message: &'static str,
+    kind: u8,
+    fixed: &[u16; VERSIONS],
+    bytes: &'a [u8],
+) -> Result<Opened<'a>, DecodeError> {
+    // The head is one word, read here and nowhere else.
+    let Some(head) = Head::peek(bytes) else {
+        return Err(DecodeError::Truncated { message, bytes: bytes.len() });
+    };
+    if head.kind != kind {
+        return Err(DecodeError::Kind { message, expected: kind, found: head.kind });
+    }
+    let version = usize::from(head.version);
+    if version == 0 {
+        return Err(DecodeError::Version { message });
+    }
+    let expected = fixed[version.min(VERSIONS) - 1];
+    // A newer version has what this one knows, and more.
+    if head.fixed_bytes != expected && (version <= VERSIONS || head.fixed_bytes < expected) {
+        return Err(DecodeError::Fixed {
+            message,
+            version: head.version,
+            stated: head.fixed_bytes,
+            expected,
+        });
+    }
+    let split = usize::try_from(head.bytes).ok().and_then(|stated| bytes.split_at_checked(stated));
+    let rest = split.and_then(|(whole, _)| whole.get(usize::from(head.fixed_bytes)..));
+    match (split, rest) {
+        (Some((whole, behind)), Some(rest)) => {
+            Ok(Opened { message, version: head.version, whole, rest, behind })
+        }
+        _ => Err(DecodeError::Length { message, stated: head.bytes, arrived: bytes.len() }),
+    }
+}
+
+/// The part of a message that a version has fixed; it is there, as [`open`] has checked.
+///
+/// # Errors
+/// [`DecodeError::Length`].
+#[inline(always)]
+pub fn fixed_part<'a, const FIXED: usize>(opened: &Opened<'a>) -> Result<&'a [u8; FIXED], DecodeError> {
+    let Opened { message, whole, .. } = *opened;
+    whole.first_chunk().ok_or(DecodeError::Length { message, stated: 0, arrived: whole.len() })
+}
+
+/// That nothing is left of a message whose version is known.
+///
+/// # Errors
+/// [`DecodeError::Unclaimed`].
+#[inline(always)]
+pub fn end(version: u8, opened: &Opened<'_>, rest: &[u8]) -> Result<(), DecodeError> {
+    if rest.is_empty() || opened.version > version {
+        Ok(())
+    } else {
+        Err(DecodeError::Unclaimed { message: opened.message, bytes: rest.len() })
+    }
+}
+
+/// That something lies behind a message that was to be all of `bytes`.
+#[cold]
+pub fn longer(message: &'static str, bytes: &[u8], behind: &[u8]) -> DecodeError {
+    let stated = u32::try_from(bytes.len() - behind.len()).unwrap_or(u32::MAX);
+    DecodeError::Length { message, stated, arrived: bytes.len() }
+}
+
+/// A value of a plain type.
+///
+/// # Errors
+/// [`DecodeError::Value`].
+#[inline(always)]
+pub fn plain<T: Plain, const N: usize>(field: &'static str, bytes: &[u8; N]) -> Result<T, DecodeError> {
+    T::try_read_from_bytes(bytes).map_err(|_| no_value(field, bytes))
+}
+
+/// A value of a plain type where it lies.
+///
+/// # Errors
+/// [`DecodeError::Value`].
+#[inline(always)]
+pub fn plain_in_place<'a, T: Plain, const N: usize>(
+    field: &'static str,
+    bytes: &'a [u8; N],
+) -> Result<&'a T, DecodeError> {
+    T::try_ref_from_bytes(bytes).map_err(|_| no_value(field, bytes))
+}
+
+/// Whether a value is there. One that is not has zeros in its place, so that `None` has one form.
+///
+/// # Errors
+/// [`DecodeError::Value`].
+#[inline(always)]
+pub fn present<const N: usize>(field: &'static str, flag: u8, value: &[u8; N]) -> Result<bool, DecodeError> {
+    match flag {
+        1 => Ok(true),
+        0 if *value == [0; N] => Ok(false),
+        _ => Err(DecodeError::Value { field, first_byte: flag }),
+    }
+}
+
+/// A number.
+#[inline(always)]
+pub fn count(bytes: &[u8; 4]) -> u32 {
+    u32::from_le_bytes(*bytes)
+}
+
+/// A number, or `None`.
+#[inline(always)]
+pub fn count_or_none(bytes: &[u8; 4]) -> Option<u32> {
+    Some(count(bytes)).filter(|count| *count != NONE)
+}
+
+/// Takes bytes off the front of `rest`.
+///
+/// # Errors
+/// [`DecodeError::Range`].
+#[inline(always)]
+pub fn bytes<'a>(field: &'static str, count: u32, rest: &mut &'a [u8]) -> Result<&'a [u8], DecodeError> {
+    let split = usize::try_from(count).ok().and_then(|count| rest.split_at_checked(count));
+    let Some((taken, left)) = split else {
+        return Err(DecodeError::Range { field, count, left: rest.len() });
+    };
+    *rest = left;
+    Ok(taken)
+}
+
+/// Takes text off the front of `rest`.
+///
+/// # Errors
+/// [`DecodeError::Range`], [`DecodeError::Utf8`].
+#[inline(always)]
+pub fn text<'a>(field: &'static str, count: u32, rest: &mut &'a [u8]) -> Result<&'a str, DecodeError> {
+    core::str::from_utf8(bytes(field, count, rest)?)
+        .map_err(|error| DecodeError::Utf8 { field, valid_bytes: error.valid_up_to() })
+}
+
+/// Takes elements off the front of `rest`.
+///
+/// # Errors
+/// [`DecodeError::Range`], [`DecodeError::Element`].
+#[inline(always)]
+pub fn elements<'a, T: Plain>(
+    field: &'static str,
+    count: u32,
+    rest: &mut &'a [u8],
+) -> Result<&'a [T], DecodeError> {
+    const { assert!(size_of::<T>() > 0, "elements of no bytes cannot be counted by the bytes of a message") }
+    let range = DecodeError::Range { field, count, left: rest.len() };
+    let Ok(elements) = usize::try_from(count) else { return Err(range) };
+    match <[T] as zerocopy::TryFromBytes>::try_ref_from_prefix_with_elems(rest, elements) {
+        Ok((taken, left)) => {
+            *rest = left;
+            Ok(taken)
+        }
+        Err(TryCastError::Validity(_)) => Err(no_element::<T>(field, rest)),
+        Err(_) => Err(range),
+    }
+}
+
+/// Takes a message off the front of `rest`.
+///
+/// # Errors
+/// [`DecodeError::Range`], and what is wrong with that message.
+#[inline(always)]
+pub fn nested<'a, T: InPlace<'a>>(
+    field: &'static str,
+    count: u32,
+    rest: &mut &'a [u8],
+) -> Result<T, DecodeError> {
+    T::read(bytes(field, count, rest)?)
+}
+
+#[cold]
+fn no_value(field: &'static str, bytes: &[u8]) -> DecodeError {
+    DecodeError::Value { field, first_byte: bytes.first().copied().unwrap_or(0) }
+}
+
+#[cold]
+fn no_element<T: Plain>(field: &'static str, bytes: &[u8]) -> DecodeError {
+    let elements = bytes.chunks_exact(size_of::<T>());
+    let index = elements.take_while(|element| T::try_ref_from_bytes(element).is_ok()).count();
+    DecodeError::Element { field, index }
+}
