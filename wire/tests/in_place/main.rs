@@ -1,0 +1,7 @@
+//! In-place messages as an application declares them.
+
+mod golden;
+mod hostile;
+mod messages;
+mod round;
+mod versions;
