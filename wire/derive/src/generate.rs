@@ -73,16 +73,34 @@ pub fn implementation(declaration: &Declaration) -> TokenStream {
                 }
 
                 #[inline]
-                #[allow(unused_mut, unused_variables)]
                 fn read_prefix(
                     bytes: &#of [u8],
                 ) -> ::core::result::Result<(Self, &#of [u8]), ::jet_wire::in_place::DecodeError> {
-                    let opened = __parts::open(#message, #kind, &__VERSIONS, bytes)?;
-                    let mut rest = opened.rest;
-                    #reads
-                    __parts::end(#version, &opened, rest)?;
-                    ::core::result::Result::Ok((Self { #(#names: #locals),* }, opened.behind))
+                    let opened = __parts::open(#message, (#version, #kind), &__VERSIONS, bytes)?;
+                    let message = fields(&opened)?;
+                    ::core::result::Result::Ok((message, opened.behind))
                 }
+
+                // Whole in its caller, where the fields stay in registers and are not put together to a struct.
+                #[inline(always)]
+                fn read(
+                    bytes: &#of [u8],
+                ) -> ::core::result::Result<Self, ::jet_wire::in_place::DecodeError> {
+                    let opened = __parts::open(#message, (#version, #kind), &__VERSIONS, bytes)?;
+                    __parts::alone(&opened)?;
+                    fields(&opened)
+                }
+            }
+
+            #[inline(always)]
+            #[allow(unused_mut, unused_variables)]
+            fn fields<#of>(
+                opened: &__parts::Opened<#of>,
+            ) -> ::core::result::Result<#name #arguments, ::jet_wire::in_place::DecodeError> {
+                let mut rest = opened.rest;
+                #reads
+                __parts::end(#version, opened, rest)?;
+                ::core::result::Result::Ok(#name { #(#names: #locals),* })
             }
         };
     }
@@ -133,7 +151,7 @@ fn reads(placed: &[Placed]) -> TokenStream {
         let Placed { field, local, fixed: (length, fixed), .. } = one;
         let since = field.since;
         if since != last {
-            let part = quote!(__parts::fixed_part::<{ #length }>(&opened)?);
+            let part = quote!(__parts::fixed_part::<{ #length }>(opened)?);
             reads.extend(if since == 1 {
                 quote!(let #fixed = #part;)
             } else {

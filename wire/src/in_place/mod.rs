@@ -165,11 +165,7 @@ pub trait InPlace<'a>: Sized {
     ///
     /// # Errors
     /// As [`Self::read_prefix`], and [`DecodeError::Length`] where something lies behind the message.
-    #[inline]
-    fn read(bytes: &'a [u8]) -> Result<Self, DecodeError> {
-        let (message, behind) = Self::read_prefix(bytes)?;
-        if behind.is_empty() { Ok(message) } else { Err(parts::longer(Self::NAME, bytes, behind)) }
-    }
+    fn read(bytes: &'a [u8]) -> Result<Self, DecodeError>;
 }
 
 /// The head of an in-place message, to tell kinds apart before one of them is read.
@@ -189,14 +185,18 @@ impl Head {
     /// The head at the front of `bytes`, not checked yet; `None` where there are fewer than [`HEAD_BYTES`].
     #[inline]
     pub fn peek(bytes: &[u8]) -> Option<Self> {
-        let word = u64::from_le_bytes(*bytes.first_chunk()?);
+        Some(Self::from_word(u64::from_le_bytes(*bytes.first_chunk()?)))
+    }
+
+    #[inline]
+    fn from_word(word: u64) -> Self {
         let [version, kind, fixed_low, fixed_high, a, b, c, d] = word.to_le_bytes();
-        Some(Self {
+        Self {
             version,
             kind,
             fixed_bytes: u16::from_le_bytes([fixed_low, fixed_high]),
             bytes: u32::from_le_bytes([a, b, c, d]),
-        })
+        }
     }
 
     #[inline]

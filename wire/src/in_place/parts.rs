@@ -145,38 +145,65 @@ pub struct Opened<'a> {
 #[inline(always)]
 pub fn open<'a, const VERSIONS: usize>(
     message: &'static str,
-    kind: u8,
+    known: (u8, u8),
     fixed: &[u16; VERSIONS],
     bytes: &'a [u8],
 ) -> Result<Opened<'a>, DecodeError> {
     // The head is one word, read here and nowhere else.
-    let Some(head) = Head::peek(bytes) else {
+    let Some(word) = bytes.first_chunk().copied().map(u64::from_le_bytes) else {
         return Err(DecodeError::Truncated { message, bytes: bytes.len() });
     };
-    if head.kind != kind {
-        return Err(DecodeError::Kind { message, expected: kind, found: head.kind });
+    let (version, kind) = known;
+    let now = Head { version, kind, fixed_bytes: fixed[VERSIONS - 1], bytes: 0 };
+    let found = Head::from_word(word);
+    // The reader's own version is the common case, and then all but the length is known.
+    if word & u64::from(u32::MAX) != u64::from_le_bytes(now.to_bytes()) {
+        match other_head(kind, fixed, found) {
+            OtherHead::Fits => {}
+            OtherHead::Kind => return Err(DecodeError::Kind { message, expected: kind, found: found.kind }),
+            OtherHead::Version => return Err(DecodeError::Version { message }),
+            OtherHead::Fixed { expected } => {
+                let Head { version, fixed_bytes: stated, .. } = found;
+                return Err(DecodeError::Fixed { message, version, stated, expected });
+            }
+        }
     }
-    let version = usize::from(head.version);
-    if version == 0 {
-        return Err(DecodeError::Version { message });
-    }
-    let expected = fixed[version.min(VERSIONS) - 1];
-    // A newer version has what this one knows, and more.
-    if head.fixed_bytes != expected && (version <= VERSIONS || head.fixed_bytes < expected) {
-        return Err(DecodeError::Fixed {
-            message,
-            version: head.version,
-            stated: head.fixed_bytes,
-            expected,
-        });
-    }
-    let split = usize::try_from(head.bytes).ok().and_then(|stated| bytes.split_at_checked(stated));
-    let rest = split.and_then(|(whole, _)| whole.get(usize::from(head.fixed_bytes)..));
+    let split = usize::try_from(found.bytes).ok().and_then(|stated| bytes.split_at_checked(stated));
+    let rest = split.and_then(|(whole, _)| whole.get(usize::from(found.fixed_bytes)..));
     match (split, rest) {
         (Some((whole, behind)), Some(rest)) => {
-            Ok(Opened { message, version: head.version, whole, rest, behind })
+            Ok(Opened { message, version: found.version, whole, rest, behind })
         }
-        _ => Err(DecodeError::Length { message, stated: head.bytes, arrived: bytes.len() }),
+        _ => Err(DecodeError::Length { message, stated: found.bytes, arrived: bytes.len() }),
+    }
+}
+
+/// What is wrong with a head that is not that of the reader's own version. Small enough for a register: an error that a
+/// function returns in memory would keep the message that is read out of registers, too.
+enum OtherHead {
+    Fits,
+    Kind,
+    Version,
+    Fixed { expected: u16 },
+}
+
+#[cold]
+#[inline(never)]
+fn other_head(kind: u8, fixed: &[u16], found: Head) -> OtherHead {
+    if found.kind != kind {
+        return OtherHead::Kind;
+    }
+    let version = usize::from(found.version);
+    if version == 0 {
+        return OtherHead::Version;
+    }
+    let expected = fixed[version.min(fixed.len()) - 1];
+    let stated = found.fixed_bytes;
+    // A newer version has what this one knows, and more.
+    if stated == expected || (version > fixed.len() && stated > expected) {
+        OtherHead::Fits
+    } else {
+        OtherHead::Fixed { expected }
     }
 }
 
@@ -203,11 +230,18 @@ pub fn end(version: u8, opened: &Opened<'_>, rest: &[u8]) -> Result<(), DecodeEr
     }
 }
 
-/// That something lies behind a message that was to be all of `bytes`.
-#[cold]
-pub fn longer(message: &'static str, bytes: &[u8], behind: &[u8]) -> DecodeError {
-    let stated = u32::try_from(bytes.len() - behind.len()).unwrap_or(u32::MAX);
-    DecodeError::Length { message, stated, arrived: bytes.len() }
+/// That nothing lies behind a message.
+///
+/// # Errors
+/// [`DecodeError::Length`].
+#[inline(always)]
+pub fn alone(opened: &Opened<'_>) -> Result<(), DecodeError> {
+    let Opened { message, whole, behind, .. } = *opened;
+    if behind.is_empty() {
+        return Ok(());
+    }
+    let stated = u32::try_from(whole.len()).unwrap_or(u32::MAX);
+    Err(DecodeError::Length { message, stated, arrived: whole.len() + behind.len() })
 }
 
 /// A value of a plain type.
@@ -240,7 +274,7 @@ pub fn present<const N: usize>(field: &'static str, flag: u8, value: &[u8; N]) -
     match flag {
         1 => Ok(true),
         0 if *value == [0; N] => Ok(false),
-        _ => Err(DecodeError::Value { field, first_byte: flag }),
+        _ => Err(no_value(field, &[flag])),
     }
 }
 
@@ -291,15 +325,16 @@ pub fn elements<'a, T: Plain>(
     rest: &mut &'a [u8],
 ) -> Result<&'a [T], DecodeError> {
     const { assert!(size_of::<T>() > 0, "elements of no bytes cannot be counted by the bytes of a message") }
-    let range = DecodeError::Range { field, count, left: rest.len() };
-    let Ok(elements) = usize::try_from(count) else { return Err(range) };
+    let Ok(elements) = usize::try_from(count) else {
+        return Err(DecodeError::Range { field, count, left: rest.len() });
+    };
     match <[T] as zerocopy::TryFromBytes>::try_ref_from_prefix_with_elems(rest, elements) {
         Ok((taken, left)) => {
             *rest = left;
             Ok(taken)
         }
-        Err(TryCastError::Validity(_)) => Err(no_element::<T>(field, rest)),
-        Err(_) => Err(range),
+        Err(TryCastError::Validity(_)) => Err(DecodeError::Element { field, index: values::<T>(rest) }),
+        Err(_) => Err(DecodeError::Range { field, count, left: rest.len() }),
     }
 }
 
@@ -316,14 +351,14 @@ pub fn nested<'a, T: InPlace<'a>>(
     T::read(bytes(field, count, rest)?)
 }
 
-#[cold]
+#[inline(always)]
 fn no_value(field: &'static str, bytes: &[u8]) -> DecodeError {
     DecodeError::Value { field, first_byte: bytes.first().copied().unwrap_or(0) }
 }
 
+/// Elements before the first that is no value.
 #[cold]
-fn no_element<T: Plain>(field: &'static str, bytes: &[u8]) -> DecodeError {
-    let elements = bytes.chunks_exact(size_of::<T>());
-    let index = elements.take_while(|element| T::try_ref_from_bytes(element).is_ok()).count();
-    DecodeError::Element { field, index }
+#[inline(never)]
+fn values<T: Plain>(bytes: &[u8]) -> usize {
+    bytes.chunks_exact(size_of::<T>()).take_while(|element| T::try_ref_from_bytes(element).is_ok()).count()
 }
