@@ -1,0 +1,39 @@
+//! What timing itself takes: fields are used out of a struct that nobody has written or read.
+
+use crate::record::{Contender, Records, timed};
+use crate::used;
+use std::hint::black_box;
+
+/// The three records.
+pub fn contenders(records: &Records) -> [Contender<'_>; 3] {
+    let Records { fixed, named, block } = records;
+    let contender = |decode| {
+        let buffer = vec![0u8; 256];
+        Contender {
+            name: "(the loop)",
+            bytes: 0,
+            encode: timed(move || {
+                black_box(records);
+                black_box(&buffer[..]);
+            }),
+            decode,
+        }
+    };
+    [
+        contender(timed(move || {
+            let read = black_box(fixed);
+            used!(read.volume, read.offset, read.bytes, read.flags, read.urgent);
+        })),
+        contender(timed(move || {
+            let read = black_box(named);
+            used!(read.volume, read.offset, read.flags, &read.name[..], read.trace);
+            for &(first_block, blocks) in &read.extents {
+                used!(first_block, blocks);
+            }
+        })),
+        contender(timed(move || {
+            let read = black_box(block);
+            used!(read.volume, read.offset, read.flags, read.trace, &read.payload[..]);
+        })),
+    ]
+}
