@@ -105,6 +105,7 @@
 //! what is checked is what is used. Refused with a [`DecodeError`] are: another kind, a length that lies, a fixed part that
 //! the version cannot have, numbers beyond the message, bytes that no field counts, bytes that are no value of their type,
 //! text that is no UTF-8.
+#![forbid(unsafe_code)]
 
 mod error;
 #[doc(hidden)]
