@@ -10,6 +10,7 @@ use crate::consumer::Consumer;
 use crate::report::{Bound, Row, median};
 use crate::rig::{APP, Rig, read_all};
 use jet_client::send::{AckStatus, Completion, SendBuffer, Sender, SenderOptions};
+use jet_wire::SLAB_BYTES;
 use std::error::Error;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -117,6 +118,8 @@ fn pool_rows(rig: &Rig, fabric: &str, rows: &mut Vec<Row>) -> Result<(), Box<dyn
 pub struct Load {
     sender: Sender,
     buffers: Vec<SendBuffer>,
+    /// What small messages are copied from: one place after the other, as programs do that have more than one message.
+    small: Vec<u8>,
 }
 
 /// What a message takes one way, the medians of many.
@@ -134,37 +137,51 @@ impl Load {
     /// # Errors
     /// What the sender says.
     pub fn connect(rig: &Rig) -> Result<Self, Box<dyn Error>> {
-        let options = SenderOptions { in_flight_max: 1024, ..SenderOptions::new(rig.address()?, APP) };
-        let mut sender = Sender::connect(options)?;
-        let mut buffers = Vec::with_capacity(DEPTH);
-        for n in 0..DEPTH {
-            let mut buffer = sender.buffer(LARGE_BYTES)?;
-            buffer.fill(u8::try_from(n)?);
-            buffers.push(buffer);
-        }
-        Ok(Self { sender, buffers })
+        Self::shaped(rig, LARGE_BYTES, DEPTH, 1024)
     }
 
-    /// Sends so many bytes in messages of 256 KiB, as many at once as there are buffers; gives GB/s.
+    /// Connects to the rig, to have so many large messages of so many bytes at once, and so many small ones.
+    ///
+    /// # Errors
+    /// As [`Self::connect`].
+    pub fn shaped(
+        rig: &Rig,
+        large_bytes: usize,
+        large_max: usize,
+        small_max: u32,
+    ) -> Result<Self, Box<dyn Error>> {
+        let options = SenderOptions { in_flight_max: small_max, ..SenderOptions::new(rig.address()?, APP) };
+        let mut sender = Sender::connect(options)?;
+        let mut buffers = Vec::with_capacity(large_max);
+        for n in 0..large_max {
+            let mut buffer = sender.buffer(large_bytes)?;
+            buffer.fill(n.to_le_bytes()[0]);
+            buffers.push(buffer);
+        }
+        Ok(Self { sender, buffers, small: vec![7; DEPTH * SLAB_BYTES] })
+    }
+
+    /// Sends so many bytes in large messages, as many at once as there are buffers; gives GB/s.
     ///
     /// # Errors
     /// What the sender says, or a message that was not consumed.
     pub fn large(&mut self, bytes: usize) -> Result<f64, Box<dyn Error>> {
-        let messages = bytes / LARGE_BYTES;
+        let message_bytes = self.buffers[0].len();
+        let messages = bytes / message_bytes;
         let start = Instant::now();
         let (mut sent, mut done) = (0, 0);
         while done < messages {
             while sent < messages
                 && let Some(buffer) = self.buffers.pop()
             {
-                self.sender.send(0, b"", buffer, LARGE_BYTES, 0).map_err(|(error, _)| error)?;
+                self.sender.send(0, b"", buffer, message_bytes, 0).map_err(|(error, _)| error)?;
                 sent += 1;
             }
             let Some(completion) = self.sender.wait(None)? else { continue };
             self.buffers.extend(consumed(completion)?);
             done += 1;
         }
-        Ok(per_second(messages * LARGE_BYTES, start) / 1e9)
+        Ok(per_second(messages * message_bytes, start) / 1e9)
     }
 
     /// Sends so many small messages, as many at once as the receiver's credit allows; gives messages a second.
@@ -172,13 +189,17 @@ impl Load {
     /// # Errors
     /// What the sender says, or a message that was not consumed.
     pub fn small(&mut self, messages: u64, bytes: usize) -> Result<f64, Box<dyn Error>> {
-        let payload = &[7; jet_wire::SLAB_BYTES][..bytes];
+        let mut payloads = self.small.chunks_exact(bytes).take(DEPTH).cycle();
+        let mut payload = payloads.next().expect("at least one");
         let start = Instant::now();
         let (mut sent, mut done) = (0, 0);
         while done < messages {
             while sent < messages {
                 match self.sender.send_small(sent, b"", payload) {
-                    Ok(_) => sent += 1,
+                    Ok(_) => {
+                        sent += 1;
+                        payload = payloads.next().expect("a cycle");
+                    }
                     Err(error) if error.is_would_block() => break,
                     Err(error) => return Err(error.into()),
                 }

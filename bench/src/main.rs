@@ -15,6 +15,7 @@ mod pattern;
 mod report;
 mod residency;
 mod rig;
+mod stream;
 #[cfg(feature = "verbs")]
 mod verbs;
 
@@ -56,6 +57,8 @@ enum Name {
         #[arg(long, value_name = "SECTION.KEY=VALUE")]
         set: Vec<String>,
     },
+    /// One stream of messages of one size, for comparisons with other systems (bench/peers)
+    Stream(stream::Args),
     /// A thousand senders connected and 32 active, beside 32 connected; and the daemon's memory
     Connections,
     /// Over an RDMA device, beside perftest; in builds with --features verbs
@@ -91,6 +94,7 @@ fn main() -> ExitCode {
             Some(fabric) => e2e::run(args.samples, &[fabric], &set),
             None => e2e::run(args.samples, &["shm", "tcp"], &set),
         },
+        Name::Stream(shape) => stream::run(args.samples, &shape),
         Name::Connections => connections::run(args.samples),
         Name::Cache { only } => cache::run(args.samples, &only),
         Name::Idle => connections::idle(args.samples),
