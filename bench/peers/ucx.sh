@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# Jet beside UCX, over shared memory and TCP.
+set -euo pipefail
+
+# shellcheck source=bench/peers/turns.sh
+. "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/turns.sh"
+
+usage() {
+    cat <<'USAGE'
+usage: bench/peers/ucx.sh [--turns N] [--json]
+
+Streams of 4, 64 and 256 KiB messages, 32 at once, through Jet and through UCX in turn, over shared memory and over TCP on loopback;
+and 64 B with one message at once. UCX twice: a program on UCP's tagged messages whose receiver reads every byte, as Jet's does,
+and UCX's own ucx_perftest (tag_bw). As root it installs what is missing of Debian's: libucx-dev, ucx-utils, gcc, python3.
+
+  --turns N  samples a figure, each taken in turn with the others' (default 5)
+  --json     one JSON object a row
+
+"each read acknowledged": UCX's receiver says of every message when it has read it, and the sender has 32 messages at most that are
+not read. Jet always does that. Where the row does not say so, UCX's sender waits for its own buffers only.
+
+What it cannot see: a network, an RNIC, and what happens on more than two processors. Both have the same two; UCX's are two processes
+that poll all the time, Jet's are three (sender, daemon, application) that sleep when there is nothing to do. UCX's receiver has
+buffers of its own and is alone; Jet's can be shared by many senders and applications, and no sender can write into it.
+ucx_perftest's receiver does not read what it gets, so its figures stand beside Jet's with an application that does not either.
+USAGE
+}
+options "$@"
+install gcc:gcc /usr/include/ucp/api/ucp.h:libucx-dev ucx_perftest:ucx-utils
+build_jet
+build_stream ucx ucx/ucp.c -lucp -lucs
+take_two_processors
+# UCX's own choice within one kind of transport; on TCP the same interface as Jet's.
+export UCX_NET_DEVICES=lo UCX_LOG_LEVEL=error
+say "$(ucx_info -v | sed -n 's/^# Version /UCX /p'), processors $two"
+
+# ucx_messages FABRIC BYTES DEPTH MESSAGES free|acked
+ucx_messages() {
+    UCX_TLS=$1 timeout 120 "$place/ucx" "${@:2}"
+}
+# ucx_perf FABRIC BYTES MESSAGES: messages a second as ucx_perftest says.
+ucx_perf() {
+    local port server common=(-t tag_bw -s "$2" -n "$3" -w $(($3 / 8)) -O "$depth")
+    port=$(free_port)
+    UCX_TLS=$1 timeout 120 ucx_perftest -p "$port" "${common[@]}" >/dev/null 2>"$dir/server" &
+    server=$!
+    pids=("$server")
+    until_listens "$port" "$server" || { cat "$dir/server" >&2; return 1; }
+    UCX_TLS=$1 timeout 120 ucx_perftest 127.0.0.1 -p "$port" "${common[@]}" -f -v | tail -n 1 | cut -d, -f8
+    wait "$server"
+    pids=()
+}
+
+for fabric in "${fabrics[@]}"; do
+    for bytes in "${sizes[@]}"; do
+        messages=$((bytes == 4096 ? 200000 : (512 << 20) / bytes))
+        [[ $fabric == shm ]] || messages=$((messages / 2))
+        [[ $fabric == tcp || $bytes == 4096 ]] || messages=$((messages * 4))
+        key=$fabric-$bytes
+        say "$(size "$bytes") over $fabric"
+        for ((turn = 0; turn < turns; turn++)); do
+            sample "jet-$key" jet_messages "$fabric" "$bytes" "$depth" "$messages"
+            sample "ucx-$key" ucx_messages "$fabric" "$bytes" "$depth" "$messages" free
+            sample "acked-$key" ucx_messages "$fabric" "$bytes" "$depth" "$messages" acked
+            sample "unread-$key" jet_messages "$fabric" "$bytes" "$depth" "$messages" --unread
+            sample "perf-$key" ucx_perf "$fabric" "$bytes" "$messages"
+        done
+        what="$fabric $(size "$bytes")"
+        gb_per_s=$(python3 -c "print($bytes / 1e9)")
+        figure "$what, read: Jet" GB/s "jet-$key" "$gb_per_s"
+        figure "$what, read: UCX" GB/s "ucx-$key" "$gb_per_s"
+        figure "$what, read: UCX, each read acknowledged" GB/s "acked-$key" "$gb_per_s"
+        ratio "$what, read: Jet / UCX" "jet-$key" "ucx-$key" 1
+        ratio "$what, read: Jet / UCX, each read acknowledged" "jet-$key" "acked-$key" 1
+        figure "$what, not read: Jet" GB/s "unread-$key" "$gb_per_s"
+        figure "$what, not read: ucx_perftest" GB/s "perf-$key" "$gb_per_s"
+        ratio "$what, not read: Jet / ucx_perftest" "unread-$key" "perf-$key"
+    done
+    say "64 B, one at once, over $fabric"
+    for ((turn = 0; turn < turns; turn++)); do
+        sample "jet-$fabric-one" jet_messages "$fabric" 64 1 20000
+        sample "acked-$fabric-one" ucx_messages "$fabric" 64 1 20000 acked
+    done
+    # Half a round trip is half of what a message takes until its end is known.
+    figure "$fabric 64 B, one at once, half a round trip: Jet" us "jet-$fabric-one" /5e5
+    figure "$fabric 64 B, one at once, half a round trip: UCX" us "acked-$fabric-one" /5e5
+    ratio "$fabric 64 B, one at once, rate: Jet / UCX" "jet-$fabric-one" "acked-$fabric-one"
+done
+rows
