@@ -5,15 +5,16 @@ set -euo pipefail
 here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 root=$(readlink -f "$here/../..")
 place=${JET_FIO_DIR:-$root/target/fio}
-runtime=5 fabrics=(shm tcp) nbd=1
+runtime=5 fabrics=(shm tcp) nbd=1 turns=3 keep=''
 
 usage() {
     cat <<'USAGE'
-usage: bench/fio/run.sh [--runtime SECONDS] [--fabric shm|tcp] [--no-nbd] [JOB...]
+usage: bench/fio/run.sh [--runtime SECONDS] [--fabric shm|tcp] [--no-nbd | --only-nbd] [--turns N] [--keep DIRECTORY] [JOB...]
 
 Runs the job files of bench/fio/jobs (all, or those named, as in `oltp incast`) through a daemon and a receiver of its own, over
 shared memory and TCP, and prints a table; then fio's own engine for NBD against nbdkit's null plugin over a Unix socket, in turn
-with Jet over shm:, and the ratio. As root it installs what is missing of Debian's: fio, nbdkit, python3.
+with Jet over shm:, and the ratio (--turns says how often; 3). As root it installs what is missing of Debian's: fio, nbdkit, python3.
+--keep leaves what fio wrote of each turn, as jet-4k-1.json and nbd-4k-1.json, in a directory.
 
 What it cannot see: all of it runs on this one host, so senders and receiver share its processors and its memory; nbdkit's null
 plugin throws its data away unread, Jet's receiver reads every byte.
@@ -29,6 +30,9 @@ while (($#)); do
         --runtime) [[ ${2:-} =~ ^[1-9][0-9]*$ ]] || refuse '--runtime wants seconds'; runtime=$2; shift ;;
         --fabric) [[ ${2:-} == shm || ${2:-} == tcp ]] || refuse '--fabric is shm or tcp'; fabrics=("$2"); shift ;;
         --no-nbd) nbd= ;;
+        --only-nbd) fabrics=() nbd=1 ;;
+        --turns) [[ ${2:-} =~ ^[1-9][0-9]*$ ]] || refuse '--turns wants a number above zero'; turns=$2; shift ;;
+        --keep) [[ -d ${2:-} ]] || refuse '--keep wants a directory'; keep=$2; shift ;;
         -*) refuse "unknown option '$1'; see --help" ;;
         *) [[ -e $here/jobs/$1.fio ]] || refuse "no job '$1': $(cd "$here/jobs" && echo *.fio)"; jobs+=("$1") ;;
     esac
@@ -79,7 +83,7 @@ start() {
 
 export JET_FIO_ENGINE=$place/libjet_fio.so JET_RUNTIME=$runtime
 fio() { command fio --output-format=json --eta=never "$@"; }
-for fabric in "${fabrics[@]}"; do
+for fabric in ${fabrics[@]+"${fabrics[@]}"}; do
     tables=()
     for job in "${jobs[@]}"; do
         case $job in
@@ -109,7 +113,7 @@ until [[ -S $dir/nbd.sock ]]; do kill -0 "${pids[-1]}" 2>/dev/null || exit 1; sl
 common=(--rw=randwrite --iodepth=32 --size=64g --time_based --runtime="$runtime" --group_reporting)
 for bs in 4k 256k; do
     say "$bs through Jet and through NBD, in turn"
-    for turn in 1 2 3; do
+    for ((turn = 1; turn <= turns; turn++)); do
         fio --name="jet-$bs" --ioengine="external:$JET_FIO_ENGINE" --address="$JET_SHM" --app=store --bs="$bs" "${common[@]}" \
             --output="$dir/jet-$bs-$turn.json"
         fio --name="nbd-$bs" --ioengine=nbd --uri="nbd+unix:///?socket=$dir/nbd.sock" --bs="$bs" "${common[@]}" \
@@ -118,11 +122,12 @@ for bs in 4k 256k; do
 done
 printf '\nbeside NBD (nbdkit null, Unix socket), turn by turn:\n'
 python3 "$here/table.py" "$dir"/jet-4k-*.json "$dir"/nbd-4k-*.json "$dir"/jet-256k-*.json "$dir"/nbd-256k-*.json
-python3 - "$dir" <<'PYTHON'
+[[ -z $keep ]] || cp "$dir"/{jet,nbd}-{4k,256k}-*.json "$keep"
+python3 - "$dir" "$turns" <<'PYTHON'
 import json, statistics, sys
 def median(kind, bs):
     values = []
-    for turn in (1, 2, 3):
+    for turn in range(1, int(sys.argv[2]) + 1):
         text = open(f"{sys.argv[1]}/{kind}-{bs}-{turn}.json", encoding="utf-8").read()
         values.append(json.loads(text[text.index("{"):])["jobs"][0]["write"]["bw_bytes"])
     return statistics.median(values)
