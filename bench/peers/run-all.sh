@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# Jet beside all its peers, in one table.
+set -euo pipefail
+
+here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
+# The guest's build has other features than the rest, so it comes last.
+all=(ucx iceoryx2 sockets libfabric nbd perftest)
+
+usage() {
+    cat <<'USAGE'
+usage: bench/peers/run-all.sh [--turns N] [--json] [NAME...]
+
+Runs the comparisons named, or all: ucx iceoryx2 sockets libfabric nbd perftest. Each is a script of its own beside this one, and
+says with --help what it measures and what it cannot see. Prints one table, or with --json one object a row. Goes on where one fails,
+and ends with 1. Takes about ten minutes once everything is built; as root the scripts install what is missing of Debian's.
+
+  --turns N  samples a figure (default 5)
+  --json     one JSON object a row
+USAGE
+}
+say() { printf 'peers/run-all: %s\n' "$*" >&2; }
+refuse() { say "$*"; exit 2; }
+
+json='' turns=5 names=()
+while (($#)); do
+    case $1 in
+        --help) usage; exit 0 ;;
+        --json) json=1 ;;
+        --turns) [[ ${2:-} =~ ^[1-9][0-9]*$ ]] || refuse '--turns wants a number above zero'; turns=$2; shift ;;
+        *) [[ " ${all[*]} " == *" $1 "* ]] || refuse "no comparison '$1': ${all[*]}; see --help"; names+=("$1") ;;
+    esac
+    shift
+done
+((${#names[@]})) || names=("${all[@]}")
+
+dir=$(mktemp -d)
+child=''
+# An interrupted script ends what it started itself.
+trap '[[ -z $child ]] || kill "$child" 2>/dev/null || true; wait; rm -rf "$dir"' EXIT
+files=() failed=()
+for name in "${names[@]}"; do
+    say "$name"
+    "$here/$name.sh" --turns "$turns" --json >"$dir/$name" &
+    child=$!
+    if wait "$child"; then files+=("$dir/$name"); else failed+=("$name"); fi
+    child=''
+done
+if ((${#files[@]})); then
+    if [[ $json ]]; then cat "${files[@]}"; else python3 "$here/rows.py" --table "${files[@]}"; fi
+fi
+((${#failed[@]} == 0)) || { say "failed: ${failed[*]}"; exit 1; }
