@@ -37,15 +37,10 @@ declare -A providers=([shm]=shm [tcp]='tcp;ofi_rxm')
 ofi_messages() { timeout 120 "$place/ofi" "${@:2}" "${providers[$1]}"; }
 # pingpong FABRIC BYTES TRIPS: half a round trip in microseconds as fi_pingpong says.
 pingpong() {
-    local port server common=(-e rdm -m tagged -p "${providers[$1]}" -S "$2" -I "$3")
+    local port common=(-e rdm -m tagged -p "${providers[$1]}" -S "$2" -I "$3")
     port=$(free_port)
-    timeout 120 fi_pingpong -B "$port" "${common[@]}" >/dev/null 2>"$dir/server" &
-    server=$!
-    pids=("$server")
-    until_listens "$port" "$server" || { cat "$dir/server" >&2; return 1; }
-    timeout 120 fi_pingpong -P "$port" "${common[@]}" 127.0.0.1 | awk 'END { print $7 }'
-    wait "$server"
-    pids=()
+    local server=(timeout 120 fi_pingpong -B "$port" "${common[@]}")
+    against "$port" timeout 120 fi_pingpong -P "$port" "${common[@]}" 127.0.0.1 | awk 'END { print $7 }'
 }
 
 for fabric in "${fabrics[@]}"; do

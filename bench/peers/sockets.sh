@@ -9,9 +9,9 @@ usage() {
     cat <<'USAGE'
 usage: bench/peers/sockets.sh [--turns N] [--json]
 
-Streams of 4, 64 and 256 KiB messages whose receiver reads every byte, in turn: Jet over shm: beside a Unix stream socket, Jet over tcp:
-beside TCP on loopback. The sockets are used as plainly as they can be: a blocking write for a message, and reads until it is there,
-into 32 buffers in turn. As root it installs what is missing of Debian's: gcc, python3.
+Streams of 4, 64 and 256 KiB messages whose receiver reads every byte, in turn: Jet over shm: beside a Unix stream socket, Jet over
+tcp: beside TCP on loopback. The sockets are used as plainly as they can be: a blocking write for a message, and reads until it is
+there, into 32 buffers in turn. As root it installs what is missing of Debian's: gcc, python3.
 
   --turns N  samples a figure, each taken in turn with the others' (default 5)
   --json     one JSON object a row
@@ -20,8 +20,8 @@ into 32 buffers in turn. As root it installs what is missing of Debian's: gcc, p
 that are not read. Jet always does that. Where the row does not say so, the sender waits for room in the socket only.
 
 What it cannot see: a network, many connections, and what happens on more than two processors. Both have the same two; the sockets' are
-two processes, Jet's are three (sender, daemon, application). A socket's buffer takes the place of messages under way: how much is in it
-the kernel decides.
+two processes, Jet's are three (sender, daemon, application). A socket's buffer takes the place of messages under way: how much is
+in it the kernel decides.
 USAGE
 }
 options "$@"

@@ -1,5 +1,6 @@
 # Sourced by the scripts of bench/peers: what they install and build, the processors they use, samples in turn, rows.
 # shellcheck shell=bash
+# shellcheck disable=SC2034,SC2154 # names are shared with the scripts
 
 peers=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 root=$(readlink -f "$peers/../..")
@@ -70,24 +71,24 @@ print(",".join(map(str, allowed[:2])))' "$all")
 }
 
 dir=$(mktemp -d)
-pids=()
-stop() {
-    local pid
-    for pid in ${pids[@]+"${pids[@]}"}; do kill "$pid" 2>/dev/null || true; done
-    wait
-    pids=()
-}
-trap 'stop; rm -rf "$dir"' EXIT
+trap 'rm -rf "$dir"' EXIT
 
 # until_listens PORT PID: a program has opened that TCP port, or is gone.
 until_listens() {
     local port
     port=$(printf ':%04X ' "$1")
-    until grep -q "$port[0-9A-F:]* 0A" /proc/net/tcp /proc/net/tcp6 2>/dev/null; do
+    until grep -q "${port}[0-9A-F:]* 0A" /proc/net/tcp /proc/net/tcp6 2>/dev/null; do
         kill -0 "$2" 2>/dev/null || { say "what should listen on port $1 has ended"; return 1; }
         sleep 0.01
     done
 }
+# against PORT CLIENT...: runs it when the command in the array `server` listens on that port; the server ends with it.
+against() (
+    "${server[@]}" >/dev/null 2>"$dir/server" &
+    pid=$!
+    trap 'kill "$pid" 2>/dev/null || true; wait' EXIT
+    { until_listens "$1" "$pid" && "${@:2}" && wait "$pid"; } || { cat "$dir/server" >&2; exit 1; }
+)
 # A TCP port that nobody has.
 free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
 
@@ -111,6 +112,6 @@ jet_messages() {
 figure() { printf 'figure\t%s\t%s\t%s\t%s\n' "$1" "$2" "$3" "${4:-1}" >>"$dir/rows"; }
 # ratio METRIC SAMPLES BASE [LEAST]: samples beside those taken in the same turn, and what their median should be at least.
 ratio() { printf 'ratio\t%s\t%s\t%s\t%s\n' "$1" "$2" "$3" "${4:-}" >>"$dir/rows"; }
-rows() { python3 "$peers/rows.py" $json "$script" "$dir"; }
+rows() { python3 "$peers/rows.py" ${json:+"$json"} "$script" "$dir"; }
 # size BYTES: as people say it.
 size() { if (($1 < 1024)); then echo "$1 B"; else echo "$(($1 / 1024)) KiB"; fi; }

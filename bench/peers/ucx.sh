@@ -40,15 +40,10 @@ ucx_messages() {
 }
 # ucx_perf FABRIC BYTES MESSAGES: messages a second as ucx_perftest says.
 ucx_perf() {
-    local port server common=(-t tag_bw -s "$2" -n "$3" -w $(($3 / 8)) -O "$depth")
+    local port common=(-t tag_bw -s "$2" -n "$3" -w $(($3 / 8)) -O "$depth")
     port=$(free_port)
-    UCX_TLS=$1 timeout 120 ucx_perftest -p "$port" "${common[@]}" >/dev/null 2>"$dir/server" &
-    server=$!
-    pids=("$server")
-    until_listens "$port" "$server" || { cat "$dir/server" >&2; return 1; }
-    UCX_TLS=$1 timeout 120 ucx_perftest 127.0.0.1 -p "$port" "${common[@]}" -f -v | tail -n 1 | cut -d, -f8
-    wait "$server"
-    pids=()
+    local server=(timeout 120 ucx_perftest -p "$port" "${common[@]}")
+    UCX_TLS=$1 against "$port" timeout 120 ucx_perftest 127.0.0.1 -p "$port" "${common[@]}" -f -v | tail -n 1 | cut -d, -f8
 }
 
 for fabric in "${fabrics[@]}"; do
