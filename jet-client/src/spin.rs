@@ -1,26 +1,37 @@
 //! Spinning before sleeping, for as long as it pays.
 //!
 //! Waking a sleeper costs 20-30 us across cores, a spinner about 0.2 us. So spin first; but spinning that was in vain
-//! took a core from somebody. The budget doubles when spinning found something and halves when it did not.
+//! took a core from somebody. The budget halves where spinning found nothing, and grows to twice what it took to find something.
+//!
+//! That alone is a trap: where both ends sleep, what each waits for takes a wake-up of the other, longer than a short budget, and
+//! neither spins ever again. So one wait in a few tries the longest spin, which is longer than a wake-up: it finds what comes, and
+//! its end is awake when the other's next word is due.
 
 use std::time::{Duration, Instant};
 
 const BUDGET_MIN: Duration = Duration::from_micros(1);
+/// One of so many waits that follow each other in vain tries the longest spin.
+const VAIN_PER_TRIAL: u32 = 16;
 /// Looks between two readings of the clock.
 const LOOKS_PER_READING: u32 = 16;
 /// Readings between two yields: both ends may share one core.
 const READINGS_PER_YIELD: u32 = 4;
+
+/// The longest spin where nothing else is said: longer than waking somebody takes.
+pub(crate) const SPIN_MAX: Duration = Duration::from_micros(50);
 
 /// An adaptive spin budget.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spin {
     budget: Duration,
     max: Duration,
+    /// Waits in vain since one that was not.
+    vain: u32,
 }
 
 impl Spin {
     pub(crate) fn new(max: Duration) -> Self {
-        Self { budget: max, max }
+        Self { budget: max, max, vain: 0 }
     }
 
     /// Looks again and again while the budget lasts.
@@ -28,17 +39,22 @@ impl Spin {
         if self.max.is_zero() {
             return None;
         }
+        let is_trial = self.vain % VAIN_PER_TRIAL == VAIN_PER_TRIAL - 1;
+        let budget = if is_trial { self.max } else { self.budget };
         let start = Instant::now();
         let mut readings = 0;
+        let mut spent = Duration::ZERO;
         loop {
             for _ in 0..LOOKS_PER_READING {
                 if let Some(found) = look() {
-                    self.budget = (self.budget * 2).min(self.max);
+                    self.pays(spent);
                     return Some(found);
                 }
                 std::hint::spin_loop();
             }
-            if start.elapsed() >= self.budget {
+            spent = start.elapsed();
+            if spent >= budget {
+                self.vain = self.vain.wrapping_add(1);
                 self.budget = (self.budget / 2).max(BUDGET_MIN.min(self.max));
                 return None;
             }
@@ -47,6 +63,12 @@ impl Spin {
                 rustix::thread::sched_yield();
             }
         }
+    }
+
+    /// Spinning for so long found something.
+    fn pays(&mut self, spent: Duration) {
+        self.vain = 0;
+        self.budget = self.budget.max(spent * 2).min(self.max);
     }
 }
 
@@ -62,8 +84,28 @@ mod tests {
         assert_eq!(spin.budget, max / 2);
         (0..8).for_each(|_| assert_eq!(spin.until(|| None::<()>), None));
         assert_eq!(spin.budget, BUDGET_MIN);
-        assert_eq!(spin.until(|| Some(3)), Some(3));
-        assert_eq!(spin.budget, BUDGET_MIN * 2);
+        spin.pays(Duration::from_micros(3));
+        assert_eq!(spin.budget, Duration::from_micros(6));
+        spin.pays(Duration::from_micros(2));
+        assert_eq!(spin.budget, Duration::from_micros(6));
+        spin.pays(Duration::from_micros(5));
+        assert_eq!(spin.budget, max);
+    }
+
+    #[test]
+    fn a_wait_after_many_in_vain_tries_the_longest_spin() {
+        let max = Duration::from_millis(20);
+        let mut spin = Spin::new(max);
+        let trial = |spin: &mut Spin| {
+            let start = Instant::now();
+            assert_eq!(spin.until(|| None::<()>), None);
+            start.elapsed() >= max
+        };
+        // The first has the whole budget as well; later ones have less and less, whatever the machine adds.
+        assert!(trial(&mut spin));
+        (1..VAIN_PER_TRIAL - 1).for_each(|_| assert_eq!(spin.until(|| None::<()>), None));
+        assert!(spin.budget < max / 100);
+        assert!(trial(&mut spin));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::table::{Accepted, Table};
 use crate::registration::{
     CONTROL_SOCKET, ControlConnection, ControlRequest, ControlResponse, ErrorCode, Look, PROTOCOL_VERSION,
 };
-use crate::spin::Spin;
+use crate::spin::{SPIN_MAX, Spin};
 use jet_fabric::memory::{Mapping, Protection};
 use jet_fabric::unix::{Doorbell, Rung};
 use jet_wire::segment::{AppEnd, Place, Release, app_end};
@@ -38,7 +38,7 @@ pub struct RegisterOptions {
     pub class: u8,
     /// Take memory outside the cache instead of waiting for room in the pool; default no.
     pub memory_instead_of_waiting: bool,
-    /// The longest that a wait spins before it sleeps; default 20 us. Zero never spins.
+    /// The longest that a wait spins before it sleeps; default 50 us. Zero never spins.
     pub spin_max: Duration,
 }
 
@@ -50,7 +50,7 @@ impl RegisterOptions {
             app: app.into(),
             class: 0,
             memory_instead_of_waiting: false,
-            spin_max: Duration::from_micros(20),
+            spin_max: SPIN_MAX,
         }
     }
 }

@@ -5,7 +5,7 @@ use super::driver::Driver;
 use super::error::{BufferError, SendConnectError, SendError, WaitError};
 use super::options::{Backoff, RetryPolicy};
 use super::protocol::ProtocolStats;
-use crate::spin::Spin;
+use crate::spin::{SPIN_MAX, Spin};
 use jet_fabric::nic::Counters;
 use jet_fabric::{Address, Nic};
 use jet_wire::SLAB_BYTES;
@@ -40,7 +40,7 @@ pub struct SenderOptions {
     pub retry: RetryPolicy,
     /// Whether messages carry a CRC32C that the receiver checks; default no: the transports have checks of their own.
     pub crc: bool,
-    /// The longest that a wait spins before it sleeps; default 20 us. Zero never spins.
+    /// The longest that a wait spins before it sleeps; default 50 us. Zero never spins.
     pub spin_max: Duration,
     /// Bytes that are registered at once for send buffers; default 8 MiB.
     pub region_bytes: usize,
@@ -60,7 +60,7 @@ impl SenderOptions {
             backoff: Backoff::default(),
             retry: RetryPolicy::default(),
             crc: false,
-            spin_max: Duration::from_micros(20),
+            spin_max: SPIN_MAX,
             region_bytes: 8 << 20,
         }
     }
