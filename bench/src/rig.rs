@@ -165,11 +165,6 @@ impl Rig {
         text.parse().map_err(io::Error::other)
     }
 
-    /// The application's process, where there is one.
-    pub fn app_pid(&self) -> Option<u32> {
-        self.app.as_ref().map(Child::id)
-    }
-
     /// The daemon's process.
     pub fn daemon_pid(&self) -> u32 {
         self.daemon.id()

@@ -10,7 +10,6 @@
 mod bare;
 pub mod conventional;
 mod counted;
-mod touched;
 pub mod traffic;
 
 use crate::report::{Bound, Row, pairwise};
@@ -85,7 +84,6 @@ struct Turn {
     /// GB/s; `None`: without.
     antagonist: Option<f64>,
     seen: Seen,
-    touched_mib: f64,
     resident: Option<f64>,
     /// Misses of the last-level cache a KiB.
     misses: Option<f64>,
@@ -112,22 +110,14 @@ impl Standing {
     }
 
     fn turn(&mut self, shape: Shape, antagonist: Option<f64>) -> Result<Turn, Box<dyn Error>> {
-        // What Jet's application reads is what arrived; the daemon's warmer reads all of the pool.
-        let (pid, memory) = match self {
-            Self::Jet(_, rig, _) => (rig.app_pid().ok_or("the rig has an application")?, "jet-pool"),
-            Self::Conventional(process, _) => (process.pid(), conventional::BUFFERS),
-        };
         let receiver_pid = match self {
             Self::Jet(_, rig, _) => rig.daemon_pid(),
-            Self::Conventional(..) => pid,
+            Self::Conventional(process, _) => process.pid(),
         };
         let counted = Counted::start(receiver_pid);
-        touched::forget(pid)?;
         let (Self::Jet(_, _, traffic) | Self::Conventional(_, traffic)) = self;
         let seen = traffic.run(TURN)?;
         let misses = counted.ok().map(|mut counted| counted.misses()).transpose()?;
-        #[allow(clippy::cast_precision_loss)] // MiB
-        let touched_mib = touched::bytes(pid, memory)? as f64 / 1_048_576.0;
         let (receiver, resident) = match self {
             Self::Jet(receiver, rig, _) => {
                 let status = rig.status()?;
@@ -138,7 +128,7 @@ impl Standing {
         #[allow(clippy::cast_precision_loss)] // a rate
         let misses =
             misses.map(|misses| misses as f64 / (seen.gigabytes_per_s * 1e9 / 1024.0 * TURN.as_secs_f64()));
-        Ok(Turn { receiver, shape, antagonist, seen, touched_mib, resident, misses })
+        Ok(Turn { receiver, shape, antagonist, seen, resident, misses })
     }
 
     fn warm_up(&mut self) -> Result<(), Box<dyn Error>> {
@@ -297,7 +287,6 @@ fn summarize(shape: Shape, antagonist: Option<f64>, turns: &[Turn], rows: &mut V
         row(", p50", "us", &|turn| turn.seen.p50_us);
         row(", p99", "us", &|turn| turn.seen.p99_us);
         row(", p99.9", "us", &|turn| turn.seen.p999_us);
-        row(", memory touched", "MiB", &|turn| turn.touched_mib);
         // Not told everywhere: a row of nothing says nothing.
         if !of(receiver, &|turn| turn.resident.unwrap_or(f64::NAN)).iter().any(|share| share.is_nan()) {
             row(", resident", "share", &|turn| turn.resident.unwrap_or(f64::NAN));
@@ -322,9 +311,9 @@ fn summarize(shape: Shape, antagonist: Option<f64>, turns: &[Turn], rows: &mut V
 
 fn csv(turns: &[Turn]) -> String {
     let mut text = String::from(
-        "receiver,message_bytes,connections,depth,antagonist_gb_per_s,gb_per_s,p50_us,p99_us,p99_9_us,touched_mib,resident,misses_a_kib\n",
+        "receiver,message_bytes,connections,depth,antagonist_gb_per_s,gb_per_s,p50_us,p99_us,p99_9_us,resident,misses_a_kib\n",
     );
-    for Turn { receiver, shape, antagonist, seen, touched_mib, resident, misses } in turns {
+    for Turn { receiver, shape, antagonist, seen, resident, misses } in turns {
         let name = match receiver {
             Receiver::Jet => "jet",
             Receiver::Following => "following",
@@ -338,7 +327,7 @@ fn csv(turns: &[Turn]) -> String {
         writeln!(
             text,
             "{name},{message_bytes},{connections},{depth},{antagonist},{gigabytes_per_s:.3},{p50_us:.1},{p99_us:.1},\
-             {p999_us:.1},{touched_mib:.2},{resident},{misses}"
+             {p999_us:.1},{resident},{misses}"
         )
         .expect("text grows");
     }
