@@ -2,8 +2,10 @@
 //!
 //! Little's law says what a load needs: its rate times how long a slab is in use. More than that only waits, in slabs that fall
 //! out of the nearest cache meanwhile. How long a slab is in use cannot be told from how long it waits, so the window is found by
-//! trying: in turns with the window that stands, one that is a step smaller or larger is used for a while, and what was released
-//! under each decides. A smaller one is taken if it costs nothing, a larger one if it gains something.
+//! trying: in turns with the window that stands, another one is used for a while, and what was released under each decides. A
+//! smaller one is taken if it costs next to nothing, a larger one if it gains something. All windows have their turn, not only the
+//! next ones: what fits the nearest cache is worth something only once all of it does. When none was better there is a rest, each
+//! one longer than the last.
 //!
 //! Trying tells something only while there is always more to read than the window lets in. A load that comes in bursts has its
 //! whole window whenever it needs it: the window grows, to no limit at all at last. One that never fills its window is left alone:
@@ -24,6 +26,9 @@ const PLAIN_PERMILLE: u64 = 150;
 const SHRINK_PERMILLE: u64 = 960;
 /// A larger one is taken if it releases so much.
 const GROW_PERMILLE: u64 = 1050;
+/// The rest after all windows were tried and none was better: the first one, and the longest.
+const REST_NS: u64 = 250_000_000;
+const REST_NS_MAX: u64 = 8_000_000_000;
 /// Of an epoch's looks, those with something left to read that make its load a steady one.
 const STEADY_PERMILLE: u64 = 900;
 
@@ -52,10 +57,13 @@ pub(crate) struct Footprint {
     most_bytes: u64,
     /// The window that stands.
     step: u32,
-    /// Whether the one that is tried is larger.
-    upwards: bool,
+    /// The one that is tried.
+    other: u32,
     /// Whether it is the turn of the one that is tried.
     trying: bool,
+    /// No other is tried before.
+    rest_until_ns: u64,
+    rest_ns: u64,
     standing: Tried,
     tried: Tried,
     pairs: u32,
@@ -74,8 +82,10 @@ impl Footprint {
             least_bytes,
             most_bytes,
             step: 0,
-            upwards: false,
+            other: 0,
             trying: false,
+            rest_until_ns: 0,
+            rest_ns: REST_NS,
             standing: Tried::default(),
             tried: Tried::default(),
             pairs: 0,
@@ -88,6 +98,7 @@ impl Footprint {
         while !new.is_last(new.step) {
             new.step += 1;
         }
+        new.other = new.beside(new.step);
         new
     }
 
@@ -106,13 +117,15 @@ impl Footprint {
         self.bytes_of(step) == self.most_bytes
     }
 
+    /// What is tried after a window: the one below, after the smallest the largest.
+    fn beside(&self, step: u32) -> u32 {
+        let largest = || (step..).find(|&above| self.is_last(above)).unwrap_or(step);
+        step.checked_sub(1).unwrap_or_else(largest)
+    }
+
     /// The step that has its turn.
     fn current(&self) -> u32 {
-        match (self.trying, self.upwards) {
-            (false, _) => self.step,
-            (true, true) => self.step + 1,
-            (true, false) => self.step - 1,
-        }
+        if self.trying { self.other } else { self.step }
     }
 
     /// Bytes of the READ share that may be in use now; `None`: as many as there are.
@@ -155,42 +168,54 @@ impl Footprint {
             // Not steady: nothing is compared. What was held up has more room next time.
             let held_up = self.hungry > 0;
             let step = if held_up && !self.is_last(self.step) { self.step + 1 } else { self.step };
-            return self.stand(step, self.upwards);
+            return self.stand(step);
+        }
+        if now_ns < self.rest_until_ns {
+            return;
         }
         let seen = if self.trying { &mut self.tried } else { &mut self.standing };
         seen.bytes += self.bytes;
         seen.span_ns += span_ns;
         self.pairs += u32::from(self.trying);
-        if self.trying && self.decide() {
-            return;
+        if !self.trying || !self.decide(now_ns) {
+            self.trying = !self.trying;
         }
-        self.trying = !self.trying;
     }
 
     /// After a pair of turns: whether there is a decision.
-    fn decide(&mut self) -> bool {
-        let Some(permille) = self.tried.permille_of(&self.standing) else {
-            // Nothing is released under the window that stands: any other is better.
-            self.stand(if self.upwards { self.step + 1 } else { self.step }, true);
-            return true;
-        };
+    fn decide(&mut self, now_ns: u64) -> bool {
+        let larger = self.other > self.step;
+        // Nothing is released under the window that stands: any larger one is better.
+        let nothing = if larger { u64::MAX } else { 0 };
+        let permille = self.tried.permille_of(&self.standing).unwrap_or(nothing);
         let plain = permille.abs_diff(1000) >= PLAIN_PERMILLE && self.pairs >= PAIRS_MIN;
         if self.pairs < PAIRS_MAX && !plain {
             return false;
         }
-        match self.upwards {
-            // What gained once may gain again; what did not is tried the other way.
-            true if permille >= GROW_PERMILLE => self.stand(self.step + 1, true),
-            false if permille >= SHRINK_PERMILLE => self.stand(self.step - 1, false),
-            upwards => self.stand(self.step, !upwards),
+        if permille >= if larger { GROW_PERMILLE } else { SHRINK_PERMILLE } {
+            self.rest_ns = REST_NS;
+            self.stand(self.other);
+            return true;
+        }
+        let next = self.beside(self.other);
+        self.try_other(if next == self.step { self.beside(next) } else { next });
+        if self.beside(self.step) == self.other {
+            // All had their turn.
+            self.rest_until_ns = now_ns.saturating_add(self.rest_ns);
+            self.rest_ns = (self.rest_ns * 2).min(REST_NS_MAX);
         }
         true
     }
 
-    /// From now on this window stands, and one beside it is tried.
-    fn stand(&mut self, step: u32, upwards: bool) {
+    /// From now on this window stands.
+    fn stand(&mut self, step: u32) {
         self.step = step;
-        self.upwards = if self.is_last(step) { false } else { upwards || step == 0 };
+        self.try_other(self.beside(step));
+    }
+
+    /// This one is tried beside the one that stands.
+    fn try_other(&mut self, other: u32) {
+        self.other = other;
         (self.standing, self.tried) = (Tried::default(), Tried::default());
         (self.pairs, self.trying) = (0, false);
     }
@@ -255,6 +280,35 @@ mod tests {
         // And back.
         run(&mut footprint, now_ns, 8_000_000_000, true, rate);
         assert!((MIB..=2 * MIB).contains(&footprint.standing_bytes()));
+    }
+
+    #[test]
+    fn a_window_that_only_pays_far_below_is_found() {
+        // All of what does not fit 1 MiB is as good, and a little better than what nearly does.
+        let rate = |window: u64| match window / KIB {
+            ..=512 => 700,
+            ..=1024 => 1500,
+            ..=4096 => 900,
+            _ => 1000,
+        };
+        let mut footprint = new();
+        run(&mut footprint, 0, 4_000_000_000, true, rate);
+        assert_eq!(footprint.standing_bytes(), MIB);
+    }
+
+    #[test]
+    fn what_is_tried_in_vain_is_tried_ever_less() {
+        let mut footprint = new();
+        // Only all of the pool will do.
+        let rate = |window: u64| if window < 12 * MIB { 500 } else { 1000 };
+        let now_ns = run(&mut footprint, 0, 60_000_000_000, true, rate);
+        let mut tried = 0;
+        for turn in 0..20_000 {
+            run(&mut footprint, now_ns + turn * 1_000_000, 1_000_000, true, rate);
+            tried += u32::from(footprint.window_bytes().is_some());
+        }
+        assert_eq!(footprint.standing_bytes(), 12 * MIB);
+        assert!(tried < 400, "{tried} of 20,000 ms");
     }
 
     #[test]

@@ -206,7 +206,10 @@ impl<P: GrantPolicy> Receiver<P> {
             self.grant(now_ns, effects);
         }
         if let Some(following) = &mut self.following {
-            following.look(now_ns, self.queues.iter().any(|queue| queue.head().is_some()));
+            // What is parked with its session is left to read, too.
+            let hungry =
+                !self.reviewed_sessions.is_empty() || self.queues.iter().any(|queue| queue.head().is_some());
+            following.look(now_ns, hungry);
         }
         self.feed_hungry();
         while let Some(peer) = self.dirty_peers.pop() {
