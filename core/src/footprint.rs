@@ -7,9 +7,9 @@
 //! next ones: what fits the nearest cache is worth something only once all of it does. When none was better there is a rest, each
 //! one longer than the last.
 //!
-//! Trying tells something only while there is always more to read than the window lets in. A load that comes in bursts has its
-//! whole window whenever it needs it: the window grows, to no limit at all at last. One that never fills its window is left alone:
-//! slabs are reused last used first, and so it touches few of them anyway.
+//! Trying tells something only while there is always more to read than the window lets in. Where a load comes in bursts, one after
+//! the other, the window grows with them, to no limit at all at last: it is to have what it needs when it needs it. One that never
+//! fills its window is left alone: slabs are reused last used first, and so it touches few of them anyway.
 
 /// How long one window is used before the other has its turn.
 const EPOCH_NS: u64 = 4_000_000;
@@ -31,6 +31,10 @@ const REST_NS: u64 = 250_000_000;
 const REST_NS_MAX: u64 = 8_000_000_000;
 /// Of an epoch's looks, those with something left to read that make its load a steady one.
 const STEADY_PERMILLE: u64 = 900;
+/// What an epoch of bursts weighs, in epochs without one after which it is forgotten; and how much of it makes the window grow: a
+/// load that ends is no burst.
+const BURST: u32 = 8;
+const BURSTS_MAX: u32 = 3 * BURST;
 
 /// What was seen of one window.
 #[derive(Clone, Copy, Debug, Default)]
@@ -67,6 +71,8 @@ pub(crate) struct Footprint {
     standing: Tried,
     tried: Tried,
     pairs: u32,
+    /// Epochs of bursts, less those without.
+    bursts: u32,
     /// When the epoch began, and when its releases began to count.
     since_ns: u64,
     counts_since_ns: Option<u64>,
@@ -89,6 +95,7 @@ impl Footprint {
             standing: Tried::default(),
             tried: Tried::default(),
             pairs: 0,
+            bursts: 0,
             since_ns: 0,
             counts_since_ns: None,
             bytes: 0,
@@ -165,11 +172,17 @@ impl Footprint {
         let span_ns = now_ns - self.counts_since_ns.take().unwrap_or(now_ns);
         self.since_ns = now_ns;
         if self.hungry * 1000 < self.looks * STEADY_PERMILLE {
-            // Not steady: nothing is compared. What was held up has more room next time.
-            let held_up = self.hungry > 0;
-            let step = if held_up && !self.is_last(self.step) { self.step + 1 } else { self.step };
-            return self.stand(step);
+            // Not steady: it says nothing of the window that it had, which has its turn again.
+            if self.hungry > 0 {
+                self.bursts += BURST;
+            }
+            if self.bursts >= BURSTS_MAX && !self.is_last(self.step) {
+                self.bursts = 0;
+                self.stand(self.step + 1);
+            }
+            return;
         }
+        self.bursts = self.bursts.saturating_sub(1);
         if now_ns < self.rest_until_ns {
             return;
         }
@@ -286,9 +299,9 @@ mod tests {
     fn a_window_that_only_pays_far_below_is_found() {
         // All of what does not fit 1 MiB is as good, and a little better than what nearly does.
         let rate = |window: u64| match window / KIB {
-            ..=512 => 700,
-            ..=1024 => 1500,
-            ..=4096 => 900,
+            0..1024 => 700,
+            1024 => 1500,
+            1025..8192 => 900,
             _ => 1000,
         };
         let mut footprint = new();
@@ -309,6 +322,19 @@ mod tests {
         }
         assert_eq!(footprint.standing_bytes(), 12 * MIB);
         assert!(tried < 400, "{tried} of 20,000 ms");
+    }
+
+    #[test]
+    fn a_load_that_ends_now_and_then_keeps_its_window() {
+        let rate = |window: u64| if window <= MIB { window / KIB } else { 500 };
+        let mut footprint = new();
+        let mut now_ns = run(&mut footprint, 0, 4_000_000_000, true, rate);
+        assert_eq!(footprint.standing_bytes(), MIB);
+        for _ in 0..10 {
+            now_ns = run(&mut footprint, now_ns, 1_501_000_000, true, rate);
+            now_ns = run(&mut footprint, now_ns, 501_000_000, false, |_| 0);
+            assert_eq!(footprint.standing_bytes(), MIB);
+        }
     }
 
     #[test]
