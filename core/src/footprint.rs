@@ -170,11 +170,15 @@ impl Footprint {
 
     fn end_epoch(&mut self, now_ns: u64) {
         let span_ns = now_ns - self.counts_since_ns.take().unwrap_or(now_ns);
-        self.since_ns = now_ns;
+        let age_ns = now_ns - core::mem::replace(&mut self.since_ns, now_ns);
+        if age_ns > 2 * EPOCH_NS {
+            // Nobody looked for a while: nothing came, or the machine did something else. Neither is the window's doing.
+            return;
+        }
         if self.hungry * 1000 < self.looks * STEADY_PERMILLE {
             // Not steady: it says nothing of the window that it had, which has its turn again.
             if self.hungry > 0 {
-                self.bursts += BURST;
+                self.bursts = (self.bursts + BURST).min(BURSTS_MAX);
             }
             if self.bursts >= BURSTS_MAX && !self.is_last(self.step) {
                 self.bursts = 0;
@@ -334,6 +338,20 @@ mod tests {
             now_ns = run(&mut footprint, now_ns, 1_501_000_000, true, rate);
             now_ns = run(&mut footprint, now_ns, 501_000_000, false, |_| 0);
             assert_eq!(footprint.standing_bytes(), MIB);
+        }
+    }
+
+    #[test]
+    fn a_pause_that_nobody_looked_at_says_nothing() {
+        let rate = |window: u64| if window <= MIB { window / KIB } else { 500 };
+        let mut footprint = new();
+        let mut now_ns = run(&mut footprint, 0, 4_000_000_000, true, rate);
+        assert_eq!(footprint.standing_bytes(), MIB);
+        for turn in 0..2000 {
+            // Each time a little later in an epoch.
+            now_ns = run(&mut footprint, now_ns, 20_000_000 + turn * 50_000, true, rate);
+            assert_eq!(footprint.standing_bytes(), MIB, "after {turn} pauses");
+            now_ns += 5_000_000_000;
         }
     }
 
