@@ -51,10 +51,13 @@ impl Hammer {
     /// Takes memory, and touches it all.
     ///
     /// # Errors
-    /// Where it is less than what is done at once.
+    /// Where it is less than what is done at once, or this processor has no such stores.
     pub fn new(kind: Kind, bytes: usize) -> Result<Self, Box<dyn Error>> {
         if bytes < STRETCH_BYTES {
             return Err(format!("--bytes must be {STRETCH_BYTES} at least").into());
+        }
+        if kind == Kind::NtWrite && cfg!(not(target_arch = "x86_64")) {
+            return Err("stores past the caches are there on x86-64 only; take --kind write".into());
         }
         let words = bytes / STRETCH_BYTES * (STRETCH_BYTES / size_of::<u64>());
         Ok(Self { memory: vec![1; words].into_boxed_slice(), kind, next: 0, sum: 0 })
@@ -106,10 +109,10 @@ fn store_past_caches(stretch: &mut [u64], value: u64) {
     unsafe { _mm_sfence() };
 }
 
-/// Rust has no such stores for other processors.
+/// Rust has no such stores for other processors: [`Hammer::new`] refuses.
 #[cfg(not(target_arch = "x86_64"))]
-fn store_past_caches(stretch: &mut [u64], value: u64) {
-    stretch.fill(value);
+fn store_past_caches(_stretch: &mut [u64], _value: u64) {
+    unreachable!("refused at the start")
 }
 
 /// Runs until the process is killed.

@@ -169,7 +169,8 @@ fn consume(shared: &Shared, buffers: &SharedMemory, stride: usize) {
         let Some(arrived) = shared.arrived.pop() else {
             let since = *idle_since.get_or_insert_with(Instant::now);
             if since.elapsed() < SPIN {
-                std::hint::spin_loop();
+                // Both threads may share a core, as they may with Jet's.
+                std::thread::yield_now();
                 continue;
             }
             shared.asleep.store(true, Ordering::SeqCst);
@@ -248,6 +249,9 @@ impl Conventional {
                 let bound = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
                 poll(&mut [PollFd::from_borrowed_fd(self.nic.wait_fd(), PollFlags::IN)], Some(&bound))?;
                 idle_since = None;
+            } else {
+                // What it waits for is the application's, which may be on this core.
+                std::thread::yield_now();
             }
         }
     }
