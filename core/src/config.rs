@@ -29,6 +29,8 @@ pub struct Config {
     /// Whether no more of the READ share is used at once than the load is found to need. Stragglers, which escape counts, are
     /// no part of that.
     pub footprint_follows: bool,
+    /// Who makes the checksums of messages that carry one.
+    pub checksums: Checksums,
     /// Scatter entries of one READ: the NIC's limit.
     pub scatter_max: u32,
     /// The longest message that is taken.
@@ -70,6 +72,17 @@ pub struct Config {
     pub signals: bool,
 }
 
+/// Who makes the CRC32C of messages that carry one (Jet §4.2.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Checksums {
+    /// The receiver, at once.
+    Inline,
+    /// Whoever `Effects::begin_check` asks, for READs: the receiver goes on meanwhile. For small messages as `Inline`.
+    Workers,
+    /// Nobody: the NIC did, or nobody asks for it. Senders are told that checksums are not understood.
+    Off,
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -81,6 +94,7 @@ impl Default for Config {
             reads_max: 32,
             in_flight_bytes: 8 << 20,
             footprint_follows: false,
+            checksums: Checksums::Inline,
             scatter_max: 64,
             message_bytes_max: 1 << 30,
             classes: 4,

@@ -104,4 +104,13 @@ pub trait Effects {
 
     /// CRC32C of a slab's first bytes, going on from `crc`.
     fn crc32c(&mut self, crc: u32, slab: u32, bytes: u32) -> u32;
+
+    /// Have the CRC32C of a READ's first `bytes` made elsewhere, and answer with `handle_checked`. The runs stay as they
+    /// are until then. At most one check of each READ is under way. Called only with [`Checksums::Workers`].
+    ///
+    /// [`Checksums::Workers`]: crate::config::Checksums::Workers
+    fn begin_check(&mut self, read: ReadId, bytes: u32, runs: &[Run]);
+
+    /// CRC32C of two stretches, one behind the other, from those of both; `second_bytes` is how long the second is.
+    fn combine_crc32c(&mut self, first: u32, second: u32, second_bytes: u32) -> u32;
 }

@@ -174,6 +174,8 @@ pub(crate) struct Transfer {
     pub crc_expected: Option<u32>,
     /// What it is so far.
     pub crc: u32,
+    /// The first and the last of its READs that are checked elsewhere, in the order of their bytes.
+    pub checks: Option<(u32, u32)>,
     pub footprint_bytes: u64,
     /// It counts among the messages being read.
     pub running: bool,

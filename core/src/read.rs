@@ -21,6 +21,10 @@ pub(crate) struct Read {
     pub share: Share,
     /// Not yet completed by the NIC.
     pub in_flight: bool,
+    /// What the check made elsewhere says, once it is over.
+    pub checked: Option<u32>,
+    /// The READ of its message that is checked after it.
+    pub next_check: Option<u32>,
 }
 
 /// The table of READs.
@@ -41,6 +45,8 @@ impl Reads {
             delivered: 0,
             share: Share::Read,
             in_flight: false,
+            checked: None,
+            next_check: None,
         };
         Self {
             records: vec![empty; capacity as usize].into_boxed_slice(),

@@ -77,12 +77,16 @@ pub struct Stats {
     pub high_water_slabs: u32,
     /// Times that the line between the shares moved.
     pub line_moves: u64,
-    /// READs in flight.
+    /// READs in flight, and those that are being checked.
     pub reads_in_flight: u32,
     /// The most READs in flight at once.
     pub reads_high_water: u32,
     /// Bytes of READs in flight.
     pub in_flight_bytes: u64,
+    /// READs of them that have arrived and are being checked by workers.
+    pub checks_in_flight: u32,
+    /// Bytes whose checksum was made.
+    pub checked_bytes: u64,
     /// How much of the READ share may be in use at once, where that follows the load.
     pub footprint_window_bytes: Option<u64>,
     /// Messages waiting for admission.

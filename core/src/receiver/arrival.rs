@@ -3,6 +3,7 @@
 use super::Receiver;
 use super::settle::UserHeader;
 use crate::admission::GrantPolicy;
+use crate::config::Checksums;
 use crate::effects::{Effects, PeerId};
 use crate::message::{NONE, Small, State, Transfer};
 use crate::pool::{Run, Share};
@@ -94,7 +95,7 @@ impl<P: GrantPolicy> Receiver<P> {
             Some(AckStatus::Draining)
         } else if session == NONE {
             Some(AckStatus::NoApp)
-        } else if small.crc32c().is_some_and(|crc| effects.crc32c(0, slab, payload_bytes) != crc) {
+        } else if !self.small_fits(small, slab, effects) {
             Some(AckStatus::Corrupt)
         } else {
             None
@@ -195,7 +196,7 @@ impl<P: GrantPolicy> Receiver<P> {
         *self.messages.transfer(message) = Transfer {
             address: request.address.get(),
             key: request.key.get(),
-            crc_expected: request.crc32c(),
+            crc_expected: request.crc32c().filter(|_| self.config.checksums != Checksums::Off),
             ..Transfer::default()
         };
         self.messages.keep_user_header(message, request.inline_user_header().unwrap_or(payload));

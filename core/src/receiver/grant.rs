@@ -227,7 +227,7 @@ impl<P: GrantPolicy> Receiver<P> {
             self.peers[record.peer as usize].leaving = true;
         }
         let record = &self.messages[message];
-        if !ok || record.failure.is_some() || record.finished || record.session == NONE {
+        if !ok || self.is_unwanted(message) {
             if !ok && record.failure.is_none() && !record.finished {
                 self.unlink(message);
                 self.withdraw(message, false, effects);
@@ -236,17 +236,11 @@ impl<P: GrantPolicy> Receiver<P> {
             self.drop_read_of(now_ns, read, effects);
             return;
         }
-        if !self.checksum_fits(read, effects) {
-            self.withdraw(message, true, effects);
-            self.messages[message].failure = Some(AckStatus::Corrupt);
-            self.drop_read_of(now_ns, read, effects);
-            return;
-        }
-        self.deliver_read(now_ns, read, effects);
+        self.check_read(now_ns, read, effects);
     }
 
     /// Drops a READ, and delivers what may have waited for the number that its message gave back.
-    fn drop_read_of(&mut self, now_ns: u64, read: u32, effects: &mut impl Effects) {
+    pub(super) fn drop_read_of(&mut self, now_ns: u64, read: u32, effects: &mut impl Effects) {
         let session = self.messages[self.reads[read].message].session;
         self.drop_read(read);
         if session != NONE {
@@ -254,23 +248,8 @@ impl<P: GrantPolicy> Receiver<P> {
         }
     }
 
-    /// Goes on with the message's checksum; at its end says whether it fits. READs of one peer end in order.
-    fn checksum_fits(&mut self, read: u32, effects: &mut impl Effects) -> bool {
-        let entry = &self.reads[read];
-        let length = self.messages[entry.message].length;
-        let transfer = self.messages.transfer(entry.message);
-        let Some(expected) = transfer.crc_expected else { return true };
-        let mut left = entry.bytes;
-        for run in &entry.runs[..entry.run_count] {
-            let bytes = left.min(run.count * SLAB_BYTES_U32);
-            transfer.crc = effects.crc32c(transfer.crc, run.first, bytes);
-            left -= bytes;
-        }
-        entry.offset + u64::from(entry.bytes) < length || transfer.crc == expected
-    }
-
     /// Delivers a READ's runs. Its session has the slots and the number: they were kept for it when it was posted.
-    fn deliver_read(&mut self, now_ns: u64, read: u32, effects: &mut impl Effects) {
+    pub(super) fn deliver_read(&mut self, now_ns: u64, read: u32, effects: &mut impl Effects) {
         let message = self.reads[read].message;
         let mut before = 0;
         while self.reads[read].delivered < self.reads[read].run_count {

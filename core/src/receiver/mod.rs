@@ -2,6 +2,7 @@
 
 mod arrival;
 mod bar;
+mod check;
 mod credit;
 mod escape;
 mod grant;
@@ -97,6 +98,8 @@ pub struct Receiver<P: GrantPolicy = StrictWithAging> {
     flushed_ns: u64,
     copies: Box<[Option<Copy>]>,
     free_copies: Vec<u32>,
+    /// READs that are being checked elsewhere.
+    checks: u32,
     meter: MemoryMeter,
     /// The NIC marks earlier than it usually does.
     marking: bool,
@@ -175,6 +178,7 @@ impl<P: GrantPolicy> Receiver<P> {
             flushed_ns: 0,
             copies: vec![None; config.copies_max as usize].into_boxed_slice(),
             free_copies: (0..config.copies_max).rev().collect(),
+            checks: 0,
             meter: MemoryMeter::default(),
             marking: false,
             signal_cursor: 0,
@@ -340,6 +344,7 @@ impl<P: GrantPolicy> Receiver<P> {
             line_moves: self.pool.line_moves(),
             reads_in_flight: self.reads.in_use(),
             in_flight_bytes: self.in_flight_bytes,
+            checks_in_flight: self.checks,
             footprint_window_bytes: self.following.as_ref().map(Footprint::standing_bytes),
             waiting,
             running: self.running,

@@ -2,6 +2,7 @@
 
 use super::Receiver;
 use crate::admission::GrantPolicy;
+use crate::config::Checksums;
 use crate::effects::{Effects, PeerId};
 use crate::message::{MessageList, NONE, State};
 use crate::peer::Peer;
@@ -35,8 +36,9 @@ impl<P: GrantPolicy> Receiver<P> {
         self.peers[peer as usize] =
             Peer { connected: true, signals, sender: hello.sender_id, app, ..Peer::GONE };
         let credit_limit = self.first_credit(peer);
+        let checks = if self.config.checksums == Checksums::Off { 0 } else { features::CRC32C };
         let welcome = Welcome {
-            features: hello.features & features::ALL,
+            features: hello.features & (features::CONGESTION | checks),
             incarnation: self.incarnation,
             credit_limit,
             message_bytes_max: self.config.message_bytes_max,

@@ -1,7 +1,7 @@
 //! What lies where: catches a slab that is used for something else while somebody reads or copies it, and bytes that
 //! an application would not find again.
 
-use crate::effects::{Copy, CopyId, CopyRefused};
+use crate::effects::{Copy, CopyId, CopyRefused, ReadId};
 use crate::pool::Run;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -16,6 +16,8 @@ pub(super) struct Memory {
     /// Runs that their applications are reading.
     pub pinned: BTreeSet<(u32, u32)>,
     copies: VecDeque<Copy>,
+    /// Runs of READs that are being checked.
+    checks: BTreeMap<u32, Vec<Run>>,
     /// The next copies are refused.
     pub no_room: bool,
 }
@@ -45,7 +47,22 @@ impl Memory {
                 "{run:?} is used, but is in {copy:?}"
             );
         }
+        for (read, runs) in &self.checks {
+            let clear = runs.iter().all(|checked| !overlap(*checked, run));
+            assert!(clear, "{run:?} is used, but READ {read} is being checked there");
+        }
         slabs(run).for_each(|slab| self.put(slab));
+    }
+
+    /// Somebody reads those from now on.
+    pub fn begin_check(&mut self, read: ReadId, runs: &[Run]) {
+        let before = self.checks.insert(read.0, runs.to_vec());
+        assert!(before.is_none(), "{read:?} is being checked already");
+    }
+
+    /// Nobody does any more.
+    pub fn end_check(&mut self, read: ReadId) {
+        self.checks.remove(&read.0).expect("it is being checked");
     }
 
     /// A run is shown to an application.

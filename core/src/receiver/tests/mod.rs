@@ -1,5 +1,6 @@
 //! The receiver against a driver that remembers everything: scenarios one by one, and a model under random ones.
 
+mod check;
 mod escape;
 mod liveness;
 mod memory;
@@ -7,6 +8,7 @@ mod model;
 mod scenarios;
 
 use super::*;
+use crate::config::Checksums;
 use crate::effects::{Copy, CopyRefused, ReadId, Remote, SessionEnd};
 use crate::footprint::Footprint;
 use crate::pool::Run;
@@ -33,7 +35,9 @@ struct World {
     disconnects: Vec<u32>,
     closed: Vec<(u32, SessionEnd)>,
     sent: Vec<u32>,
-    crc: u32,
+    checks: Vec<(ReadId, u32)>,
+    /// Where each READ begins in its message.
+    offsets: BTreeMap<u32, u32>,
     memory: Memory,
     marks: Vec<bool>,
     signals: Vec<(u32, u32)>,
@@ -46,6 +50,7 @@ impl Effects for World {
     }
     fn post_read(&mut self, peer: PeerId, read: ReadId, remote: Remote, bytes: u32, runs: &[Run]) {
         runs.iter().for_each(|&run| self.memory.overwrite(run));
+        self.offsets.insert(read.0, remote.address.try_into().expect("requests give address 0"));
         self.reads.push_back((peer, read, remote, bytes, runs.to_vec()));
     }
     fn send(&mut self, peer: PeerId, header: &HeaderBytes) {
@@ -96,8 +101,19 @@ impl Effects for World {
     fn mark(&mut self, on: bool) {
         self.marks.push(on);
     }
-    fn crc32c(&mut self, _crc: u32, _slab: u32, _bytes: u32) -> u32 {
-        self.crc
+    // Here the checksum of a message is its length, and that of a READ where it begins: so it is seen that all of a
+    // message is checked, once and in order.
+    fn begin_check(&mut self, read: ReadId, bytes: u32, runs: &[Run]) {
+        assert!(bytes > 0 && bytes.div_ceil(4096) == runs.iter().map(|run| run.count).sum::<u32>());
+        self.memory.begin_check(read, runs);
+        self.checks.push((read, self.offsets[&read.0]));
+    }
+    fn combine_crc32c(&mut self, first: u32, second: u32, second_bytes: u32) -> u32 {
+        assert_eq!(first, second, "in the order of their bytes");
+        first + second_bytes
+    }
+    fn crc32c(&mut self, crc: u32, _slab: u32, bytes: u32) -> u32 {
+        crc + bytes
     }
 }
 
@@ -206,6 +222,13 @@ impl Bench {
     fn read_done(&mut self) {
         let (_, read, ..) = self.world.reads.pop_front().expect("a READ is in flight");
         self.receiver.handle_read_done(self.now_ns, read, true, false, &mut self.world);
+    }
+
+    /// One of the checks under way is over.
+    fn checked(&mut self, which: usize) {
+        let (read, crc) = self.world.checks.remove(which);
+        self.world.memory.end_check(read);
+        self.receiver.handle_checked(self.now_ns, read, crc, &mut self.world);
     }
 
     fn delivery(&mut self, session: SessionId) -> Option<(Delivery, Vec<u8>)> {

@@ -5,10 +5,28 @@ use alloc::vec;
 use jet_wire::message::CreditReturn;
 use proptest::prelude::*;
 
+#[derive(Clone, Copy, Debug)]
+enum Check {
+    None,
+    Right,
+    Wrong,
+}
+
+impl Check {
+    /// What the sender gives: here the checksum of a message is its length.
+    fn of(self, bytes: u32) -> Option<u32> {
+        match self {
+            Self::None => None,
+            Self::Right => Some(bytes),
+            Self::Wrong => Some(bytes + 1),
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 enum Op {
     Small(u8, u16),
-    Request(u8, u32),
+    Request(u8, u32, Check),
     ReadDone(bool),
     Release(u8, u8),
     Flush,
@@ -17,6 +35,7 @@ enum Op {
     Close(u8),
     Pin(u8, u8),
     Copied(bool),
+    Checked(u8),
     NoRoom(bool),
     Wait,
 }
@@ -24,7 +43,7 @@ enum Op {
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         6 => (0..4u8, 0..4096u16).prop_map(|(peer, bytes)| Op::Small(peer, bytes)),
-        4 => (0..4u8, 1..500_000u32).prop_map(|(peer, bytes)| Op::Request(peer, bytes)),
+        4 => (0..4u8, 1..500_000u32, check()).prop_map(|(peer, bytes, check)| Op::Request(peer, bytes, check)),
         6 => prop::bool::weighted(0.97).prop_map(Op::ReadDone),
         10 => (0..2u8, 0..20u8).prop_map(|(session, how)| Op::Release(session, how)),
         8 => Just(Op::Flush),
@@ -33,9 +52,14 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (0..2u8).prop_map(Op::Close),
         4 => (0..2u8, 0..20u8).prop_map(|(session, which)| Op::Pin(session, which)),
         6 => prop::bool::weighted(0.9).prop_map(Op::Copied),
+        6 => (0..8u8).prop_map(Op::Checked),
         1 => prop::bool::weighted(0.2).prop_map(Op::NoRoom),
         4 => Just(Op::Wait),
     ]
+}
+
+fn check() -> impl Strategy<Value = Check> {
+    prop_oneof![2 => Just(Check::None), 5 => Just(Check::Right), 1 => Just(Check::Wrong)]
 }
 
 /// Everything that the model knows of one sender.
@@ -57,8 +81,9 @@ proptest! {
         ready in prop_oneof![Just(0u32), 1..200u32, Just(1000)],
         takes_memory: bool,
         footprint_follows: bool,
+        checksums in prop_oneof![Just(Checksums::Inline), Just(Checksums::Workers), Just(Checksums::Off)],
     ) {
-        let mut bench = Bench::new(Config { footprint_follows, ..config() });
+        let mut bench = Bench::new(Config { footprint_follows, checksums, ..config() });
         bench.receiver.handle_escape_memory(ready);
         let apps = ["a", "b"];
         let mut sessions: Vec<Option<SessionId>> = apps.iter().map(|app| bench.receiver.handle_session_opened(name(app), 0, takes_memory).ok()).collect();
@@ -68,7 +93,7 @@ proptest! {
         let mut left: BTreeMap<(u32, u32, u16), u64> = BTreeMap::new();
         for op in ops {
             match op {
-                Op::Small(n, _) | Op::Request(n, _) => {
+                Op::Small(n, _) | Op::Request(n, ..) => {
                     let app = apps[usize::from(n) % 2];
                     let sender = &mut senders[usize::from(n)];
                     let peer = match sender.peer {
@@ -89,7 +114,7 @@ proptest! {
                     let sequence = sender.sequence + (u64::from(sender.epoch) << 32);
                     match op {
                         Op::Small(_, bytes) => bench.small(peer, sequence, &vec![0; usize::from(bytes)]),
-                        Op::Request(_, bytes) => bench.request(peer, sequence, u64::from(bytes), None),
+                        Op::Request(_, bytes, check) => bench.request(peer, sequence, u64::from(bytes), check.of(bytes)),
                         _ => unreachable!(),
                     }
                 }
@@ -130,7 +155,7 @@ proptest! {
                     left.retain(|key, _| key.0 != session.0);
                     sessions[usize::from(n)] = bench.receiver.handle_session_opened(name(apps[usize::from(n)]), 0, takes_memory).ok();
                 },
-                Op::Pin(..) | Op::Copied(_) | Op::NoRoom(_) | Op::Wait => {}
+                Op::Pin(..) | Op::Copied(_) | Op::Checked(_) | Op::NoRoom(_) | Op::Wait => {}
             }
             match op {
                 Op::Pin(n, which) => if let Some(session) = sessions[usize::from(n)] {
@@ -142,6 +167,9 @@ proptest! {
                     }
                 },
                 Op::Copied(ok) if bench.world.memory.copying() > 0 => bench.copied(ok),
+                Op::Checked(which) if !bench.world.checks.is_empty() => {
+                    bench.checked(usize::from(which) % bench.world.checks.len());
+                }
                 Op::NoRoom(on) => bench.world.memory.no_room = on,
                 Op::Wait => bench.now_ns += 1_500_000,
                 _ => {}
@@ -169,6 +197,9 @@ proptest! {
             }
             while !bench.world.reads.is_empty() {
                 bench.read_done();
+            }
+            while let Some(last) = bench.world.checks.len().checked_sub(1) {
+                bench.checked(last);
             }
             for session in sessions.iter().flatten() {
                 take_deliveries(&mut bench, *session, &mut held, &mut left);

@@ -176,8 +176,7 @@ fn a_wrong_checksum_is_corrupt_and_never_delivered_whole() {
     let mut bench = Bench::new(config());
     let session = bench.open("disk");
     let peer = bench.join("disk");
-    bench.world.crc = 5;
-    bench.request(peer, 1, 4096, Some(5));
+    bench.request(peer, 1, 4096, Some(4096));
     bench.request(peer, 2, 4096, Some(6));
     bench.request(peer, 3, 100_000, Some(6));
     bench.flush();
