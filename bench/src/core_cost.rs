@@ -74,6 +74,12 @@ impl Effects for Hands {
     fn mark(&mut self, _on: bool) {
         panic!("nothing is slow here");
     }
+    fn begin_check(&mut self, _read: ReadId, _bytes: u32, _runs: &[Run]) {
+        panic!("nothing has a checksum here");
+    }
+    fn combine_crc32c(&mut self, _first: u32, _second: u32, _second_bytes: u32) -> u32 {
+        panic!("nothing has a checksum here");
+    }
     fn crc32c(&mut self, crc: u32, _slab: u32, _bytes: u32) -> u32 {
         crc
     }

@@ -16,8 +16,10 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Instant;
 
-const LARGE_BYTES: usize = 256 << 10;
-const DEPTH: usize = 32;
+/// Bytes of a large message.
+pub const LARGE_BYTES: usize = 256 << 10;
+/// Large messages under way at once.
+pub const DEPTH: usize = 32;
 const POOL_BYTES: usize = 12 << 20;
 /// Bytes of one sample.
 const SAMPLE_BYTES: usize = 2 << 30;
@@ -137,10 +139,11 @@ impl Load {
     /// # Errors
     /// What the sender says.
     pub fn connect(rig: &Rig) -> Result<Self, Box<dyn Error>> {
-        Self::shaped(rig, LARGE_BYTES, DEPTH, 1024)
+        Self::shaped(rig, LARGE_BYTES, DEPTH, 1024, false)
     }
 
-    /// Connects to the rig, to have so many large messages of so many bytes at once, and so many small ones.
+    /// Connects to the rig, to have so many large messages of so many bytes at once, and so many small ones; with
+    /// checksums, or without.
     ///
     /// # Errors
     /// As [`Self::connect`].
@@ -149,8 +152,10 @@ impl Load {
         large_bytes: usize,
         large_max: usize,
         small_max: u32,
+        crc: bool,
     ) -> Result<Self, Box<dyn Error>> {
-        let options = SenderOptions { in_flight_max: small_max, ..SenderOptions::new(rig.address()?, APP) };
+        let options =
+            SenderOptions { in_flight_max: small_max, crc, ..SenderOptions::new(rig.address()?, APP) };
         let mut sender = Sender::connect(options)?;
         let mut buffers = Vec::with_capacity(large_max);
         for n in 0..large_max {
@@ -307,7 +312,8 @@ fn socket_to_ring(read: bool) -> std::io::Result<f64> {
     Ok(rate)
 }
 
+/// So much, in the time since then.
 #[allow(clippy::cast_precision_loss)] // counts below 2^53
-fn per_second(count: usize, start: Instant) -> f64 {
+pub fn per_second(count: usize, start: Instant) -> f64 {
     count as f64 / start.elapsed().as_secs_f64()
 }

@@ -4,6 +4,7 @@
 
 mod allocations;
 mod cache;
+mod checksums;
 mod connections;
 mod consumer;
 mod core_cost;
@@ -59,6 +60,12 @@ enum Name {
     },
     /// One stream of messages of one size, for comparisons with other systems (bench/peers)
     Stream(stream::Args),
+    /// Checksums: none, made by the reactor, by workers, and switched off at the receiver
+    Checksums {
+        /// Only this fabric: shm or tcp
+        #[arg(long, value_parser = ["shm", "tcp"])]
+        fabric: Option<String>,
+    },
     /// A thousand senders connected and 32 active, beside 32 connected; and the daemon's memory
     Connections,
     /// Over an RDMA device, beside perftest; in builds with --features verbs
@@ -95,6 +102,10 @@ fn main() -> ExitCode {
             None => e2e::run(args.samples, &["shm", "tcp"], &set),
         },
         Name::Stream(shape) => stream::run(args.samples, &shape),
+        Name::Checksums { fabric } => match fabric.as_deref() {
+            Some(fabric) => checksums::run(args.samples, &[fabric]),
+            None => checksums::run(args.samples, &["shm", "tcp"]),
+        },
         Name::Connections => connections::run(args.samples),
         Name::Cache { only } => cache::run(args.samples, &only),
         Name::Idle => connections::idle(args.samples),

@@ -29,6 +29,9 @@ pub struct Args {
     /// The application only gives the bytes back, and reads none of them
     #[arg(long)]
     unread: bool,
+    /// Messages carry a CRC32C; who checks it is the daemon's read.checksums
+    #[arg(long)]
+    crc: bool,
     /// Set a key of the daemon's configuration, as in --set nic.thread=on; may be repeated
     #[arg(long, value_name = "SECTION.KEY=VALUE")]
     set: Vec<String>,
@@ -44,9 +47,9 @@ pub fn run(samples: u32, shape: &Args) -> Result<Vec<Row>, Box<dyn Error>> {
     let rig = Rig::start(&shape.fabric, !shape.unread, &shape.set)?;
     // Each kind has its own limit; the other kind is not sent.
     let mut load = if small {
-        Load::shaped(&rig, SLAB_BYTES, 1, shape.depth)?
+        Load::shaped(&rig, SLAB_BYTES, 1, shape.depth, shape.crc)?
     } else {
-        Load::shaped(&rig, bytes, shape.depth as usize, shape.depth)?
+        Load::shaped(&rig, bytes, shape.depth as usize, shape.depth, shape.crc)?
     };
     let mut messages_per_s = |messages: u32| -> Result<f64, Box<dyn Error>> {
         if small {
@@ -59,11 +62,12 @@ pub fn run(samples: u32, shape: &Args) -> Result<Vec<Row>, Box<dyn Error>> {
     let rates = (0..samples).map(|_| messages_per_s(shape.messages)).collect::<Result<Vec<f64>, _>>()?;
     let gb_per_s = rates.iter().map(|rate| rate * f64::from(shape.bytes) / 1e9).collect();
     let what = format!(
-        "{}: {} B messages, {} at once{}",
+        "{}: {} B messages, {} at once{}{}",
         shape.fabric,
         bytes,
         shape.depth,
-        if shape.unread { "" } else { ", read" }
+        if shape.unread { "" } else { ", read" },
+        if shape.crc { ", with checksums" } else { "" }
     );
     Ok(vec![
         Row::new("stream", &what, "GB/s", gb_per_s, Bound::None),

@@ -3,7 +3,7 @@
 use super::options::{Backoff, ProtocolOptions};
 use super::protocol::Action;
 use jet_wire::message::ByeReason;
-use jet_wire::message::hello::Welcome;
+use jet_wire::message::hello::{Welcome, features};
 
 /// Credit on the connection that stands. Counts are of this connection alone.
 #[derive(Clone, Copy, Debug)]
@@ -98,6 +98,8 @@ pub(super) struct Link {
     farewell: Option<ByeReason>,
     /// What the last receiver said that it takes.
     pub message_bytes_max: Option<u64>,
+    /// Whether the receiver checks checksums, as it last said.
+    pub checks: bool,
 }
 
 impl Link {
@@ -114,6 +116,7 @@ impl Link {
             closing: false,
             farewell: None,
             message_bytes_max: None,
+            checks: false,
         }
     }
 
@@ -154,6 +157,7 @@ impl Link {
         self.connected_at_ns = now_ns;
         self.farewell = None;
         self.message_bytes_max = Some(welcome.message_bytes_max);
+        self.checks = welcome.features & features::CRC32C != 0;
     }
 
     /// The connection brought something about.

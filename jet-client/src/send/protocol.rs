@@ -210,6 +210,12 @@ impl Protocol {
         self.closing && self.unfinished == 0 && self.link.is_down()
     }
 
+    /// The receiver checks checksums; as it last said.
+    #[inline]
+    pub fn receiver_checks(&self) -> bool {
+        self.link.checks
+    }
+
     /// A connection stands.
     pub fn handle_connected(&mut self, welcome: &Welcome, now_ns: u64) {
         self.stats.connections += 1;

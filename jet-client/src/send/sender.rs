@@ -38,7 +38,8 @@ pub struct SenderOptions {
     pub backoff: Backoff,
     /// Which ends are retried; by default `Busy`, for 30 s.
     pub retry: RetryPolicy,
-    /// Whether messages carry a CRC32C that the receiver checks; default no: the transports have checks of their own.
+    /// Whether messages carry a CRC32C that the receiver checks; default no: the transports have checks of their own. Where
+    /// the receiver says that it checks none, none is made: [`Sender::sends_checksums`].
     pub crc: bool,
     /// The longest that a wait spins before it sleeps; default 50 us. Zero never spins.
     pub spin_max: Duration,
@@ -165,6 +166,15 @@ impl Sender {
         }
     }
 
+    /// Whether messages carry a checksum: it was asked for, and the receiver checks.
+    pub fn sends_checksums(&self) -> bool {
+        self.crc && self.driver.protocol.receiver_checks()
+    }
+
+    fn checksum(&self, payload: &[u8]) -> Option<u32> {
+        self.sends_checksums().then(|| crc32c::crc32c(payload))
+    }
+
     /// A registered buffer of so many bytes.
     ///
     /// # Errors
@@ -192,7 +202,7 @@ impl Sender {
         let now_ns = self.driver.now_ns();
         let (index, sequence) = self.driver.protocol.submit_small(bytes, now_ns)?;
         self.driver.copy_area.write(index, payload);
-        let crc32c = self.crc.then(|| crc32c::crc32c(payload));
+        let crc32c = self.checksum(payload);
         let fields = Fields { tag, class: 0, large: false, length: u64::from(bytes), crc32c, user_header };
         self.keep(index, now_ns, &fields, None);
         self.driver.transmit();
@@ -216,7 +226,7 @@ impl Sender {
             let bytes = small_length(user_header, length)?;
             let now_ns = self.driver.now_ns();
             let (index, sequence) = self.driver.protocol.submit_small(bytes, now_ns)?;
-            Ok((index, sequence, now_ns, self.crc.then(|| crc32c::crc32c(payload))))
+            Ok((index, sequence, now_ns, self.checksum(payload)))
         });
         let (index, sequence, now_ns, crc32c) = match checked {
             Ok(taken) => taken,
@@ -251,7 +261,7 @@ impl Sender {
             }
             let now_ns = self.driver.now_ns();
             let (index, sequence) = self.driver.protocol.submit_large(length as u64, now_ns)?;
-            Ok((index, sequence, now_ns, self.crc.then(|| crc32c::crc32c(payload))))
+            Ok((index, sequence, now_ns, self.checksum(payload)))
         });
         let (index, sequence, now_ns, crc32c) = match checked {
             Ok(taken) => taken,

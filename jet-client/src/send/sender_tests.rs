@@ -8,7 +8,7 @@ use jet_fabric::nic::{
 };
 use jet_fabric::soft::{SoftNic, SoftOptions};
 use jet_fabric::{Address, Event, Nic, Qp};
-use jet_wire::message::hello::{Hello, Refusal, Welcome};
+use jet_wire::message::hello::{Hello, Refusal, Welcome, features};
 use jet_wire::message::{AckHeader, AckRange, FromSender, HEADER_BYTES, HeaderBytes, parse_from_sender};
 use jet_wire::{SLAB_BYTES, SLAB_BYTES_U32};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -51,6 +51,8 @@ struct FakeReceiver {
     reads: HashMap<u64, Arrived>,
     behaviours: std::vec::IntoIter<Behaviour>,
     refusal: Option<Refusal>,
+    /// What its welcomes offer.
+    features: u32,
     arrived: Outbox<Arrived>,
 }
 
@@ -73,6 +75,15 @@ impl Drop for Running {
 }
 
 fn start(address: &Address, behaviours: Vec<Behaviour>, refusal: Option<Refusal>) -> Running {
+    start_with(address, behaviours, refusal, features::ALL)
+}
+
+fn start_with(
+    address: &Address,
+    behaviours: Vec<Behaviour>,
+    refusal: Option<Refusal>,
+    features: u32,
+) -> Running {
     let mut nic = SoftNic::new(SoftOptions::default()).unwrap();
     let slabs = ENTRIES as usize * SLAB_BYTES + READ_BYTES;
     let pool = Arc::new(SharedMemory::new("jet-test", slabs, false).unwrap());
@@ -90,6 +101,7 @@ fn start(address: &Address, behaviours: Vec<Behaviour>, refusal: Option<Refusal>
         reads: HashMap::new(),
         behaviours: behaviours.into_iter(),
         refusal,
+        features,
         arrived: outbox,
     };
     (0..ENTRIES).for_each(|entry| receiver.post(entry));
@@ -141,7 +153,7 @@ impl FakeReceiver {
             return self.nic.reject(qp, &PrivateData::new(&refusal.encode()).unwrap());
         }
         let welcome = Welcome {
-            features: 0,
+            features: self.features,
             incarnation: 1,
             credit_limit: 8,
             message_bytes_max: READ_BYTES as u64,
@@ -283,6 +295,23 @@ fn small_and_large_messages_arrive_as_they_were_and_end_once() {
         assert!(sender.close(Duration::from_secs(30)).unwrap());
         assert!(matches!(sender.send_small(1, b"", b""), Err(SendError::Submit(_))));
     });
+}
+
+#[test]
+fn where_the_receiver_checks_none_no_checksum_is_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let address = Address::Shm(folder.path().join("nic.sock"));
+    for offered in [features::CRC32C, features::CONGESTION] {
+        let running = start_with(&address, Vec::new(), None, offered);
+        let options = SenderOptions { crc: true, ..SenderOptions::new(running.address.clone(), "store") };
+        let mut sender = Sender::connect(options).unwrap();
+        let checks = offered == features::CRC32C;
+        assert_eq!(sender.sends_checksums(), checks);
+        sender.send_small(1, b"", b"bytes").unwrap();
+        assert_eq!(wait(&mut sender).status, AckStatus::Consumed);
+        let arrived = running.arrived.recv_timeout(LONG.unwrap()).unwrap();
+        assert_eq!(arrived.crc32c, checks.then(|| crc32c::crc32c(b"bytes")));
+    }
 }
 
 #[test]

@@ -155,7 +155,14 @@ fn connect(args: &Args, signals: &Signals) -> Result<Option<Sender>, SendConnect
     let mut told = false;
     loop {
         let error = match Sender::connect(options.clone()) {
-            Ok(sender) => return Ok(Some(sender)),
+            Ok(sender) => {
+                if args.crc && !sender.sends_checksums() {
+                    eprintln!(
+                        "jet: the receiver checks no checksums (read.checksums = \"off\"), so none are made"
+                    );
+                }
+                return Ok(Some(sender));
+            }
             Err(error) => error,
         };
         let left = deadline.saturating_duration_since(Instant::now());

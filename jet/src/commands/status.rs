@@ -155,6 +155,14 @@ fn human(status: &Value) -> String {
             ),
         ),
         (
+            "  checksums",
+            format!(
+                "{} checked, {} READs with workers",
+                text::bytes(n("/reads/checked_bytes")),
+                n("/reads/checks_in_flight")
+            ),
+        ),
+        (
             "  footprint",
             match status.pointer("/reads/footprint_window_bytes").and_then(Value::as_u64) {
                 Some(bytes) => format!("follows the load: {} at most in use", text::bytes(bytes)),

@@ -3,12 +3,12 @@
 mod sections;
 
 pub use sections::{
-    Admission, Escape, Footprint, HugePages, Limits, Nic, NicThread, Pool, Rdma, Reactor, Read, Session,
-    Shutdown,
+    Admission, Checksums, Escape, Footprint, HugePages, Limits, Nic, NicThread, Pool, Rdma, Reactor, Read,
+    Session, Shutdown,
 };
 
 use super::cache::{CacheConfig, CacheConfigError};
-use super::escape::WORKERS_MAX;
+use super::workers::WORKERS_MAX;
 use crate::daemon::congestion::{CongestionConfig, CongestionConfigError};
 use jet_escape::{EscapeConfig, Thresholds};
 use jet_fabric::Address;
@@ -150,6 +150,11 @@ pub enum ConfigError {
         /// What it is.
         found: usize,
     },
+    /// Checksums are for workers to make, of whom there are none.
+    #[error(
+        "configuration: read.checksums is \"workers\", but escape.workers is 0; set it to 1 or more, or read.checksums to \"inline\""
+    )]
+    NoWorkers,
     /// A time that no clock of this daemon is meant to count to.
     #[error("configuration: {key} is {found}, but must be at most {max}")]
     Span {
@@ -244,6 +249,9 @@ impl Config {
         if config.escape.workers > WORKERS_MAX {
             return Err(ConfigError::Workers { found: config.escape.workers });
         }
+        if config.read.checksums == Checksums::Workers && config.escape.workers == 0 {
+            return Err(ConfigError::NoWorkers);
+        }
         config.cache.check()?;
         config.congestion.check()?;
         Ok(config)
@@ -333,6 +341,7 @@ impl Config {
             reads_max: self.read.concurrency,
             in_flight_bytes: self.read.in_flight_bytes,
             footprint_follows: self.read.footprint == Footprint::Follow,
+            checksums: self.read.checksums.into(),
             scatter_max,
             message_bytes_max: self.read.message_bytes_max,
             classes: self.admission.classes,

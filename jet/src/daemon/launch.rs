@@ -4,12 +4,13 @@ use super::cache::CacheControl;
 use super::config::{HugePages, NicThread};
 use super::congestion::Mark;
 use super::control_socket::SOCKET_MODE;
-use super::escape::{self, PrepareError, Workers};
+use super::escape::{self, PrepareError};
 use super::reactor::{
     self, Command, CommandInbox, Commands, Epoll, EscapeHands, Hands, PoolMemory, Reactor, ReactorOptions,
 };
+use super::workers::Workers;
 use super::{Config, ConfigError, DaemonError, system};
-use jet_core::Receiver;
+use jet_core::{Checksums, Receiver};
 use jet_fabric::Address;
 use jet_fabric::memory::{Pages, SharedMemory};
 use jet_fabric::nic::{Access, Nic};
@@ -104,9 +105,11 @@ impl Launch<'_> {
         let epoll = Epoll::new(&nic.wait_fd(), &inbox.bell).map_err(system("cannot make an epoll"))?;
         let memory = PoolMemory { pool: Arc::clone(&pool), headers, pool_key, headers_key };
         let bell = Arc::clone(commands);
+        let checks_max = if core.checksums == Checksums::Workers { core.reads_max } else { 0 };
+        let jobs_max = (core.copies_max + checks_max) as usize;
         let workers = cache
-            .inside(|| Workers::start(config.escape.workers, core.copies_max as usize, move || bell.ring()))
-            .map_err(system("cannot start the copying threads"))?;
+            .inside(|| Workers::start(config.escape.workers, jobs_max, move || bell.ring()))
+            .map_err(system("cannot start the workers' threads"))?;
         let preparing = escape
             .as_ref()
             .map(|region| prepare_escape(region, commands))
@@ -114,10 +117,9 @@ impl Launch<'_> {
             .map_err(system("cannot start the thread that prepares escape memory"))?;
         let escape_hands = EscapeHands {
             memory: escape.clone().zip(escape_key),
-            workers,
             congestion: Box::new(move |on| mark.set(on)),
         };
-        let hands = Hands::new(nic, memory, escape_hands, &core, epoll);
+        let hands = Hands::new(nic, memory, workers, escape_hands, &core, epoll);
         let options = ReactorOptions {
             cpu: config.reactor.cpu,
             spin_ns_max: config.reactor.spin_us_max.saturating_mul(1000),

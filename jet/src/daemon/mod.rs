@@ -9,6 +9,7 @@ pub mod escape;
 mod launch;
 mod reactor;
 pub mod status;
+mod workers;
 
 pub use config::{Config, ConfigError};
 

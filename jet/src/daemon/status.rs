@@ -95,6 +95,10 @@ pub struct ReadStatus {
     pub high_water: u32,
     /// Bytes now.
     pub in_flight_bytes: u64,
+    /// Those of them that have arrived and are being checked by workers.
+    pub checks_in_flight: u32,
+    /// Bytes whose CRC32C was made, those of small messages too.
+    pub checked_bytes: u64,
     /// How much of the READ share may be in use at once, where that follows the load.
     pub footprint_window_bytes: Option<u64>,
     /// Messages waiting for admission.
@@ -359,6 +363,8 @@ impl ReadStatus {
             in_flight: stats.reads_in_flight,
             high_water: stats.reads_high_water,
             in_flight_bytes: stats.in_flight_bytes,
+            checks_in_flight: stats.checks_in_flight,
+            checked_bytes: stats.checked_bytes,
             footprint_window_bytes: stats.footprint_window_bytes,
             waiting: stats.waiting,
             running: stats.running,

@@ -301,9 +301,19 @@ fn who_is_no_sender_at_all_is_cut_off_at_the_nic() {
 
 #[test]
 fn messages_that_cannot_be_delivered_end_with_the_reason() {
+    cannot_be_delivered("inline");
+}
+
+#[test]
+fn messages_that_cannot_be_delivered_end_with_the_reason_where_workers_check() {
+    cannot_be_delivered("workers");
+}
+
+fn cannot_be_delivered(checksums: &str) {
     let mut random = Random::for_test("ends", 6);
+    let checksums = format!("read.checksums={checksums}");
     let mut bystanders =
-        Bystanders::new(&mut random, &["read.message_bytes_max=1000000", "admission.classes=2"]);
+        Bystanders::new(&mut random, &["read.message_bytes_max=1000000", "admission.classes=2", &checksums]);
     for address in bystanders.rig.addresses() {
         let options = SenderOptions { retry: RetryPolicy::NEVER, ..Rig::sender_options(&address, "nobody") };
         let mut stray = Traffic::over(Sender::connect(options).unwrap(), random.fork());
@@ -349,6 +359,34 @@ fn messages_that_cannot_be_delivered_end_with_the_reason() {
         let crc32c = Some(crc32c::crc32c(region));
         peer.send(&RequestHeader::encode(&RequestFields { sequence: 7, tag: 8, crc32c, ..good }), &[]);
         assert_eq!(peer.wait_end(7), AckStatus::Consumed);
+        bystanders.go_on();
+    }
+    bystanders.finish();
+}
+
+#[test]
+fn where_nobody_checks_a_wrong_checksum_is_delivered_and_senders_make_none() {
+    let mut random = Random::for_test("unchecked", 7);
+    let mut bystanders = Bystanders::new(&mut random, &["read.checksums=off"]);
+    for address in bystanders.rig.addresses() {
+        let sender =
+            Sender::connect(SenderOptions { crc: true, ..Rig::sender_options(&address, "store") }).unwrap();
+        assert!(!sender.sends_checksums(), "over {address}");
+        let mut peer = RawPeer::connect(&address, "store", 1 << 20);
+        let mut payload = [0; 1000];
+        fill(7, &mut payload);
+        let fields =
+            SmallFields { sequence: 1, tag: 7, payload_bytes: 1000, crc32c: Some(0x1234_5678), ..SMALL };
+        peer.send(&small(fields), &payload);
+        assert_eq!(peer.wait_end(1), AckStatus::Consumed);
+        // SAFETY: this process's own mapping; nothing of it is being read.
+        let region = unsafe { std::slice::from_raw_parts_mut(peer.memory.base(), 600_000) };
+        fill(8, region);
+        let (address, key) = (peer.address(), peer.key.0);
+        let crc32c = Some(0x1234_5678);
+        let fields = RequestFields { sequence: 2, tag: 8, length: 600_000, address, key, crc32c, ..REQUEST };
+        peer.send(&RequestHeader::encode(&fields), &[]);
+        assert_eq!(peer.wait_end(2), AckStatus::Consumed);
         bystanders.go_on();
     }
     bystanders.finish();

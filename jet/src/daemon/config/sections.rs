@@ -47,8 +47,32 @@ pub struct Read {
     pub in_flight_bytes: u64,
     /// How much of the READ share may be in use.
     pub footprint: Footprint,
+    /// Who makes the CRC32C of messages that carry one.
+    pub checksums: Checksums,
     /// The longest message that is taken.
     pub message_bytes_max: u64,
+}
+
+/// Who makes the CRC32C of messages that carry one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Checksums {
+    /// The reactor, on the way.
+    Inline,
+    /// The threads of `escape.workers`, for large messages; the reactor for small ones.
+    Workers,
+    /// Nobody: senders are told, and make none.
+    Off,
+}
+
+impl From<Checksums> for jet_core::Checksums {
+    fn from(checksums: Checksums) -> Self {
+        match checksums {
+            Checksums::Inline => Self::Inline,
+            Checksums::Workers => Self::Workers,
+            Checksums::Off => Self::Off,
+        }
+    }
 }
 
 /// How much of the READ share may be in use at once.
@@ -121,7 +145,7 @@ pub struct Escape {
     pub memory_bytes: u64,
     /// An application that holds this much of it is granted nothing new before it releases.
     pub session_memory_bytes: u64,
-    /// Threads that copy; 0 copies nothing.
+    /// Threads that copy, and that make checksums where `read.checksums` says so; 0 copies nothing.
     pub workers: usize,
 }
 
@@ -206,6 +230,7 @@ impl Default for Read {
             concurrency: core.reads_max,
             in_flight_bytes: core.in_flight_bytes,
             footprint: Footprint::Pool,
+            checksums: Checksums::Inline,
             message_bytes_max: core.message_bytes_max,
         }
     }

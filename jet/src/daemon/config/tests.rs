@@ -95,6 +95,7 @@ fn what_cannot_be_says_what_to_write() {
         ("escape.danger_permille=900", "escape.danger_permille is 900 and safe_permille 200"),
         ("escape.danger_permille=200", "must lie below the safe one"),
         ("escape.hysteresis_permille=900", "escape.safe_permille is 200 and hysteresis_permille 900"),
+        ("read.checksums=sometimes", "unknown variant `sometimes`"),
         ("escape.workers=65", "escape.workers is 65, but must be 0 to 64"),
         ("escape.workers=-1", "escape"),
         ("escape.straggler_us=0", "escape.straggler_us is 0, but must be at least 1"),
@@ -118,6 +119,8 @@ fn what_cannot_be_says_what_to_write() {
         let error = load(&[given]).unwrap_err().to_string();
         assert!(error.contains(named), "{given}: {error}");
     }
+    let error = load(&["escape.workers=0", "read.checksums=workers"]).unwrap_err().to_string();
+    assert!(error.contains("set it to 1 or more, or read.checksums to \"inline\""), "{error}");
     let missing = Config::load(Some(Path::new("/nonexistent.toml")), &[]).unwrap_err();
     assert!(missing.to_string().contains("/nonexistent.toml"));
 }

@@ -1,8 +1,6 @@
-//! Escape, the driver's part: memory outside the cache, and threads that copy into it (Jet §4.3). What is done when is
-//! decided elsewhere.
+//! Escape, the driver's part: memory outside the cache (Jet §4.3), which workers copy into. What is done when is decided
+//! elsewhere.
 
 mod memory;
-mod workers;
 
 pub use memory::{PrepareError, Preparing, prepare};
-pub use workers::{CopyJob, QueueFull, WORKERS_MAX, Workers};

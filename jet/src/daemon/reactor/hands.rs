@@ -2,9 +2,9 @@
 
 use super::command::NewSession;
 use super::epoll::Epoll;
-use crate::daemon::escape::{CopyJob, Workers};
+use crate::daemon::workers::{CheckJob, CopyJob, Done, Job, Piece, Workers};
 use jet_core::pool::Run;
-use jet_core::{Copy, CopyId, CopyRefused, Effects, PeerId, ReadId, Remote, SessionEnd, SessionId};
+use jet_core::{Checksums, Copy, CopyRefused, Effects, PeerId, ReadId, Remote, SessionEnd, SessionId};
 use jet_fabric::memory::SharedMemory;
 use jet_fabric::nic::{MemoryKey, Nic, Payload, PostError, Qp, ReadRequest, SendRequest, Sge, SrqEntry};
 use jet_fabric::unix::{Doorbell, Rung};
@@ -45,10 +45,8 @@ pub struct PoolMemory {
     pub headers_key: MemoryKey,
 }
 
-/// What escape needs: memory outside the cache, somebody who copies, and the NIC's own knobs.
+/// What escape needs: memory outside the cache, and the NIC's own knobs.
 pub struct EscapeHands {
-    /// Who copies. Dropped before the memory that they copy to.
-    pub workers: Workers,
     /// Escape memory and its key; none where it could not be had or is off.
     pub memory: Option<(Arc<SharedMemory>, MemoryKey)>,
     /// Told whether congestion is to be marked by the NIC; must not wait.
@@ -59,9 +57,12 @@ pub struct EscapeHands {
 pub struct Hands<N: Nic> {
     /// The NIC.
     pub nic: N,
-    /// Dropped before the pool that its threads copy from.
+    /// Dropped before the memory that they read and write.
+    workers: Workers,
     escape: EscapeHands,
     memory: PoolMemory,
+    /// What is being checked of each READ; a worker may be reading the list.
+    pieces: Box<[Vec<Piece>]>,
     pool_slabs: u32,
     qps: Box<[Option<Qp>]>,
     /// Peer by the QP's index, with the QP's generation.
@@ -85,16 +86,22 @@ impl<N: Nic> Hands<N> {
     pub fn new(
         nic: N,
         memory: PoolMemory,
+        workers: Workers,
         escape: EscapeHands,
         config: &jet_core::Config,
         epoll: Epoll,
     ) -> Self {
         let qps = nic.limits().qps_max;
+        let checks = config.checksums == Checksums::Workers;
+        let pieces =
+            if checks { config.scatter_max.min(config.fragment_bytes / SLAB_BYTES_U32) } else { 0 } as usize;
         Self {
             nic,
-            memory,
-            pool_slabs: config.pool_slabs,
+            workers,
             escape,
+            memory,
+            pieces: (0..config.reads_max).map(|_| Vec::with_capacity(pieces)).collect(),
+            pool_slabs: config.pool_slabs,
             qps: vec![None; config.peers_max as usize].into(),
             peers: vec![None; qps as usize].into(),
             sessions: (0..config.sessions_max).map(|_| None).collect(),
@@ -292,15 +299,15 @@ impl<N: Nic> Hands<N> {
         }
     }
 
-    /// The next copy that is over.
+    /// The next job of a worker that is over.
     #[inline]
-    pub fn take_copied(&mut self) -> Option<CopyId> {
-        self.escape.workers.take_done().map(CopyId)
+    pub fn take_done(&mut self) -> Option<Done> {
+        self.workers.take_done()
     }
 
     /// From now on a copy that is over wakes the reactor. `false`: one is over already.
     pub fn arm_copies(&self) -> bool {
-        self.escape.workers.arm()
+        self.workers.arm()
     }
 }
 
@@ -392,13 +399,13 @@ impl<N: Nic> Effects for Hands<N> {
         if slot.is_none_or(|slot| slot.is_pinned(copy.generation)) {
             return Err(CopyRefused::Pinned);
         }
-        let job = CopyJob {
+        let job = Job::Copy(CopyJob {
             id: copy.id.0,
             from: self.slab(copy.from.first),
             to: self.slab(copy.to.first),
             bytes: copy.from.count as usize * SLAB_BYTES,
-        };
-        self.escape.workers.submit(job).map_err(|_| CopyRefused::NoRoom)
+        });
+        self.workers.submit(job).map_err(|_| CopyRefused::NoRoom)
     }
 
     fn relocate(&mut self, copy: &Copy) -> bool {
@@ -425,5 +432,25 @@ impl<N: Nic> Effects for Hands<N> {
         // within one of the two mappings, which `self` keeps and nobody else can write.
         let data = unsafe { std::slice::from_raw_parts(start, bytes as usize) };
         crc32c::crc32c_append(crc, data)
+    }
+
+    fn begin_check(&mut self, read: ReadId, bytes: u32, runs: &[Run]) {
+        // The last job over this list is over: at most one check of each READ is under way.
+        let mut pieces = std::mem::take(&mut self.pieces[read.0 as usize]);
+        pieces.clear();
+        let mut left = bytes;
+        for &run in runs {
+            let part = left.min(run.count * SLAB_BYTES_U32);
+            pieces.push(Piece { start: self.slab(run.first), bytes: part as usize });
+            left -= part;
+        }
+        let job = Job::Check(CheckJob { id: read.0, pieces: pieces.as_ptr(), count: pieces.len() });
+        self.pieces[read.0 as usize] = pieces;
+        let submitted = self.workers.submit(job);
+        submitted.expect("there are workers, and room for a check of every READ beside every copy");
+    }
+
+    fn combine_crc32c(&mut self, first: u32, second: u32, second_bytes: u32) -> u32 {
+        crc32c::crc32c_combine(first, second, second_bytes as usize)
     }
 }

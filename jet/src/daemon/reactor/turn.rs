@@ -2,7 +2,8 @@
 
 use super::command::{Command, NewSession, SessionTicket};
 use super::{Drain, Reactor};
-use jet_core::{Arrival, OpenError, ReadId, ReleaseError};
+use crate::daemon::workers::Done;
+use jet_core::{Arrival, CopyId, OpenError, ReadId, ReleaseError};
 use jet_fabric::nic::{Completion, Event, Nic, PrivateData, Qp, Status, Work};
 use jet_wire::message::hello::{Hello, HelloError, Refusal};
 
@@ -21,8 +22,13 @@ impl<N: Nic> Reactor<N> {
         let mut worked = self.hands.send_rest();
         worked |= self.poll_nic(now_ns);
         worked |= self.poll_releases(now_ns);
-        while let Some(copy) = self.hands.take_copied() {
-            self.receiver.handle_copied(now_ns, copy, true, &mut self.hands);
+        while let Some(done) = self.hands.take_done() {
+            match done {
+                Done::Copy { id } => self.receiver.handle_copied(now_ns, CopyId(id), true, &mut self.hands),
+                Done::Check { id, crc } => {
+                    self.receiver.handle_checked(now_ns, ReadId(id), crc, &mut self.hands);
+                }
+            }
             worked = true;
         }
         while let Some(command) = self.commands.take() {

@@ -1,4 +1,5 @@
-//! Threads that copy. They decide nothing: a job says from where to where, and its end is reported.
+//! Threads that copy (Jet §4.3) and make checksums (Jet §4.2.2). They decide nothing: a job says what is to be done with
+//! which bytes, and its end is reported.
 
 use crossbeam_queue::ArrayQueue;
 use std::io;
@@ -27,16 +28,91 @@ pub struct CopyJob {
     pub bytes: usize,
 }
 
+/// A stretch of bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece {
+    /// From here.
+    pub start: *const u8,
+    /// So many bytes.
+    pub bytes: usize,
+}
+
+/// A CRC32C to be made.
+///
+/// Whoever submits it answers for this, until its end is taken: there are so many pieces, each is valid for its bytes, and
+/// nobody writes any of them, the list included.
+#[derive(Debug)]
+pub struct CheckJob {
+    /// Comes back with the end.
+    pub id: u32,
+    /// What is checked, in this order.
+    pub pieces: *const Piece,
+    /// So many pieces.
+    pub count: usize,
+}
+
+/// What is to be done.
+#[derive(Debug)]
+pub enum Job {
+    /// Copy.
+    Copy(CopyJob),
+    /// Make a checksum.
+    Check(CheckJob),
+}
+
+/// A job's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Done {
+    /// This copy was made.
+    Copy {
+        /// The job's.
+        id: u32,
+    },
+    /// This checksum was made.
+    Check {
+        /// The job's.
+        id: u32,
+        /// CRC32C of all pieces.
+        crc: u32,
+    },
+}
+
 // SAFETY: the places are shared memory that any thread may touch under the terms above.
 unsafe impl Send for CopyJob {}
+// SAFETY: as above.
+unsafe impl Send for Piece {}
+// SAFETY: as above, and the list is read only.
+unsafe impl Send for CheckJob {}
+
+impl Job {
+    fn carry_out(self) -> Done {
+        match self {
+            Self::Copy(CopyJob { id, from, to, bytes }) => {
+                // SAFETY: the job's terms.
+                unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
+                Done::Copy { id }
+            }
+            Self::Check(CheckJob { id, pieces, count }) => {
+                // SAFETY: the job's terms.
+                let pieces = unsafe { std::slice::from_raw_parts(pieces, count) };
+                let crc = pieces.iter().fold(0, |crc, piece| {
+                    // SAFETY: the job's terms.
+                    let bytes = unsafe { std::slice::from_raw_parts(piece.start, piece.bytes) };
+                    crc32c::crc32c_append(crc, bytes)
+                });
+                Done::Check { id, crc }
+            }
+        }
+    }
+}
 
 /// There is no room for another job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueFull;
 
 struct Shared {
-    jobs: ArrayQueue<CopyJob>,
-    done: ArrayQueue<u32>,
+    jobs: ArrayQueue<Job>,
+    done: ArrayQueue<Done>,
     /// Bit n: worker n is about to sleep, or sleeps.
     sleeping: AtomicU64,
     closing: AtomicBool,
@@ -45,7 +121,7 @@ struct Shared {
     bell: Box<dyn Fn() + Send + Sync>,
 }
 
-/// The copying threads. Dropping this waits until they made every copy that was submitted, and ends them.
+/// The working threads. Dropping this waits until they carried out every job that was submitted, and ends them.
 pub struct Workers {
     shared: Arc<Shared>,
     /// Submitted, and their ends not taken.
@@ -79,18 +155,18 @@ impl Workers {
         for n in 0..threads {
             let shared = Arc::clone(&workers.shared);
             let thread = std::thread::Builder::new()
-                .name(format!("jet-copy-{n}"))
+                .name(format!("jet-worker-{n}"))
                 .spawn(move || shared.work(1 << n))?;
             workers.threads.push((thread.thread().clone(), Some(thread)));
         }
         Ok(workers)
     }
 
-    /// Has a copy made. A system call only where a worker sleeps.
+    /// Has a job carried out. A system call only where a worker sleeps.
     ///
     /// # Errors
     /// [`QueueFull`]: as many jobs are under way as there is room for; always where there are no threads.
-    pub fn submit(&mut self, job: CopyJob) -> Result<(), QueueFull> {
+    pub fn submit(&mut self, job: Job) -> Result<(), QueueFull> {
         if self.threads.is_empty() || self.under_way == self.capacity {
             return Err(QueueFull);
         }
@@ -111,15 +187,15 @@ impl Workers {
 
     /// A job that is done.
     #[inline]
-    pub fn take_done(&mut self) -> Option<u32> {
+    pub fn take_done(&mut self) -> Option<Done> {
         if self.under_way == 0 { None } else { self.take_some() }
     }
 
     #[cold]
-    fn take_some(&mut self) -> Option<u32> {
-        let id = self.shared.done.pop()?;
+    fn take_some(&mut self) -> Option<Done> {
+        let done = self.shared.done.pop()?;
         self.under_way -= 1;
-        Some(id)
+        Some(done)
     }
 
     /// From now on the bell rings for the next job that is done. The last thing before sleeping until it rings;
@@ -161,15 +237,13 @@ impl Shared {
                 self.sleeping.fetch_and(!bit, Ordering::Relaxed);
                 looks = 0;
             };
-            // SAFETY: the job's terms.
-            unsafe { std::ptr::copy_nonoverlapping(job.from, job.to, job.bytes) };
-            self.put_done(job.id);
+            self.put_done(job.carry_out());
             self.ring();
         }
     }
 
-    fn put_done(&self, id: u32) {
-        let pushed = self.done.push(id);
+    fn put_done(&self, done: Done) {
+        let pushed = self.done.push(done);
         assert!(pushed.is_ok(), "no more jobs are under way than there is room for");
     }
 
@@ -203,9 +277,41 @@ mod tests {
     use std::sync::{Mutex, mpsc};
     use std::time::Duration;
 
-    fn job(id: u32, from: &[u8], to: &mut [u8]) -> CopyJob {
+    fn job(id: u32, from: &[u8], to: &mut [u8]) -> Job {
         assert_eq!(from.len(), to.len());
-        CopyJob { id, from: from.as_ptr(), to: to.as_mut_ptr(), bytes: to.len() }
+        Job::Copy(CopyJob { id, from: from.as_ptr(), to: to.as_mut_ptr(), bytes: to.len() })
+    }
+
+    fn copied(id: u32) -> Option<Done> {
+        Some(Done::Copy { id })
+    }
+
+    #[test]
+    fn a_checksum_goes_over_all_pieces_in_their_order() {
+        let bytes: Vec<u8> = (0..100_000u32).map(|n| u8::try_from(n % 251).unwrap()).collect();
+        let piece = |range: std::ops::Range<usize>| Piece {
+            start: bytes[range.clone()].as_ptr(),
+            bytes: range.len(),
+        };
+        let pieces = [piece(0..4096), piece(4096..70_000), piece(70_000..70_000), piece(70_000..100_000)];
+        let (ring, bell) = mpsc::channel();
+        let mut workers = Workers::start(1, 4, move || ring.send(()).expect("somebody listens")).unwrap();
+        for count in [0, 1, 2, 4] {
+            let id = u32::try_from(count).unwrap();
+            workers.submit(Job::Check(CheckJob { id, pieces: pieces.as_ptr(), count })).unwrap();
+            let done = loop {
+                if let Some(done) = workers.take_done() {
+                    break done;
+                }
+                // It may ring for what was taken already.
+                if workers.arm() {
+                    bell.recv_timeout(Duration::from_secs(60)).expect("the bell rings");
+                }
+            };
+            let checked = pieces[..count].iter().map(|piece| piece.bytes).sum();
+            let crc = crc32c::crc32c(&bytes[..checked]);
+            assert_eq!(done, Done::Check { id, crc });
+        }
     }
 
     #[test]
@@ -238,7 +344,8 @@ mod tests {
                 if workers.arm() {
                     bell.recv_timeout(Duration::from_secs(60)).expect("the bell rings");
                 }
-                while let Some(id) = workers.take_done() {
+                while let Some(end) = workers.take_done() {
+                    let Done::Copy { id } = end else { panic!("{end:?} was not asked for") };
                     let place = id as usize;
                     assert!(std::mem::replace(&mut busy[place], false), "job {id} is done twice");
                     assert_eq!(to[place], from[place]);
@@ -254,17 +361,17 @@ mod tests {
         let (ring, bell) = mpsc::channel();
         let mut workers = Workers::start(0, 4, move || ring.send(()).expect("somebody listens")).unwrap();
         workers.under_way = 2;
-        workers.shared.put_done(1);
-        assert_eq!(workers.take_done(), Some(1));
+        workers.shared.put_done(Done::Copy { id: 1 });
+        assert_eq!(workers.take_done(), copied(1));
         // Only now does the worker come to ringing.
         workers.shared.ring();
         bell.try_recv().unwrap();
         assert!(workers.arm());
-        workers.shared.put_done(2);
+        workers.shared.put_done(Done::Copy { id: 2 });
         workers.shared.ring();
         bell.try_recv().expect("whoever sleeps hears of the second job");
         assert!(!workers.arm());
-        assert_eq!(workers.take_done(), Some(2));
+        assert_eq!(workers.take_done(), copied(2));
     }
 
     #[test]
@@ -273,9 +380,9 @@ mod tests {
         let mut workers = Workers::start(0, 4, move || ring.send(()).expect("somebody listens")).unwrap();
         workers.under_way = 3;
         for id in 0..3 {
-            workers.shared.put_done(id);
+            workers.shared.put_done(Done::Copy { id });
             workers.shared.ring();
-            assert_eq!(workers.take_done(), Some(id));
+            assert_eq!(workers.take_done(), copied(id));
         }
         assert_eq!(bell.try_iter().count(), 1);
     }
@@ -306,7 +413,7 @@ mod tests {
         // The first is done and not taken. It counts, or there would be no place for the end of the last.
         workers.submit(job(1, &from, &mut places[1])).unwrap();
         assert_eq!(workers.submit(job(2, &from, &mut places[2])), Err(QueueFull));
-        assert_eq!(workers.take_done(), Some(0));
+        assert_eq!(workers.take_done(), copied(0));
         workers.submit(job(3, &from, &mut places[3])).unwrap();
         assert_eq!(workers.submit(job(4, &from, &mut places[4])), Err(QueueFull));
         drop(leave);
