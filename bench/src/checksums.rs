@@ -9,6 +9,7 @@ use crate::e2e::{DEPTH, LARGE_BYTES, Load, per_second};
 use crate::report::{Bound, Row, pairwise};
 use crate::rig::Rig;
 use jet_wire::SLAB_BYTES;
+use jet_wire::message::combine_crc32c;
 use std::error::Error;
 use std::hint::black_box;
 use std::time::Instant;
@@ -16,7 +17,7 @@ use std::time::Instant;
 /// Bytes of one sample.
 const SAMPLE_BYTES: usize = 1 << 30;
 /// Small messages of one sample.
-const MESSAGES: u64 = 200_000;
+const MESSAGES: u64 = 400_000;
 
 /// Who checks, and whether messages carry a checksum.
 const WAYS: [(&str, &str, bool); 4] = [
@@ -95,12 +96,13 @@ fn bare(samples: u32, bytes: usize) -> Vec<f64> {
 
 /// What it takes to go on with the CRC of a fragment that was made on its own.
 fn combining(samples: u32) -> Vec<f64> {
-    const ROUNDS: u32 = 20_000;
+    const ROUNDS: u32 = 1_000_000;
+    const FRAGMENT_BYTES: u32 = 256 << 10;
     let sample = || {
         let mut crc = 1;
         let start = Instant::now();
         for n in 0..ROUNDS {
-            crc = crc32c::crc32c_combine(black_box(crc), n, black_box(LARGE_BYTES));
+            crc = combine_crc32c(black_box(crc), n, black_box(FRAGMENT_BYTES));
         }
         black_box(crc);
         1e9 / per_second(ROUNDS as usize, start)

@@ -20,11 +20,13 @@
 //!
 //! The [`hello`] travels in the connection's private data, not in a SEND.
 
+mod checksum;
 mod control;
 pub mod hello;
 mod parse;
 mod payload;
 
+pub use checksum::combine_crc32c;
 pub use control::{
     ACK_RANGES_MAX, AckHeader, AckRange, AckStatus, ByeHeader, ByeReason, CongestionHeader, CreditHeader,
     CreditReturn,

@@ -451,6 +451,6 @@ impl<N: Nic> Effects for Hands<N> {
     }
 
     fn combine_crc32c(&mut self, first: u32, second: u32, second_bytes: u32) -> u32 {
-        crc32c::crc32c_combine(first, second, second_bytes as usize)
+        jet_wire::message::combine_crc32c(first, second, second_bytes)
     }
 }
