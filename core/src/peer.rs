@@ -7,6 +7,8 @@ use jet_wire::message::{ACK_RANGES_MAX, AckRange, AckStatus};
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
     pub connected: bool,
+    /// The driver said that its connection stands. Before that nothing can be sent to it.
+    pub stands: bool,
     /// A farewell was sent; nothing from it counts any more.
     pub leaving: bool,
     /// It understands congestion signals; the last one went out then.
@@ -52,6 +54,7 @@ const NO_RANGE: AckRange = AckRange { first: 0, count: 0, status: AckStatus::Con
 impl Peer {
     pub const GONE: Self = Self {
         connected: false,
+        stands: false,
         leaving: false,
         signals: false,
         signalled_ns: 0,

@@ -189,8 +189,8 @@ impl<P: GrantPolicy> Receiver<P> {
     pub(super) fn speak_to(&mut self, peer: u32, effects: &mut impl Effects) {
         loop {
             let record = &self.peers[peer as usize];
-            if !record.connected || record.leaving || record.sends_in_flight >= self.config.control_sends_max
-            {
+            let may = record.connected && record.stands && !record.leaving;
+            if !may || record.sends_in_flight >= self.config.control_sends_max {
                 return;
             }
             // With exactly half left there is time: an acknowledgement is likely to come by and take credit along. A sender
@@ -268,6 +268,15 @@ impl<P: GrantPolicy> Receiver<P> {
         if record.recalling {
             record.recall_ticks = record.recall_ticks.saturating_add(1);
             if record.recall_ticks < RECALL_TICKS {
+                return true;
+            }
+            record.active = false;
+            self.credits -= outstanding;
+            return false;
+        }
+        if !record.stands {
+            // There is no asking it yet. One that takes long to connect counts as one that does not answer.
+            if record.idle_ticks < RECALL_TICKS {
                 return true;
             }
             record.active = false;

@@ -264,6 +264,7 @@ impl<P: GrantPolicy> Receiver<P> {
             let Some(&peer) = self.active_peers.get(self.signal_cursor) else { return };
             let record = &self.peers[peer as usize];
             let may = record.connected
+                && record.stands
                 && record.signals
                 && !record.leaving
                 && record.sends_in_flight < self.config.control_sends_max

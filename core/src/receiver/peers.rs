@@ -19,7 +19,8 @@ pub struct Joined {
 }
 
 impl<P: GrantPolicy> Receiver<P> {
-    /// A sender asks to connect. Its connection counts from now on; if it fails, [`Self::handle_peer_lost`] it.
+    /// A sender asks to connect. Its connection counts from now on; if it fails, [`Self::handle_peer_lost`] it. Nothing is
+    /// sent to it but a farewell before [`Self::handle_connected`].
     ///
     /// # Errors
     /// The [`Refusal`] to answer.
@@ -45,6 +46,12 @@ impl<P: GrantPolicy> Receiver<P> {
             requests_max: self.config.requests_per_peer,
         };
         Ok(Joined { peer: PeerId(peer), welcome })
+    }
+
+    /// Its connection stands: it may be spoken to.
+    pub fn handle_connected(&mut self, peer: PeerId) {
+        self.peers[peer.0 as usize].stands = true;
+        self.mark_dirty(peer.0);
     }
 
     /// The connection is gone; all its work requests were answered before. What its messages hold comes back.

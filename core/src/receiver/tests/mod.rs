@@ -172,6 +172,14 @@ impl Bench {
     }
 
     fn join(&mut self, app: &str) -> PeerId {
+        let peer = self.ask(app);
+        self.receiver.handle_connected(peer);
+        self.flush();
+        peer
+    }
+
+    /// A sender asked, was let in, and its connection does not stand yet.
+    fn ask(&mut self, app: &str) -> PeerId {
         let hello = Hello { features: 2, sender_id: 42, receive_entries: 16, app: name(app) };
         let joined = self.receiver.handle_hello(&hello).unwrap();
         self.world.limits.insert(joined.peer.0, joined.welcome.credit_limit);

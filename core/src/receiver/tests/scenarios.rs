@@ -482,6 +482,32 @@ fn more_busy_senders_than_entries_all_get_their_turn() {
 }
 
 #[test]
+fn who_is_not_connected_yet_is_told_nothing_and_everything_later() {
+    let mut bench = Bench::new(config());
+    let session = bench.open("disk");
+    let peer = bench.ask("disk");
+    // Its NIC takes no SEND before the connection stands: a recall would be lost, and its end never come.
+    for _ in 0..15 {
+        bench.wait(20_000_000);
+    }
+    assert!(bench.world.sent.is_empty(), "{} SENDs to nobody", bench.world.sent.len());
+    assert_eq!(bench.receiver.credits, 0, "and it does not keep the others from their credit");
+    bench.receiver.handle_connected(peer);
+    bench.flush();
+    let limit = bench.world.limits[&peer.0];
+    (1..=limit).for_each(|n| bench.small(peer, n, b"x"));
+    while let Some((delivery, _)) = bench.delivery(session) {
+        bench.release(session, &delivery, true, 0);
+    }
+    bench.flush();
+    assert!(bench.world.limits[&peer.0] > limit && bench.world.byes.is_empty(), "it gets more credit");
+    assert_eq!(bench.world.ends.len() as u64, limit);
+    let sent = core::mem::take(&mut bench.world.sent).len();
+    (0..sent).for_each(|_| bench.receiver.handle_sent(peer));
+    assert_eq!(bench.receiver.peers[peer.0 as usize].sends_in_flight, 0);
+}
+
+#[test]
 fn a_sender_that_used_its_credit_before_the_recall_came_is_not_forgotten() {
     let mut bench = Bench::new(config());
     let session = bench.open("disk");

@@ -99,7 +99,11 @@ impl<N: Nic> Reactor<N> {
     fn connection(&mut self, event: Event) {
         match event {
             Event::ConnectRequest { qp, private_data } => self.welcome(qp, &private_data),
-            Event::Connected { .. } => {}
+            Event::Connected { qp, .. } => {
+                if let Some(peer) = self.hands.peer(qp) {
+                    self.receiver.handle_connected(peer);
+                }
+            }
             Event::Rejected { qp, .. } | Event::Disconnected { qp, .. } => {
                 if let Some(peer) = self.hands.unbind(qp) {
                     self.receiver.handle_peer_lost(peer, &mut self.hands);
