@@ -12,10 +12,9 @@ use std::time::{Duration, Instant};
 const BUDGET_MIN: Duration = Duration::from_micros(1);
 /// One of so many waits that follow each other in vain tries the longest spin.
 const VAIN_PER_TRIAL: u32 = 16;
-/// Looks between two readings of the clock.
+/// Looks between two readings of the clock. A yield follows each: who is waited for may have only this core, and a sender's
+/// looks are long, so that sixty-four of them take as long as several messages.
 const LOOKS_PER_READING: u32 = 16;
-/// Readings between two yields: both ends may share one core.
-const READINGS_PER_YIELD: u32 = 4;
 
 /// The longest spin where nothing else is said: longer than waking somebody takes.
 pub(crate) const SPIN_MAX: Duration = Duration::from_micros(50);
@@ -42,7 +41,6 @@ impl Spin {
         let is_trial = self.vain % VAIN_PER_TRIAL == VAIN_PER_TRIAL - 1;
         let budget = if is_trial { self.max } else { self.budget };
         let start = Instant::now();
-        let mut readings = 0;
         let mut spent = Duration::ZERO;
         loop {
             for _ in 0..LOOKS_PER_READING {
@@ -58,10 +56,7 @@ impl Spin {
                 self.budget = (self.budget / 2).max(BUDGET_MIN.min(self.max));
                 return None;
             }
-            readings += 1;
-            if readings % READINGS_PER_YIELD == 0 {
-                rustix::thread::sched_yield();
-            }
+            rustix::thread::sched_yield();
         }
     }
 
