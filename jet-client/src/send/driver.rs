@@ -30,6 +30,9 @@ const HEADER_BYTES_U32: u32 = 128;
 const _: () = assert!(HEADER_BYTES == HEADER_BYTES_U32 as usize);
 /// Completions taken at once.
 const BATCH: usize = 64;
+/// SENDs that are posted before the doorbell is rung for them: so many that ringing costs little, so few that the
+/// receiver works on them while the next are written.
+const SENDS_PER_RING: u32 = 8;
 
 /// What a software NIC of a sender's is to hold.
 fn small_options() -> SoftOptions {
@@ -154,8 +157,8 @@ pub(super) struct Driver {
     /// Headers that came before their connection's welcome was told, in their order: entry and payload bytes. Their
     /// entries stay taken, so there are at most [`RECEIVE_ENTRIES`].
     early: Vec<(u32, u32)>,
-    /// SENDs were posted since the NIC's doorbell was rung.
-    unflushed: bool,
+    /// SENDs posted since the NIC's doorbell was rung.
+    unflushed: u32,
     inline_bytes_max: u32,
     completions: Box<[NicCompletion]>,
     /// Why the newest attempt to connect failed.
@@ -220,7 +223,7 @@ impl Driver {
             device: DeviceState::There,
             welcomed: false,
             early: Vec::with_capacity(usize::from(RECEIVE_ENTRIES)),
-            unflushed: false,
+            unflushed: 0,
             inline_bytes_max: limits.inline_bytes_max,
             completions: vec![unused; BATCH].into_boxed_slice(),
             failure: None,
@@ -263,7 +266,13 @@ impl Driver {
             self.act(action, now_ns);
         }
         self.transmit();
-        self.unflushed = false;
+        self.ring();
+    }
+
+    /// Rings the NIC's doorbell for what was posted.
+    #[inline]
+    fn ring(&mut self) {
+        self.unflushed = 0;
         self.nic.flush();
     }
 
@@ -271,8 +280,8 @@ impl Driver {
     #[inline]
     pub(super) fn take_end(&mut self) -> Option<Completion> {
         let end = self.protocol.poll_end()?;
-        if std::mem::take(&mut self.unflushed) {
-            self.nic.flush();
+        if self.unflushed > 0 {
+            self.ring();
         }
         let now_ns = self.now_ns();
         let pending = &mut self.pending[end.index as usize];
@@ -478,13 +487,18 @@ impl Driver {
         }
     }
 
-    /// Posts what may be sent now; the NIC's doorbell is rung by `drive`.
+    /// Posts what may be sent now. The NIC's doorbell is rung for every few SENDs; for the last ones by `drive`.
     #[inline]
     pub(super) fn transmit(&mut self) {
         let Some(qp) = self.qp else { return };
         while let Some(transmit) = self.protocol.poll_transmit() {
             match self.post(qp, transmit) {
-                Ok(()) => self.unflushed = true,
+                Ok(()) => {
+                    self.unflushed += 1;
+                    if self.unflushed >= SENDS_PER_RING {
+                        self.ring();
+                    }
+                }
                 // Full for now, or the connection is gone and its event about to come.
                 Err(PostError::QueueFull | PostError::Stale) => {
                     self.protocol.handle_not_sent(transmit);
