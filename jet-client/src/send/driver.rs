@@ -33,6 +33,9 @@ const BATCH: usize = 64;
 /// SENDs that are posted before the doorbell is rung for them: so many that ringing costs little, so few that the
 /// receiver works on them while the next are written.
 const SENDS_PER_RING: u32 = 8;
+/// Over `shm:`, payloads of more bytes are left where they lie, for the receiver's NIC to take them from there; copying
+/// fewer costs no more than finding them.
+const COPIED_BYTES_MAX: u32 = 512;
 
 /// What a software NIC of a sender's is to hold.
 fn small_options() -> SoftOptions {
@@ -87,9 +90,9 @@ pub(super) struct CopyArea {
 }
 
 impl CopyArea {
-    fn new(nic: &mut dyn Nic, places: u32) -> Result<Self, SendConnectError> {
+    fn new(nic: &mut dyn Nic, places: u32, access: Access) -> Result<Self, SendConnectError> {
         let memory = Arc::new(SharedMemory::new("jet-copies", places as usize * SLAB_BYTES, false)?);
-        let key = nic.register(&memory, Access::LocalWrite)?;
+        let key = nic.register(&memory, access)?;
         Ok(Self { memory, key })
     }
 
@@ -124,6 +127,17 @@ impl CopyArea {
         Payload::Inline(unsafe {
             std::slice::from_raw_parts(self.memory.base().add(index as usize * SLAB_BYTES), bytes as usize)
         })
+    }
+}
+
+/// How copied payloads reach the receiver at this address: who may read where they lie, and the most bytes that the NIC
+/// copies once more when they are posted. Over `shm:` the receiver's NIC reads them itself, which saves that copy; it is
+/// shown nothing but what is sent to it. Other NICs send from their own memory.
+fn copies_travel(address: &Address, nic: &dyn Nic) -> (Access, u32) {
+    let inline_bytes_max = nic.limits().inline_bytes_max;
+    match address {
+        Address::Shm(_) => (Access::RemoteRead, inline_bytes_max.min(COPIED_BYTES_MAX)),
+        Address::Tcp(_) | Address::Rdma(_) => (Access::LocalWrite, inline_bytes_max),
     }
 }
 
@@ -180,7 +194,8 @@ impl Driver {
         let headers =
             Arc::new(SharedMemory::new("jet-headers", usize::from(RECEIVE_ENTRIES) * HEADER_BYTES, false)?);
         let headers_key = nic.register(&headers, Access::LocalWrite)?;
-        let copy_area = CopyArea::new(nic.as_mut(), options.in_flight_max)?;
+        let (access, inline_bytes_max) = copies_travel(&options.address, nic.as_ref());
+        let copy_area = CopyArea::new(nic.as_mut(), options.in_flight_max, access)?;
         let protocol = Protocol::new(ProtocolOptions {
             sender_id,
             in_flight_max: options.in_flight_max,
@@ -224,7 +239,7 @@ impl Driver {
             welcomed: false,
             early: Vec::with_capacity(usize::from(RECEIVE_ENTRIES)),
             unflushed: 0,
-            inline_bytes_max: limits.inline_bytes_max,
+            inline_bytes_max,
             completions: vec![unused; BATCH].into_boxed_slice(),
             failure: None,
             start: Instant::now(),
@@ -439,10 +454,11 @@ impl Driver {
     fn take_another_device(&mut self) -> Result<(), SendConnectError> {
         let mut nic = nic_for(&self.address, self.source)?;
         let headers_key = nic.register(&self.headers, Access::LocalWrite)?;
-        let copies_key = nic.register(&self.copy_area.memory, Access::LocalWrite)?;
+        let (access, inline_bytes_max) = copies_travel(&self.address, nic.as_ref());
+        let copies_key = nic.register(&self.copy_area.memory, access)?;
         self.buffers.move_to(nic.as_mut())?;
         (self.headers_key, self.copy_area.key) = (headers_key, copies_key);
-        self.inline_bytes_max = nic.limits().inline_bytes_max;
+        self.inline_bytes_max = inline_bytes_max;
         (self.nic, self.device) = (nic, DeviceState::There);
         self.post_receives();
         Ok(())
