@@ -59,7 +59,7 @@ static struct fio_option options[] = {
     OPTION("header_bytes", header_bytes, FIO_OPT_INT, "16",
            "User header of each message: its offset and length, then zeros; at most 96, or 256 where every block is above 4 KiB",
            .minval = 0, .maxval = USER_HEADER_MAX_LARGE),
-    OPTION("crc", crc, FIO_OPT_BOOL, "0", "Messages carry a CRC32C that the receiver checks"),
+    OPTION("crc", crc, FIO_OPT_BOOL, "0", "Messages carry a CRC32C that the receiver checks, unless it says that it checks none"),
     OPTION("reconnect_s", reconnect_s, FIO_OPT_INT, "30",
            "How long a daemon that is gone is waited for, in seconds; then its messages fail with ENOTCONN"),
     OPTION("retry_s", retry_s, FIO_OPT_INT, "30",
@@ -157,6 +157,9 @@ static int jet_init(struct thread_data *td) {
         free(job);
         return fail(td, ECONNREFUSED, "cannot connect");
     }
+    jet_sender_stats stats;
+    if (o->crc && jet_sender_stats_get(job->sender, &stats, sizeof stats) == JET_OK && !stats.checksums)
+        log_info("fio: jet: the receiver checks no checksums (read.checksums = \"off\"), so none are made\n");
     td->io_ops_data = job;
     return 0;
 }

@@ -81,7 +81,7 @@ pub struct Stats {
     pub reads_in_flight: u32,
     /// The most READs in flight at once.
     pub reads_high_water: u32,
-    /// Bytes of READs in flight.
+    /// Bytes of READs in flight, and of those that are being checked.
     pub in_flight_bytes: u64,
     /// READs of them that have arrived and are being checked by workers.
     pub checks_in_flight: u32,

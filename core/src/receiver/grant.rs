@@ -218,7 +218,6 @@ impl<P: GrantPolicy> Receiver<P> {
         assert!(entry.in_flight && entry.message != NONE, "READ {read} ended but was not in flight");
         entry.in_flight = false;
         let message = entry.message;
-        self.in_flight_bytes -= u64::from(entry.bytes);
         let record = &self.messages[message];
         if record.peer != NONE && refused {
             self.expel(record.peer, ByeReason::BadMemory, effects);
@@ -273,7 +272,7 @@ impl<P: GrantPolicy> Receiver<P> {
                 self.deliver(now_ns, message, part, UserHeader::in_place(&kept, used), effects);
             }
         }
-        self.reads.remove(read);
+        self.leave_reads(read);
         self.read_ended(message);
     }
 
@@ -293,8 +292,14 @@ impl<P: GrantPolicy> Receiver<P> {
         for index in dropped {
             self.pool.give(self.reads[read].runs[index], share);
         }
-        self.reads.remove(read);
+        self.leave_reads(read);
         self.read_ended(message);
+    }
+
+    /// The READ's place is free. Its bytes counted as in flight until now: while they were checked, too.
+    fn leave_reads(&mut self, read: u32) {
+        self.in_flight_bytes -= u64::from(self.reads[read].bytes);
+        self.reads.remove(read);
     }
 
     fn read_ended(&mut self, message: u32) {

@@ -65,7 +65,7 @@ struct jet_sender_options {
     const char *app;             /* the application that the messages are for */
     const char *source;          /* for rdma: the address to leave from; null: as the kernel routes */
     uint32_t in_flight_max;      /* messages that may be without an end, 1 to 65536 [256]; each takes 4 KiB */
-    int crc;                     /* messages carry a CRC32C that the receiver checks [0] */
+    int crc;                     /* messages carry a CRC32C, unless the receiver says that it checks none [0] */
     uint64_t window_bytes;       /* bytes of large messages that may be in flight [64 MiB] */
     uint64_t connect_timeout_ns; /* how long the first connection may take [5 s] */
     uint64_t reconnect_for_ns;   /* how long a lost one is tried again before its messages end PeerLost [30 s] */
@@ -110,6 +110,7 @@ typedef struct jet_sender_stats {
     uint64_t in_flight;       /* messages without an end that was taken */
     uint64_t window_permille; /* the share of its windows that the receiver lets it use */
     uint64_t connected;       /* 1: a connection stands */
+    uint64_t checksums;       /* 1: messages carry one: it was asked for, and the receiver checks */
 } jet_sender_stats;
 
 int jet_sender_options_init(jet_sender_options *options);

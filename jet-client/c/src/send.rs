@@ -90,6 +90,8 @@ pub struct jet_sender_stats {
     pub window_permille: u64,
     /// Whether a connection stands.
     pub connected: u64,
+    /// Whether messages carry a checksum: it was asked for, and the receiver checks.
+    pub checksums: u64,
 }
 
 /// A sender and what of it is lent to the caller.
@@ -511,6 +513,7 @@ pub unsafe extern "C" fn jet_sender_stats_get(
                 in_flight: found.in_flight as u64,
                 window_permille: found.window_permille.into(),
                 connected: end.sender.is_connected().into(),
+                checksums: end.sender.sends_checksums().into(),
             };
             // SAFETY: the caller's promise.
             unsafe { put_sized(stats, size, &counted) }?;

@@ -42,6 +42,7 @@ static inline jet_sender *sender_to(const char *app, uint32_t in_flight_max) {
     options.address = setting("JET_ADDRESS");
     options.app = app;
     options.in_flight_max = in_flight_max;
+    options.crc = 1;
     ANSWERS(JET_OK, jet_sender_connect(&options, &sender));
     return sender;
 }

@@ -88,7 +88,7 @@ int main(void) {
     CHECK(!pthread_join(receiver, NULL));
     jet_sender_stats stats;
     ANSWERS(JET_OK, jet_sender_stats_get(sender, &stats, sizeof stats));
-    CHECK(stats.in_flight == 0 && stats.connected == 1);
+    CHECK(stats.in_flight == 0 && stats.connected == 1 && stats.checksums == 1);
     jet_session_stats received;
     ANSWERS(JET_OK, jet_session_stats_get(session, &received, sizeof received));
     CHECK(received.messages == MESSAGES);

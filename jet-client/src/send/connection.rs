@@ -98,7 +98,7 @@ pub(super) struct Link {
     farewell: Option<ByeReason>,
     /// What the last receiver said that it takes.
     pub message_bytes_max: Option<u64>,
-    /// Whether the receiver checks checksums, as it last said.
+    /// Whether the receiver checks checksums; with none connected, the next one may.
     pub checks: bool,
 }
 
@@ -116,7 +116,7 @@ impl Link {
             closing: false,
             farewell: None,
             message_bytes_max: None,
-            checks: false,
+            checks: true,
         }
     }
 
@@ -189,6 +189,8 @@ impl Link {
 
     pub(super) fn disconnected(&mut self, now_ns: u64, finished: bool) {
         let stood = std::mem::take(&mut self.stands);
+        // The next receiver may be another.
+        self.checks = true;
         if finished || self.state == State::Closed {
             self.state = State::Closed;
             return;

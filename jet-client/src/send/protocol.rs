@@ -210,7 +210,7 @@ impl Protocol {
         self.closing && self.unfinished == 0 && self.link.is_down()
     }
 
-    /// The receiver checks checksums; as it last said.
+    /// The receiver checks checksums, or none is connected.
     #[inline]
     pub fn receiver_checks(&self) -> bool {
         self.link.checks

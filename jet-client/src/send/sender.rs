@@ -39,7 +39,8 @@ pub struct SenderOptions {
     /// Which ends are retried; by default `Busy`, for 30 s.
     pub retry: RetryPolicy,
     /// Whether messages carry a CRC32C that the receiver checks; default no: the transports have checks of their own. Where
-    /// the receiver says that it checks none, none is made: [`Sender::sends_checksums`].
+    /// the receiver says that it checks none, none is made ([`Sender::sends_checksums`]). A message keeps what it was
+    /// submitted with.
     pub crc: bool,
     /// The longest that a wait spins before it sleeps; default 50 us. Zero never spins.
     pub spin_max: Duration,
@@ -166,7 +167,8 @@ impl Sender {
         }
     }
 
-    /// Whether messages carry a checksum: it was asked for, and the receiver checks.
+    /// Whether messages that are submitted now carry a checksum: it was asked for, and the receiver checks, or none is
+    /// connected.
     pub fn sends_checksums(&self) -> bool {
         self.crc && self.driver.protocol.receiver_checks()
     }

@@ -144,7 +144,7 @@ pub enum ConfigError {
         /// What it is.
         bytes: u64,
     },
-    /// More copying threads than can be told apart.
+    /// More workers than can be told apart.
     #[error("configuration: escape.workers is {found}, but must be 0 to {WORKERS_MAX}")]
     Workers {
         /// What it is.

@@ -95,7 +95,7 @@ pub struct ReadStatus {
     pub high_water: u32,
     /// Bytes now.
     pub in_flight_bytes: u64,
-    /// Those of them that have arrived and are being checked by workers.
+    /// READs of those in flight that have arrived and are being checked by workers.
     pub checks_in_flight: u32,
     /// Bytes whose CRC32C was made, those of small messages too.
     pub checked_bytes: u64,

@@ -111,7 +111,9 @@ impl Job {
 pub struct QueueFull;
 
 struct Shared {
-    jobs: ArrayQueue<Job>,
+    /// What frees room under pressure goes before what only holds up a message.
+    copies: ArrayQueue<CopyJob>,
+    checks: ArrayQueue<CheckJob>,
     done: ArrayQueue<Done>,
     /// Bit n: worker n is about to sleep, or sleeps.
     sleeping: AtomicU64,
@@ -144,7 +146,8 @@ impl Workers {
         assert!(threads <= WORKERS_MAX, "{threads} threads, but at most {WORKERS_MAX} can be told apart");
         let capacity = capacity.max(1);
         let shared = Arc::new(Shared {
-            jobs: ArrayQueue::new(capacity),
+            copies: ArrayQueue::new(capacity),
+            checks: ArrayQueue::new(capacity),
             done: ArrayQueue::new(capacity),
             sleeping: AtomicU64::new(0),
             closing: AtomicBool::new(false),
@@ -170,8 +173,11 @@ impl Workers {
         if self.threads.is_empty() || self.under_way == self.capacity {
             return Err(QueueFull);
         }
-        let pushed = self.shared.jobs.push(job);
-        assert!(pushed.is_ok(), "each job under way has a place in the queue");
+        let pushed = match job {
+            Job::Copy(copy) => self.shared.copies.push(copy).is_ok(),
+            Job::Check(check) => self.shared.checks.push(check).is_ok(),
+        };
+        assert!(pushed, "each job under way has a place in its queue");
         self.under_way += 1;
         // A worker says that it sleeps and then looks for jobs; here a job is put and then looked who sleeps. With a
         // fence between the two on both sides, one of them sees the other.
@@ -214,11 +220,15 @@ impl Workers {
 }
 
 impl Shared {
+    fn next_job(&self) -> Option<Job> {
+        self.copies.pop().map(Job::Copy).or_else(|| self.checks.pop().map(Job::Check))
+    }
+
     fn work(&self, bit: u64) {
         loop {
             let mut looks = 0;
             let job = loop {
-                if let Some(job) = self.jobs.pop() {
+                if let Some(job) = self.next_job() {
                     break job;
                 }
                 if self.closing.load(Ordering::Acquire) {
@@ -231,7 +241,7 @@ impl Shared {
                 }
                 self.sleeping.fetch_or(bit, Ordering::Relaxed);
                 fence(Ordering::SeqCst); // see `submit`
-                if self.jobs.is_empty() && !self.closing.load(Ordering::Relaxed) {
+                if self.copies.is_empty() && self.checks.is_empty() && !self.closing.load(Ordering::Relaxed) {
                     std::thread::park();
                 }
                 self.sleeping.fetch_and(!bit, Ordering::Relaxed);
@@ -398,6 +408,29 @@ mod tests {
             let _: Result<(), _> = left.lock().expect("one worker").recv();
         });
         (workers.unwrap(), entered, leave)
+    }
+
+    #[test]
+    fn copies_go_before_checks() {
+        let from = vec![1u8; 8];
+        let mut to = vec![0u8; 8];
+        let piece = Piece { start: from.as_ptr(), bytes: from.len() };
+        let check = |id| Job::Check(CheckJob { id, pieces: &raw const piece, count: 1 });
+        let (mut workers, entered, leave) = held_up(4);
+        workers.submit(check(0)).unwrap();
+        entered.recv().unwrap();
+        workers.submit(check(1)).unwrap();
+        workers.submit(job(2, &from, &mut to)).unwrap();
+        drop(leave);
+        let mut ends = Vec::new();
+        while ends.len() < 3 {
+            ends.extend(workers.take_done());
+            std::thread::yield_now();
+        }
+        assert!(matches!(
+            ends[..],
+            [Done::Check { id: 0, .. }, Done::Copy { id: 2 }, Done::Check { id: 1, .. }]
+        ));
     }
 
     #[test]

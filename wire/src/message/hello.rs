@@ -16,7 +16,7 @@ const MAGIC: [u8; 4] = *b"JETh";
 
 /// Feature bits that both ends must know to use; unknown ones are ignored.
 pub mod features {
-    /// Checksums over payloads are checked; a receiver that does not say so ignores them.
+    /// Checksums over payloads are understood; a receiver that leaves this out ignores them.
     pub const CRC32C: u32 = 1;
     /// Congestion signals are understood.
     pub const CONGESTION: u32 = 2;

@@ -131,3 +131,43 @@ fn where_nobody_checks_senders_are_told_so_and_a_wrong_checksum_is_delivered() {
     assert_eq!(ends(&bench), [(1, AckStatus::Consumed)]);
     assert_eq!(bench.receiver.stats().checked_bytes, 0);
 }
+
+#[test]
+fn what_is_being_checked_counts_as_in_flight_and_not_as_delivered() {
+    // The pool is twice what the messages take, so that one that counted twice would leave no room for the next.
+    let config = Config { checksums: Checksums::Workers, in_flight_bytes: 192 << 10, ..config() };
+    let mut bench = Bench::new(config);
+    let session = bench.receiver.handle_session_opened(name("disk"), 0, true).unwrap();
+    bench.receiver.handle_escape_memory(1000);
+    let peer = bench.join("disk");
+    (1..=6).for_each(|n| bench.request(peer, n, 65_536, Some(65_536)));
+    bench.flush();
+    while bench.world.checks.len() < 3 {
+        bench.read_done();
+    }
+    bench.flush();
+    let stats = bench.receiver.stats();
+    assert_eq!((stats.in_flight_bytes, stats.reads_in_flight, stats.checks_in_flight), (192 << 10, 3, 3));
+    assert!(bench.world.reads.is_empty(), "the window is full until a check is over");
+    bench.checked(0);
+    bench.flush();
+    assert_eq!(
+        (bench.world.reads.len(), bench.receiver.stats().escape.granted_total),
+        (1, 0),
+        "and none goes to memory"
+    );
+    while !bench.whole() {
+        bench.world.reads.front().is_some().then(|| bench.read_done());
+        (!bench.world.checks.is_empty()).then(|| bench.checked(0));
+        while let Some((part, _)) = bench.delivery(session) {
+            bench.release(session, &part, true, 0);
+        }
+        bench.flush();
+    }
+    for peer in core::mem::take(&mut bench.world.sent) {
+        bench.receiver.handle_sent(PeerId(peer));
+    }
+    bench.flush();
+    assert_eq!(ends(&bench).len(), 6);
+    assert_eq!(bench.receiver.stats().in_flight_bytes, 0);
+}

@@ -305,8 +305,8 @@ impl<N: Nic> Hands<N> {
         self.workers.take_done()
     }
 
-    /// From now on a copy that is over wakes the reactor. `false`: one is over already.
-    pub fn arm_copies(&self) -> bool {
+    /// From now on a worker's job that is over wakes the reactor. `false`: one is over already.
+    pub fn arm_workers(&self) -> bool {
         self.workers.arm()
     }
 }
