@@ -10,6 +10,7 @@
 mod bare;
 pub mod conventional;
 mod counted;
+mod picture;
 pub mod traffic;
 
 use crate::report::{Bound, Row, pairwise};
@@ -17,6 +18,7 @@ use crate::rig::{ConventionalProcess, MembwProcess, Rig};
 use counted::Counted;
 use jet_cat::CpuSet;
 use jet_wire::SLAB_BYTES;
+use picture::Picture;
 use std::error::Error;
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -52,6 +54,9 @@ pub struct Args {
     /// A table of every turn is written there
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
+    /// A picture (SVG and PNG) and that table are written into this folder; takes gnuplot
+    #[arg(long, value_name = "FOLDER")]
+    pub plot: Option<PathBuf>,
     /// A setting of both daemons, as in jetd's configuration; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
@@ -73,6 +78,15 @@ impl Receiver {
             Self::Jet => "Jet's pool",
             Self::Following => "Jet's pool, following",
             Self::Conventional => "buffers of each connection",
+        }
+    }
+
+    /// In the table, and as a file's name.
+    fn key(self) -> &'static str {
+        match self {
+            Self::Jet => "jet",
+            Self::Following => "following",
+            Self::Conventional => "conventional",
         }
     }
 }
@@ -173,6 +187,7 @@ pub fn run(samples: u32, args: &Args) -> Result<Vec<Row>, Box<dyn Error>> {
     } else {
         args.message_bytes.clone()
     };
+    let picture = args.plot.as_deref().map(Picture::prepare).transpose()?;
     if let Err(reason) = Counted::start(std::process::id()) {
         eprintln!("residency: {reason}");
     }
@@ -189,6 +204,9 @@ pub fn run(samples: u32, args: &Args) -> Result<Vec<Row>, Box<dyn Error>> {
     }
     if let Some(path) = &args.csv {
         std::fs::write(path, csv(&turns)).map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    if let Some(picture) = picture {
+        picture.draw(&turns)?;
     }
     Ok(rows)
 }
@@ -314,11 +332,7 @@ fn csv(turns: &[Turn]) -> String {
         "receiver,message_bytes,connections,depth,antagonist_gb_per_s,gb_per_s,p50_us,p99_us,p99_9_us,resident,misses_a_kib\n",
     );
     for Turn { receiver, shape, antagonist, seen, resident, misses } in turns {
-        let name = match receiver {
-            Receiver::Jet => "jet",
-            Receiver::Following => "following",
-            Receiver::Conventional => "conventional",
-        };
+        let name = receiver.key();
         let antagonist = antagonist.map_or(String::new(), |rate| rate.to_string());
         let resident = resident.map_or(String::new(), |share| format!("{share:.3}"));
         let misses = misses.map_or(String::new(), |misses| format!("{misses:.2}"));
