@@ -3,6 +3,7 @@
 use crate::consumer::{self, ConsumerArgs, Look, Order, Report};
 use crate::membw;
 use crate::residency::conventional;
+use crate::residency::touched::{Marks, Touched};
 use crate::residency::traffic::Shape;
 use jet::daemon::DaemonArgs;
 use jet_cat::CpuSet;
@@ -12,7 +13,7 @@ use jet_fabric::Address;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
@@ -36,6 +37,9 @@ pub enum Role {
         /// The core that it stays on
         #[arg(long)]
         core: Option<u32>,
+        /// Where it marks what it reads
+        #[arg(long)]
+        touched: Option<PathBuf>,
     },
     /// Two NICs on verbs whose system calls are counted
     #[cfg(feature = "verbs")]
@@ -60,6 +64,9 @@ pub enum Role {
         /// The core that it stays on
         #[arg(long)]
         core: Option<u32>,
+        /// Where its application marks what it reads
+        #[arg(long)]
+        touched: PathBuf,
     },
     /// One that takes memory bandwidth
     Membw {
@@ -86,14 +93,20 @@ impl Rig {
     /// # Errors
     /// What the system says, or that they did not come up in time.
     pub fn start(fabric: &str, read: bool, settings: &[String]) -> io::Result<Self> {
-        Self::start_on(fabric, read, settings, None)
+        Self::start_on(fabric, read, settings, None, None)
     }
 
-    /// As [`Self::start`], with the application on a core of its own or of the reactor's.
+    /// As [`Self::start`], with the application on a core of its own or of the reactor's, and marking what it reads.
     ///
     /// # Errors
     /// See there.
-    pub fn start_on(fabric: &str, read: bool, settings: &[String], core: Option<u32>) -> io::Result<Self> {
+    pub fn start_on(
+        fabric: &str,
+        read: bool,
+        settings: &[String],
+        core: Option<u32>,
+        touched: Option<&Touched>,
+    ) -> io::Result<Self> {
         let mut rig = Self::start_daemon(fabric, settings)?;
         let mut app = role();
         app.arg("app").arg("--control-socket").arg(rig.control_socket());
@@ -102,6 +115,9 @@ impl Rig {
         }
         if let Some(core) = core {
             app.args(["--core", &core.to_string()]);
+        }
+        if let Some(touched) = touched {
+            app.arg("--touched").arg(touched.path());
         }
         rig.app = Some(app.spawn()?);
         wait_until(Instant::now() + START_LIMIT, || {
@@ -195,7 +211,7 @@ impl ConventionalProcess {
     ///
     /// # Errors
     /// What the system says, or that it did not come up in time.
-    pub fn start(shape: Shape, core: u32) -> io::Result<Self> {
+    pub fn start(shape: Shape, core: u32, touched: &Touched) -> io::Result<Self> {
         let directory = tempfile::tempdir()?;
         let path = directory.path().join("nic.sock");
         let mut command = role();
@@ -208,6 +224,7 @@ impl ConventionalProcess {
         ] {
             command.arg(name).arg(value.to_string());
         }
+        command.arg("--touched").arg(touched.path());
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let (Some(questions), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
             unreachable!("both are pipes");
@@ -374,13 +391,13 @@ fn wait_until(deadline: Instant, mut ready: impl FnMut() -> bool) -> io::Result<
 pub fn live(role: &Role) -> ExitCode {
     let result = match role {
         Role::Daemon(args) => return jet::daemon::run_from_args(args),
-        Role::App { control_socket, read, core } => {
-            stay_on(*core).and_then(|()| application(control_socket.clone(), *read))
+        Role::App { control_socket, read, core, touched } => {
+            stay_on(*core).and_then(|()| application(control_socket.clone(), *read, touched.as_deref()))
         }
-        &Role::Conventional { ref listen, connections, depth, message_bytes, core } => {
+        &Role::Conventional { ref listen, connections, depth, message_bytes, core, ref touched } => {
             let shape = Shape { connections, depth, message_bytes };
             let listening = stay_on(core).and_then(|()| listen.parse().map_err(Into::into));
-            listening.and_then(|listen| conventional::live(&listen, shape))
+            listening.and_then(|listen| conventional::live(&listen, shape, Marks::open(touched)?))
         }
         Role::Membw { args, core } => stay_on(Some(*core)).and_then(|()| membw::live(*args)),
         Role::Consumer(args) => consumer::live(args),
@@ -407,12 +424,20 @@ fn stay_on(core: Option<u32>) -> Result<(), Box<dyn std::error::Error>> {
     stay.map(std::mem::forget).map_err(|error| format!("cannot run on core {core}: {error}").into())
 }
 
-fn application(control_socket: PathBuf, read: bool) -> Result<(), Box<dyn std::error::Error>> {
+fn application(
+    control_socket: PathBuf,
+    read: bool,
+    touched: Option<&Path>,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let marks = touched.map(Marks::open).transpose()?;
     let options = RegisterOptions { control_socket, ..RegisterOptions::new(APP) };
     let session = Session::register(&options)?;
     let mut sum = 0u64;
     while let Some(mut message) = session.receive(None)? {
         while let Some(slice) = message.next(None)? {
+            if let Some(marks) = &marks {
+                marks.mark(&slice);
+            }
             if read {
                 sum = sum.wrapping_add(read_all(&slice));
             }

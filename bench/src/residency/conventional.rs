@@ -8,6 +8,7 @@
 //!
 //! Nothing of Jet's receiver is in it but the bytes on the wire. It serves benchmarks: a peer that breaks the rules ends it.
 
+use super::touched::Marks;
 use super::traffic::Shape;
 use crate::rig::read_all;
 use crossbeam_queue::ArrayQueue;
@@ -92,7 +93,7 @@ struct Shared {
 ///
 /// # Errors
 /// What the NIC or the system says.
-pub fn live(listen: &Address, shape: Shape) -> Result<(), Box<dyn Error>> {
+pub fn live(listen: &Address, shape: Shape, marks: Marks) -> Result<(), Box<dyn Error>> {
     let places = u32::try_from(shape.connections * shape.depth)?;
     let mut nic = SoftNic::new(SoftOptions {
         srq_entries_max: places,
@@ -117,7 +118,7 @@ pub fn live(listen: &Address, shape: Shape) -> Result<(), Box<dyn Error>> {
     });
     let application = {
         let (shared, buffers) = (Arc::clone(&shared), Arc::clone(&buffers));
-        std::thread::spawn(move || consume(&shared, &buffers, stride))
+        std::thread::spawn(move || consume(&shared, &buffers, stride, &marks))
     };
     let mut receiver = Conventional {
         nic,
@@ -162,7 +163,7 @@ fn answer(meter: &Result<WarmerThread, String>) {
 }
 
 /// The application: reads every byte of what came, in order of arrival.
-fn consume(shared: &Shared, buffers: &SharedMemory, stride: usize) {
+fn consume(shared: &Shared, buffers: &SharedMemory, stride: usize, marks: &Marks) {
     let mut sum = 0u64;
     let mut idle_since = None;
     while !shared.stop.load(Ordering::Acquire) {
@@ -187,6 +188,7 @@ fn consume(shared: &Shared, buffers: &SharedMemory, stride: usize) {
             let first = buffers.base().add(arrived.buffer as usize * stride);
             std::slice::from_raw_parts(first, arrived.bytes as usize)
         };
+        marks.mark(bytes);
         sum = sum.wrapping_add(read_all(bytes));
         shared.consumed.push(arrived).expect("no more is given back than came");
     }

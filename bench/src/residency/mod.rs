@@ -11,6 +11,7 @@ mod bare;
 pub mod conventional;
 mod counted;
 mod picture;
+pub mod touched;
 pub mod traffic;
 
 use crate::report::{Bound, Row, pairwise};
@@ -24,6 +25,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use touched::Touched;
 use traffic::{Seen, Shape, Traffic};
 
 /// Receiver and application share a core, whose own cache then has what has just arrived; senders and antagonist the other one.
@@ -99,61 +101,68 @@ struct Turn {
     antagonist: Option<f64>,
     seen: Seen,
     resident: Option<f64>,
+    /// Memory that the application read during the turn, each page counted once.
+    touched_mib: f64,
     /// Misses of the last-level cache a KiB.
     misses: Option<f64>,
 }
 
 /// A receiver that stands, with what is sent to it.
 enum Standing {
-    Jet(Receiver, Rig, Traffic),
-    Conventional(ConventionalProcess, Traffic),
+    Jet(Receiver, Rig, Traffic, Touched),
+    Conventional(ConventionalProcess, Traffic, Touched),
 }
 
 impl Standing {
     fn start(receiver: Receiver, shape: Shape, mut settings: Vec<String>) -> Result<Self, Box<dyn Error>> {
+        let touched = Touched::new()?;
         if receiver == Receiver::Conventional {
-            let process = ConventionalProcess::start(shape, RECEIVERS_CORE)?;
+            let process = ConventionalProcess::start(shape, RECEIVERS_CORE, &touched)?;
             let traffic = Traffic::connect(process.address(), shape)?;
-            return Ok(Self::Conventional(process, traffic));
+            return Ok(Self::Conventional(process, traffic, touched));
         }
         settings.push(format!("reactor.cpu={RECEIVERS_CORE}"));
         settings.push("nic.thread=\"off\"".to_owned());
-        let rig = Rig::start_on("shm", true, &settings, Some(RECEIVERS_CORE))?;
+        let rig = Rig::start_on("shm", true, &settings, Some(RECEIVERS_CORE), Some(&touched))?;
         let traffic = Traffic::connect(&rig.address()?, shape)?;
-        Ok(Self::Jet(receiver, rig, traffic))
+        Ok(Self::Jet(receiver, rig, traffic, touched))
     }
 
     fn turn(&mut self, shape: Shape, antagonist: Option<f64>) -> Result<Turn, Box<dyn Error>> {
         let receiver_pid = match self {
-            Self::Jet(_, rig, _) => rig.daemon_pid(),
-            Self::Conventional(process, _) => process.pid(),
+            Self::Jet(_, rig, ..) => rig.daemon_pid(),
+            Self::Conventional(process, ..) => process.pid(),
         };
         let counted = Counted::start(receiver_pid);
-        let (Self::Jet(_, _, traffic) | Self::Conventional(_, traffic)) = self;
+        let (Self::Jet(_, _, traffic, touched) | Self::Conventional(_, traffic, touched)) = self;
+        touched.clear();
         let seen = traffic.run(TURN)?;
+        let touched = touched.bytes();
         let misses = counted.ok().map(|mut counted| counted.misses()).transpose()?;
         let (receiver, resident) = match self {
-            Self::Jet(receiver, rig, _) => {
+            Self::Jet(receiver, rig, ..) => {
                 let status = rig.status()?;
                 (*receiver, status["cache"]["warmer"]["resident"]["share"].as_f64())
             }
-            Self::Conventional(process, _) => (Receiver::Conventional, process.resident()?),
+            Self::Conventional(process, ..) => (Receiver::Conventional, process.resident()?),
         };
         #[allow(clippy::cast_precision_loss)] // a rate
         let misses =
             misses.map(|misses| misses as f64 / (seen.gigabytes_per_s * 1e9 / 1024.0 * TURN.as_secs_f64()));
-        Ok(Turn { receiver, shape, antagonist, seen, resident, misses })
+        #[allow(clippy::cast_precision_loss)] // below 2^30
+        let touched_mib = touched as f64 / 1_048_576.0;
+        Ok(Turn { receiver, shape, antagonist, seen, resident, touched_mib, misses })
     }
 
     fn warm_up(&mut self) -> Result<(), Box<dyn Error>> {
-        let (Self::Jet(_, _, traffic) | Self::Conventional(_, traffic)) = self;
+        let (Self::Jet(_, _, traffic, _) | Self::Conventional(_, traffic, _)) = self;
         traffic.run(WARM_UP).map(drop)
     }
 
     /// What of the pool is in use for large messages, in MiB: on average over a turn, which is its rate times how long a slab is in
     /// use (Little's law), and at most. Asking costs the daemon a little: no turn of these counts for anything else.
     fn used_mib(&mut self) -> Result<Option<(f64, f64)>, Box<dyn Error>> {
-        let Self::Jet(_, rig, traffic) = self else { return Ok(None) };
+        let Self::Jet(_, rig, traffic, _) = self else { return Ok(None) };
         let done = AtomicBool::new(false);
         let used = std::thread::scope(|scope| -> Result<Vec<f64>, Box<dyn Error>> {
             let asking = scope.spawn(|| -> std::io::Result<Vec<f64>> {
@@ -263,7 +272,7 @@ fn one_size(
     let _here = CpuSet::from_iter([OTHERS_CORE]).stay()?;
     for one in &mut standing {
         let used = one.used_mib()?;
-        let Standing::Jet(receiver, rig, _) = one else { continue };
+        let Standing::Jet(receiver, rig, ..) = one else { continue };
         let status = rig.status()?;
         let mib = status["pool"]["high_water"].as_f64().unwrap_or(f64::NAN) * SLAB_BYTES as f64 / 1_048_576.0;
         let mut row = |metric: &str, unit, value, bound| {
@@ -305,6 +314,7 @@ fn summarize(shape: Shape, antagonist: Option<f64>, turns: &[Turn], rows: &mut V
         row(", p50", "us", &|turn| turn.seen.p50_us);
         row(", p99", "us", &|turn| turn.seen.p99_us);
         row(", p99.9", "us", &|turn| turn.seen.p999_us);
+        row(", memory touched in a turn", "MiB", &|turn| turn.touched_mib);
         // Not told everywhere: a row of nothing says nothing.
         if !of(receiver, &|turn| turn.resident.unwrap_or(f64::NAN)).iter().any(|share| share.is_nan()) {
             row(", resident", "share", &|turn| turn.resident.unwrap_or(f64::NAN));
@@ -329,9 +339,9 @@ fn summarize(shape: Shape, antagonist: Option<f64>, turns: &[Turn], rows: &mut V
 
 fn csv(turns: &[Turn]) -> String {
     let mut text = String::from(
-        "receiver,message_bytes,connections,depth,antagonist_gb_per_s,gb_per_s,p50_us,p99_us,p99_9_us,resident,misses_a_kib\n",
+        "receiver,message_bytes,connections,depth,antagonist_gb_per_s,gb_per_s,p50_us,p99_us,p99_9_us,resident,touched_mib,misses_a_kib\n",
     );
-    for Turn { receiver, shape, antagonist, seen, resident, misses } in turns {
+    for Turn { receiver, shape, antagonist, seen, resident, touched_mib, misses } in turns {
         let name = receiver.key();
         let antagonist = antagonist.map_or(String::new(), |rate| rate.to_string());
         let resident = resident.map_or(String::new(), |share| format!("{share:.3}"));
@@ -341,7 +351,7 @@ fn csv(turns: &[Turn]) -> String {
         writeln!(
             text,
             "{name},{message_bytes},{connections},{depth},{antagonist},{gigabytes_per_s:.3},{p50_us:.1},{p99_us:.1},\
-             {p999_us:.1},{resident},{misses}"
+             {p999_us:.1},{resident},{touched_mib:.1},{misses}"
         )
         .expect("text grows");
     }

@@ -1,0 +1,96 @@
+//! How much memory a receiver goes through: its application marks every page that it reads.
+//!
+//! The marks lie in memory that both processes map. One is a byte, stored once for 4 KiB that are read, so what it costs is in
+//! no figure.
+
+use jet_fabric::memory::{Mapping, Protection, SharedMemory};
+use jet_wire::SLAB_BYTES;
+use std::error::Error;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// Marks: as many as 512 MiB have pages. A page's is found by its address, so that neighbours never share one.
+const MARKS: usize = 1 << 17;
+
+/// Where marks are counted.
+pub struct Touched(SharedMemory);
+
+/// Where marks are made.
+pub struct Marks(Mapping);
+
+impl Touched {
+    /// No marks yet.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn new() -> io::Result<Self> {
+        SharedMemory::new("jet-touched", MARKS, false).map(Self)
+    }
+
+    /// Where a child finds it.
+    pub fn path(&self) -> PathBuf {
+        format!("/proc/{}/fd/{}", std::process::id(), self.0.as_fd().as_raw_fd()).into()
+    }
+
+    fn marks(&self) -> &[AtomicU8] {
+        // SAFETY: the mapping has so many bytes and lives as long as `self`; everybody touches them as atomics.
+        unsafe { std::slice::from_raw_parts(self.0.base().cast(), MARKS) }
+    }
+
+    /// Takes all marks away.
+    pub fn clear(&self) {
+        self.marks().iter().for_each(|mark| mark.store(0, Ordering::Relaxed));
+    }
+
+    /// Bytes of the pages that are marked.
+    pub fn bytes(&self) -> usize {
+        self.marks().iter().filter(|mark| mark.load(Ordering::Relaxed) != 0).count() * SLAB_BYTES
+    }
+}
+
+impl Marks {
+    /// Opens what its parent counts.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn open(path: &Path) -> Result<Self, Box<dyn Error>> {
+        let file = File::options().read(true).write(true).open(path)?;
+        Ok(Self(Mapping::of_stranger(file.as_fd(), Protection::ReadWrite, MARKS as u64)?))
+    }
+
+    /// These bytes are read.
+    pub fn mark(&self, bytes: &[u8]) {
+        // SAFETY: as in `Touched::marks`; the mapping cannot be truncated.
+        let marks: &[AtomicU8] = unsafe { std::slice::from_raw_parts(self.0.base().cast(), self.0.bytes()) };
+        let first = bytes.as_ptr().addr();
+        for page in first / SLAB_BYTES..(first + bytes.len()).div_ceil(SLAB_BYTES) {
+            marks[page % marks.len()].store(1, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_count_once_however_often_they_are_read() {
+        let touched = Touched::new().unwrap();
+        let marks = Marks::open(&touched.path()).unwrap();
+        let memory = SharedMemory::new("jet-test", 16 * SLAB_BYTES, false).unwrap();
+        // SAFETY: the mapping has so many bytes, and nobody writes them.
+        let bytes = unsafe { std::slice::from_raw_parts(memory.base(), 16 * SLAB_BYTES) };
+        assert_eq!(touched.bytes(), 0);
+        for _ in 0..3 {
+            marks.mark(&bytes[SLAB_BYTES..3 * SLAB_BYTES]);
+            marks.mark(&bytes[2 * SLAB_BYTES + 10..3 * SLAB_BYTES + 1]);
+            marks.mark(&bytes[..0]);
+        }
+        assert_eq!(touched.bytes(), 3 * SLAB_BYTES);
+        touched.clear();
+        assert_eq!(touched.bytes(), 0);
+    }
+}
