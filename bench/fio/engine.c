@@ -28,6 +28,9 @@
 #error "BUILT_AGAINST names the fio: build this with bench/fio/build"
 #endif
 
+/* How soon a wait sees that the job was told to end. */
+#define WAIT_SLICE_NS 100000000LL
+
 enum { SMALL_MAX = 4096, USER_HEADER_MAX_SMALL = 96, USER_HEADER_MAX_LARGE = 256, MAGIC = 0x6a657466 };
 
 struct jet_options {
@@ -144,6 +147,11 @@ static int jet_init(struct thread_data *td) {
         free(job);
         return 1;
     }
+    if (o->class_ > 7) {
+        log_err("fio: jet: class must be 0 to 7\n");
+        free(job);
+        return 1;
+    }
     jet_sender_options_init(&options);
     options.address = o->address;
     options.app = o->app;
@@ -250,10 +258,16 @@ static void take(struct job *job, const jet_completion *end) {
     job->waiting--;
 }
 
-/* Waits for one end, at most so long (below zero: for ever). JET_OK, JET_NOTHING, or an error. */
-static int wait_one(struct job *job, int64_t timeout_ns) {
+/* Waits for one end, at most so long (below zero: for ever) and until the job is told to end. JET_OK, JET_NOTHING, or an error. */
+static int wait_one(struct thread_data *td, int64_t timeout_ns) {
+    struct job *job = td->io_ops_data;
     jet_completion end;
-    int code = jet_sender_wait(job->sender, timeout_ns, &end);
+    int code;
+    do {
+        int64_t slice = timeout_ns < 0 || timeout_ns > WAIT_SLICE_NS ? WAIT_SLICE_NS : timeout_ns;
+        code = jet_sender_wait(job->sender, slice, &end);
+        if (timeout_ns > 0) timeout_ns -= slice;
+    } while (code == JET_NOTHING && timeout_ns && !td->terminate);
     if (code == JET_OK) take(job, &end);
     return code;
 }
@@ -281,7 +295,7 @@ static enum fio_q_status jet_queue(struct thread_data *td, struct io_u *io_u) {
     /* Its buffer is away still where the block before it was given up. */
     at = buffer_of(job, io_u);
     while (at >= job->count || !job->buffers[at].data) {
-        code = wait_one(job, patience_ns(td));
+        code = wait_one(td, patience_ns(td));
         if (code != JET_OK) {
             io_u->error = code == JET_NOTHING ? ETIMEDOUT : EIO;
             return FIO_Q_COMPLETED;
@@ -317,9 +331,9 @@ static int jet_getevents(struct thread_data *td, unsigned int min, unsigned int 
     while (code == JET_OK && job->ready_count < max)
         if ((code = jet_sender_poll(job->sender, &end)) == JET_OK) take(job, &end);
     while (code >= 0 && job->ready_count < min && job->waiting) {
-        if ((code = wait_one(job, patience)) != JET_NOTHING) continue;
-        if (limit) break;
-        /* Nothing ended for as long as one may take: what is out is given up. */
+        if ((code = wait_one(td, patience)) != JET_NOTHING) continue;
+        if (limit && !td->terminate) break;
+        /* Nothing ended for as long as one may take, or before the job was told to end: what is out is given up. */
         for (at = 0; at < job->count; at++) {
             if (!job->sent[at]) continue;
             job->sent[at]->error = ETIMEDOUT;

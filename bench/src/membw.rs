@@ -29,7 +29,7 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Args {
     /// GB/s, of what is stored or read; 0: as much as one core can
-    #[arg(long, default_value_t = 0.0, value_name = "GB/S")]
+    #[arg(long, default_value_t = 0.0, value_name = "GB/S", value_parser = rate)]
     pub rate: f64,
     /// How
     #[arg(long, value_enum, default_value = "nt-write")]
@@ -37,6 +37,15 @@ pub struct Args {
     /// Bytes of memory that are gone through; more than the cache has
     #[arg(long, default_value_t = 1 << 30, value_name = "BYTES")]
     pub bytes: usize,
+}
+
+/// A rate that can be kept.
+///
+/// # Errors
+/// What it must be.
+pub fn rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse::<f64>().ok().filter(|rate| rate.is_finite() && *rate >= 0.0);
+    rate.ok_or_else(|| "must be a number of GB/s, 0 or more".to_owned())
 }
 
 /// Memory, and how far it was gone through.

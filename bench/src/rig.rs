@@ -11,6 +11,7 @@ use jet_client::receive::{RegisterOptions, Session};
 use jet_client::registration::{ControlConnection, ControlRequest, ControlResponse};
 use jet_fabric::Address;
 use rustix::process::{Pid, Signal, kill_process};
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -19,6 +20,8 @@ use std::time::{Duration, Instant};
 
 /// The application's name.
 pub const APP: &str = "bench";
+/// What the daemon says, in the rig's folder.
+const LOG: &str = "jetd.log";
 const START_LIMIT: Duration = Duration::from_secs(20);
 
 /// What a process of the rig does.
@@ -119,11 +122,12 @@ impl Rig {
         if let Some(touched) = touched {
             app.arg("--touched").arg(touched.path());
         }
-        rig.app = Some(app.spawn()?);
-        wait_until(Instant::now() + START_LIMIT, || {
+        let mut app = app.spawn()?;
+        let up = wait_until(&mut app, || {
             rig.status().is_ok_and(|s| s["sessions"].as_array().is_some_and(|all| !all.is_empty()))
-        })?;
-        Ok(rig)
+        });
+        rig.app = Some(app);
+        up.map(|()| rig)
     }
 
     /// Starts a daemon alone and waits until it stands.
@@ -145,13 +149,20 @@ impl Rig {
             .arg(listen)
             .arg("--control-socket")
             .arg(&socket)
-            .stderr(Stdio::null());
+            .stderr(File::create(directory.path().join(LOG))?);
         for setting in settings {
             daemon.arg("--set").arg(setting);
         }
-        let rig = Self { directory, daemon: daemon.spawn()?, app: None };
-        wait_until(Instant::now() + START_LIMIT, || ControlConnection::connect(&socket).is_ok())?;
-        Ok(rig)
+        let mut rig = Self { directory, daemon: daemon.spawn()?, app: None };
+        let up = wait_until(&mut rig.daemon, || ControlConnection::connect(&socket).is_ok());
+        match up {
+            Ok(()) => Ok(rig),
+            // What it said is why.
+            Err(error) => {
+                let said = std::fs::read_to_string(rig.directory.path().join(LOG)).unwrap_or_default();
+                Err(io::Error::new(error.kind(), format!("{error}\n{}", said.trim_end())))
+            }
+        }
     }
 
     /// Where applications register.
@@ -230,10 +241,9 @@ impl ConventionalProcess {
             unreachable!("both are pipes");
         };
         let answers = BufReader::new(answers);
-        let process =
-            Self { _directory: directory, address: Address::Shm(path.clone()), child, questions, answers };
-        wait_until(Instant::now() + START_LIMIT, || path.exists())?;
-        Ok(process)
+        let up = wait_until(&mut child, || path.exists());
+        let process = Self { _directory: directory, address: Address::Shm(path), child, questions, answers };
+        up.map(|()| process)
     }
 
     /// What of its buffers is in the cache, a share, if that can be told.
@@ -280,7 +290,7 @@ impl MembwProcess {
     pub fn start(rate: f64, core: u32) -> io::Result<Self> {
         let mut command = role();
         let child =
-            command.arg("membw").args(["--rate", &rate.to_string(), "--core", &core.to_string()]).spawn()?;
+            command.arg("membw").args([&format!("--rate={rate}"), &format!("--core={core}")]).spawn()?;
         Ok(Self { child })
     }
 }
@@ -374,8 +384,12 @@ fn role() -> Command {
     command
 }
 
-fn wait_until(deadline: Instant, mut ready: impl FnMut() -> bool) -> io::Result<()> {
+fn wait_until(child: &mut Child, mut ready: impl FnMut() -> bool) -> io::Result<()> {
+    let deadline = Instant::now() + START_LIMIT;
     while !ready() {
+        if let Some(status) = child.try_wait()? {
+            return Err(io::Error::other(format!("a process of the rig ended at its start: {status}")));
+        }
         if Instant::now() > deadline {
             return Err(io::Error::new(
                 io::ErrorKind::TimedOut,

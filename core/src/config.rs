@@ -198,7 +198,9 @@ impl Config {
         range("classes", u64::from(self.classes), 1, CLASSES_MAX as u64)?;
         range("peers_max", u64::from(self.peers_max), 1, 1 << 20)?;
         range("sessions_max", u64::from(self.sessions_max), 1, 4096)?;
-        range("messages_max", u64::from(self.messages_max), u64::from(self.srq_slabs), 1 << 20)?;
+        // So many records are kept for small messages; beyond them there must be some for those that are READ.
+        let records = u64::from(self.srq_slabs) + u64::from(self.reads_max);
+        range("messages_max", u64::from(self.messages_max), records, 1 << 20)?;
         range("requests_per_peer", u64::from(self.requests_per_peer), 1, 1 << 16)?;
         range("credit_max", u64::from(self.credit_max), 1, u64::from(self.srq_slabs))?;
         // Half of 128 are reserved for one fragment of the message that the application waits for.
@@ -251,6 +253,8 @@ mod tests {
         assert!(refused(Config { in_flight_bytes: 1, ..Config::default() }).contains("in_flight_bytes"));
         let no_credit = Config { srq_reserve_entries: 128, ..Config::default() };
         assert!(refused(no_credit).contains("srq_reserve_entries is 128, but must be 1 to 127"));
+        let no_large = Config { messages_max: 1024, ..Config::default() };
+        assert!(refused(no_large).contains("messages_max is 1024, but must be 1056"));
         assert!(refused(Config { reads_max: 0, ..Config::default() }).contains("reads_max"));
         assert!(
             refused(Config { fragment_bytes: 512 << 10, ..Config::default() }).contains("fragment_bytes")

@@ -48,6 +48,11 @@ fn small_pieces_and_one_at_a_time_make_the_same_tree() {
 }
 
 #[test]
+fn as_many_pieces_as_may_be_in_flight_make_the_same_tree() {
+    round_trip("shm", &[], &["--piece-bytes", "5000", "--in-flight", "200", "--crc"]);
+}
+
+#[test]
 fn what_is_synced_is_the_same_tree() {
     let (_, received) = round_trip("tcp", &["--fsync"], &["--piece-bytes", "1000000"]);
     assert_eq!(received["fsync"], true);

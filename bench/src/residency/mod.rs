@@ -22,6 +22,8 @@ use jet_wire::SLAB_BYTES;
 use picture::Picture;
 use std::error::Error;
 use std::fmt::Write as _;
+use std::fs::File;
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -44,14 +46,14 @@ const BOUND_BYTES: usize = 256 << 10;
 /// What is asked for.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// Bytes of a message; may be repeated [default: 4 KiB to 1 MiB]
-    #[arg(long, value_name = "BYTES")]
-    pub message_bytes: Vec<usize>,
+    /// Bytes of a message, 8 to 1 MiB; may be repeated [default: 4 KiB to 1 MiB]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(8..=1 << 20))]
+    pub message_bytes: Vec<u32>,
     /// Messages under way on each connection
-    #[arg(long, default_value_t = 16)]
-    pub depth: usize,
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub depth: u16,
     /// What the antagonist takes; 0: as much as it can
-    #[arg(long, value_name = "GB/S", default_value_t = 3.0)]
+    #[arg(long, value_name = "GB/S", default_value_t = 3.0, value_parser = crate::membw::rate)]
     pub antagonist: f64,
     /// A table of every turn is written there
     #[arg(long, value_name = "FILE")]
@@ -194,16 +196,22 @@ pub fn run(samples: u32, args: &Args) -> Result<Vec<Row>, Box<dyn Error>> {
     let sizes = if args.message_bytes.is_empty() {
         vec![4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20]
     } else {
-        args.message_bytes.clone()
+        args.message_bytes.iter().map(|&bytes| bytes as usize).collect()
     };
     let picture = args.plot.as_deref().map(Picture::prepare).transpose()?;
+    // Before anything is measured.
+    let mut table = args
+        .csv
+        .as_deref()
+        .map(|path| File::create(path).map_err(|error| format!("--csv {}: {error}", path.display())))
+        .transpose()?;
     if let Err(reason) = Counted::start(std::process::id()) {
         eprintln!("residency: {reason}");
     }
     let mut rows = Vec::new();
     let mut turns = Vec::new();
     for message_bytes in sizes {
-        let shape = Shape { connections: SENDERS, depth: args.depth, message_bytes };
+        let shape = Shape { connections: SENDERS, depth: usize::from(args.depth), message_bytes };
         eprintln!("residency: messages of {} KiB", message_bytes >> 10);
         let from = turns.len();
         one_size(samples, shape, args, &mut turns, &mut rows)?;
@@ -211,8 +219,8 @@ pub fn run(samples: u32, args: &Args) -> Result<Vec<Row>, Box<dyn Error>> {
             summarize(shape, antagonist, &turns[from..], &mut rows);
         }
     }
-    if let Some(path) = &args.csv {
-        std::fs::write(path, csv(&turns)).map_err(|error| format!("{}: {error}", path.display()))?;
+    if let Some(table) = &mut table {
+        table.write_all(csv(&turns).as_bytes())?;
     }
     if let Some(picture) = picture {
         picture.draw(&turns)?;

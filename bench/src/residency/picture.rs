@@ -5,7 +5,8 @@ use crate::report::median;
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt::Write as _;
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -15,6 +16,7 @@ const SCRIPT: &str = include_str!("picture.gnuplot");
 /// A folder that the picture goes to, and a gnuplot that can draw it.
 pub struct Picture {
     folder: PathBuf,
+    table: File,
 }
 
 impl Picture {
@@ -23,22 +25,29 @@ impl Picture {
     /// # Errors
     /// What is missing.
     pub fn prepare(folder: &Path) -> Result<Self, Box<dyn Error>> {
-        fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        let refused = |error| format!("--plot {}: no folder that can be written: {error}", folder.display());
+        fs::create_dir_all(folder).map_err(refused)?;
+        // Whole: gnuplot takes a leading `~` or `|` for something else.
+        let folder = fs::canonicalize(folder).map_err(refused)?;
+        if folder.to_str().is_none() {
+            return Err("--plot: gnuplot takes names in UTF-8 only".into());
+        }
+        let table = File::create(folder.join("residency.csv")).map_err(refused)?;
         let found = Command::new("gnuplot").arg("--version").stdout(Stdio::null()).status();
         if !found.is_ok_and(|status| status.success()) {
             return Err(
                 "--plot draws with gnuplot, which is not there; install it (Debian: gnuplot-nox)".into()
             );
         }
-        Ok(Self { folder: folder.to_owned() })
+        Ok(Self { folder, table })
     }
 
     /// Writes `residency.csv`, `residency.svg` and `residency.png`.
     ///
     /// # Errors
     /// What the system or gnuplot says.
-    pub fn draw(&self, turns: &[Turn]) -> Result<(), Box<dyn Error>> {
-        fs::write(self.folder.join("residency.csv"), csv(turns))?;
+    pub fn draw(mut self, turns: &[Turn]) -> Result<(), Box<dyn Error>> {
+        self.table.write_all(csv(turns).as_bytes())?;
         let data = tempfile::tempdir()?;
         for receiver in Receiver::ALL {
             for with in [false, true] {

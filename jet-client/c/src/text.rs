@@ -80,7 +80,7 @@ pub(crate) unsafe fn sized<T: Copy>(place: *const T, default: T) -> Result<T, Fa
     Ok(value)
 }
 
-/// Fills as much of a structure as the caller has.
+/// Fills as much of a structure as the caller has; what a newer header has more is 0.
 ///
 /// # Safety
 /// Where it is not null, `size` bytes can be written there.
@@ -90,7 +90,10 @@ pub(crate) unsafe fn put_sized<T: Copy>(place: *mut T, size: usize, value: &T) -
     }
     let known = size.min(size_of::<T>());
     // SAFETY: the caller's promise, and `value` is as long.
-    unsafe { std::ptr::copy_nonoverlapping((&raw const *value).cast::<u8>(), place.cast::<u8>(), known) };
+    unsafe {
+        std::ptr::write_bytes(place.cast::<u8>(), 0, size);
+        std::ptr::copy_nonoverlapping((&raw const *value).cast::<u8>(), place.cast::<u8>(), known);
+    }
     Ok(())
 }
 

@@ -149,7 +149,9 @@ fn connect(args: &Args, signals: &Signals) -> Result<Option<Sender>, SendConnect
     options.reconnect_for = args.retry_for;
     options.retry = RetryPolicy::all_for_ns(u64::try_from(args.retry_for.as_nanos()).unwrap_or(u64::MAX));
     options.crc = args.crc;
-    options.region_bytes = (args.piece_bytes as usize).next_power_of_two();
+    // A NIC registers a bounded number of regions: few of them hold all pieces.
+    let pieces_per_region = usize::from(args.in_flight).div_ceil(16);
+    options.region_bytes = (args.piece_bytes as usize).next_power_of_two() * pieces_per_region;
     let deadline = Instant::now() + args.retry_for;
     let mut backoff = CONNECT_BACKOFF_FIRST;
     let mut told = false;

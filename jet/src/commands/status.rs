@@ -157,7 +157,8 @@ fn human(status: &Value) -> String {
         (
             "  checksums",
             format!(
-                "{} checked, {} READs with workers",
+                "{}: {} checked, {} READs with workers",
+                word(status, "/reads/checksums"),
                 text::bytes(n("/reads/checked_bytes")),
                 n("/reads/checks_in_flight")
             ),

@@ -2,7 +2,7 @@
 
 use super::cache::CacheStatus;
 use super::congestion::ActuatorRow;
-use jet_core::{EndCounts, EscapeStats, SessionStats, Stats};
+use jet_core::{Checksums, EndCounts, EscapeStats, SessionStats, Stats};
 use jet_escape::Pressure;
 use jet_fabric::nic::Counters;
 use serde::Serialize;
@@ -95,6 +95,8 @@ pub struct ReadStatus {
     pub high_water: u32,
     /// Bytes now.
     pub in_flight_bytes: u64,
+    /// Who makes checksums: `inline`, `workers` or `off`.
+    pub checksums: &'static str,
     /// READs of those in flight that have arrived and are being checked by workers.
     pub checks_in_flight: u32,
     /// Bytes whose CRC32C was made, those of small messages too.
@@ -358,8 +360,14 @@ impl PoolStatus {
 
 impl ReadStatus {
     /// From what the receiver counts.
-    pub fn new(stats: &Stats) -> Self {
+    pub fn new(stats: &Stats, checksums: Checksums) -> Self {
+        let checksums = match checksums {
+            Checksums::Inline => "inline",
+            Checksums::Workers => "workers",
+            Checksums::Off => "off",
+        };
         Self {
+            checksums,
             in_flight: stats.reads_in_flight,
             high_water: stats.reads_high_water,
             in_flight_bytes: stats.in_flight_bytes,

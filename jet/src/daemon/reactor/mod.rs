@@ -249,7 +249,7 @@ impl<N: Nic> Reactor<N> {
             pressure: pressure_word(stats.pressure),
             nic_thread: self.options.nic_thread,
             pool: PoolStatus::new(&stats, self.options.pages, self.options.numa_node),
-            reads: ReadStatus::new(&stats),
+            reads: ReadStatus::new(&stats, self.receiver.config().checksums),
             messages: MessageStatus::new(&stats),
             ends: stats.ends.into(),
             escape: EscapeStatus::new(&stats.escape, self.escape_error.as_deref()),
