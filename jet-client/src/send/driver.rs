@@ -33,6 +33,8 @@ const BATCH: usize = 64;
 /// SENDs that are posted before the doorbell is rung for them: so many that ringing costs little, so few that the
 /// receiver works on them while the next are written.
 const SENDS_PER_RING: u32 = 8;
+/// Whoever drives the NIC less often than this is to learn of a connection's end, or of its return, by one call.
+const SELDOM_NS: u64 = 1_000_000;
 /// Over `shm:`, payloads of more bytes are left where they lie, for the receiver's NIC to take them from there; copying
 /// fewer costs no more than finding them.
 const COPIED_BYTES_MAX: u32 = 512;
@@ -175,6 +177,8 @@ pub(super) struct Driver {
     unflushed: u32,
     inline_bytes_max: u32,
     completions: Box<[NicCompletion]>,
+    /// When [`Self::drive`] was called last.
+    driven_ns: u64,
     /// Why the newest attempt to connect failed.
     failure: Option<SendConnectError>,
     start: Instant,
@@ -242,6 +246,7 @@ impl Driver {
             inline_bytes_max,
             completions: vec![unused; BATCH].into_boxed_slice(),
             failure: None,
+            driven_ns: 0,
             start: Instant::now(),
         };
         driver.post_receives();
@@ -267,6 +272,11 @@ impl Driver {
     /// Does everything that can be done now.
     pub(super) fn drive(&mut self) {
         let now_ns = self.now_ns();
+        if now_ns - std::mem::replace(&mut self.driven_ns, now_ns) > SELDOM_NS {
+            // A software NIC looks at its sockets once in many polls, and at once after it was armed. Whether there is
+            // something already does not matter: the poll that follows sees it.
+            let _ = self.nic.arm();
+        }
         self.take_completions(now_ns);
         while let Some(event) = self.nic.poll_event() {
             self.handle_event(event, now_ns);

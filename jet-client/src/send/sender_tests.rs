@@ -315,6 +315,29 @@ fn where_the_receiver_checks_none_no_checksum_is_made() {
 }
 
 #[test]
+fn who_polls_rarely_learns_of_an_end_by_the_next_polls() {
+    over_both(&[], |running, options| {
+        let mut sender = Sender::connect(options).unwrap();
+        sender.send_small(1, b"", b"bytes").unwrap();
+        assert_eq!(wait(&mut sender).status, AckStatus::Consumed);
+        // The look that follows a sleep is over.
+        (0..3).for_each(|_| assert!(sender.poll().is_none()));
+        running.stop.store(true, Ordering::Relaxed);
+        while running.thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
+            std::thread::yield_now();
+        }
+        // Its NIC went with its thread. An end that is on its way takes a moment more.
+        let mut polls = 0;
+        while sender.is_connected() {
+            polls += 1;
+            assert!(polls <= 10, "a poll every few milliseconds sees nothing of it");
+            std::thread::sleep(Duration::from_millis(3));
+            assert!(sender.poll().is_none());
+        }
+    });
+}
+
+#[test]
 fn many_in_flight_keep_their_order_and_buffers_are_used_again() {
     over_both(&[], |running, options| {
         let mut sender = Sender::connect(SenderOptions { in_flight_max: 16, ..options }).unwrap();
