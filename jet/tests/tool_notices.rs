@@ -138,3 +138,26 @@ fn what_cannot_be_done_is_an_error_that_is_named() {
         assert!(status.said().contains("cannot print"), "{}", status.said());
     }
 }
+
+#[test]
+fn checksums_that_the_next_daemon_checks_none_of_are_told_and_counted() {
+    let host = Host::new("shm");
+    let (tree, out) = (host.path("tree"), host.path("out"));
+    large_tree(&tree, 4, 6 << 20);
+    let mut daemon = host.daemon_with(&["read.checksums=workers"]);
+    let recv = host.recv(&out, &[]);
+    recv.signal(Signal::STOP);
+    let send = host.send(&[&tree], &["--piece-bytes", "1048576", "--crc"]);
+    host.wait_held();
+    assert!(!send.said().contains("checksums"), "{}", send.said());
+    daemon.kill();
+    recv.signal(Signal::CONT);
+    let next = host.daemon_with(&["read.checksums=off"]);
+    until("it to be told", || send.said().contains("what is sent goes without").then_some(()));
+    assert_eq!(host.status().unwrap()["reads"]["checksums"], "off");
+    let sent = send.succeed();
+    assert!(sent["unchecked"].as_u64() > Some(0), "{sent}");
+    assert_same(&tree, &out.join("tree"));
+    recv.stop();
+    drop(next);
+}

@@ -96,6 +96,8 @@ pub struct SenderStats {
     pub in_flight: usize,
     /// The share of its windows that the receiver lets it use, in thousandths.
     pub window_permille: u32,
+    /// Messages that were submitted without a checksum though one was asked for: the receiver checks none.
+    pub unchecked: u64,
 }
 
 /// What a message is, kept until its end because it may have to be sent again.
@@ -129,6 +131,7 @@ impl Pending {
 pub struct Sender {
     driver: Driver,
     crc: bool,
+    unchecked: u64,
     spin: Spin,
 }
 
@@ -147,8 +150,12 @@ impl Sender {
     /// # Errors
     /// As [`Self::connect`].
     pub fn connect_with(options: SenderOptions, nic: Box<dyn Nic>) -> Result<Self, SendConnectError> {
-        let mut sender =
-            Self { driver: Driver::new(&options, nic)?, crc: options.crc, spin: Spin::new(options.spin_max) };
+        let mut sender = Self {
+            driver: Driver::new(&options, nic)?,
+            crc: options.crc,
+            unchecked: 0,
+            spin: Spin::new(options.spin_max),
+        };
         let timeout = options.connect_timeout;
         let deadline = Instant::now() + timeout;
         loop {
@@ -173,8 +180,10 @@ impl Sender {
         self.crc && self.driver.protocol.receiver_checks()
     }
 
-    fn checksum(&self, payload: &[u8]) -> Option<u32> {
-        self.sends_checksums().then(|| crc32c::crc32c(payload))
+    fn checksum(&mut self, payload: &[u8]) -> Option<u32> {
+        let made = self.sends_checksums().then(|| crc32c::crc32c(payload));
+        self.unchecked += u64::from(self.crc && made.is_none());
+        made
     }
 
     /// A registered buffer of so many bytes.
@@ -400,6 +409,7 @@ impl Sender {
             nic: self.driver.nic.counters(),
             in_flight: self.driver.protocol.in_flight(),
             window_permille: self.driver.protocol.window_permille(),
+            unchecked: self.unchecked,
         }
     }
 

@@ -311,6 +311,7 @@ fn where_the_receiver_checks_none_no_checksum_is_made() {
         assert_eq!(wait(&mut sender).status, AckStatus::Consumed);
         let arrived = running.arrived.recv_timeout(LONG.unwrap()).unwrap();
         assert_eq!(arrived.crc32c, checks.then(|| crc32c::crc32c(b"bytes")));
+        assert_eq!(sender.stats().unchecked, u64::from(!checks));
     }
 }
 

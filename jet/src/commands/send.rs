@@ -137,6 +137,9 @@ fn link_text(args: &Args, link: Link) -> String {
              trying again for {retry_for_s} s"
         ),
         Link::Consumed => format!("'{app}' at {to} takes messages again"),
+        Link::Unchecked => {
+            format!("{to} checks no checksums (its read.checksums is \"off\"): what is sent goes without")
+        }
     }
 }
 
@@ -157,14 +160,7 @@ fn connect(args: &Args, signals: &Signals) -> Result<Option<Sender>, SendConnect
     let mut told = false;
     loop {
         let error = match Sender::connect(options.clone()) {
-            Ok(sender) => {
-                if args.crc && !sender.sends_checksums() {
-                    eprintln!(
-                        "jet: the receiver checks no checksums (read.checksums = \"off\"), so none are made"
-                    );
-                }
-                return Ok(Some(sender));
-            }
+            Ok(sender) => return Ok(Some(sender)),
             Err(error) => error,
         };
         let left = deadline.saturating_duration_since(Instant::now());
@@ -236,6 +232,7 @@ fn report(args: &Args, sent: &Sent) -> ExitCode {
             "refused": sent.ends.refused(),
             "redelivered": sent.redelivered,
             "retried": sent.retried,
+            "unchecked": sent.unchecked,
             "failures": sent.failures,
             "stopped": sent.stopped,
         }));

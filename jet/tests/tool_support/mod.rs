@@ -159,8 +159,13 @@ impl Host {
 
     /// Starts a daemon and waits until it answers.
     pub fn daemon(&self) -> Jet {
+        self.daemon_with(&[])
+    }
+
+    /// The same with settings, as in `read.checksums=off`.
+    pub fn daemon_with(&self, settings: &[&str]) -> Jet {
         let control = self.control();
-        let mut daemon = self.start(&[
+        let mut arguments = vec![
             OsStr::new("daemon"),
             OsStr::new("--listen"),
             OsStr::new(&self.listen),
@@ -168,7 +173,9 @@ impl Host {
             control.as_os_str(),
             OsStr::new("--set"),
             OsStr::new("session.quarantine_ms=200"),
-        ]);
+        ];
+        arguments.extend(settings.iter().flat_map(|setting| [OsStr::new("--set"), OsStr::new(setting)]));
+        let mut daemon = self.start(&arguments);
         until("the daemon to answer", || {
             assert!(daemon.is_running(), "the daemon ended: {}", daemon.said());
             self.status()

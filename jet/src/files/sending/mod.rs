@@ -79,6 +79,8 @@ pub enum Link {
     Refused,
     /// Messages are consumed again.
     Consumed,
+    /// Messages go without the checksum that was asked for: the receiver checks none. Told once.
+    Unchecked,
 }
 
 /// Why sending as a whole ended early.
@@ -181,6 +183,7 @@ impl<'a> Sending<'a> {
         }
         assert!(self.jobs.is_empty(), "{} files have no end and nothing in flight", self.jobs.len());
         self.sent.seconds = began.elapsed().as_secs_f64();
+        self.look_at_checksums();
         let protocol = self.sender.stats().protocol;
         self.sent.redelivered = protocol.redelivered;
         self.sent.retried = protocol.retried;
@@ -191,8 +194,16 @@ impl<'a> Sending<'a> {
         Ok(self.sent)
     }
 
+    fn look_at_checksums(&mut self) {
+        let before = std::mem::replace(&mut self.sent.unchecked, self.sender.stats().unchecked);
+        if before == 0 && self.sent.unchecked > 0 {
+            (self.tell)(Event::Link(Link::Unchecked));
+        }
+    }
+
     /// Tells what became of the connection while messages wait for their ends.
     fn look_at_link(&mut self) {
+        self.look_at_checksums();
         if self.fatal.is_some() {
             return;
         }

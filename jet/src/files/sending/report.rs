@@ -89,6 +89,8 @@ pub struct Sent {
     pub redelivered: u64,
     /// Messages that were sent again because of their end.
     pub retried: u64,
+    /// Messages that went without the checksum that was asked for.
+    pub unchecked: u64,
     /// The first failures, one by one.
     pub failures: Vec<Failure>,
     /// Why not everything was tried, if so.
