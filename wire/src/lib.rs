@@ -20,6 +20,7 @@ pub mod message;
 pub mod ring;
 pub mod segment;
 mod sync;
+mod text;
 
 /// Bytes of one slab: the unit of the pool, and the most payload that a small message carries (Jet §4.2: 4 KB).
 pub const SLAB_BYTES: usize = 4096;

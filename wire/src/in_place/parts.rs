@@ -310,7 +310,7 @@ pub fn bytes<'a>(field: &'static str, count: u32, rest: &mut &'a [u8]) -> Result
 /// [`DecodeError::Range`], [`DecodeError::Utf8`].
 #[inline(always)]
 pub fn text<'a>(field: &'static str, count: u32, rest: &mut &'a [u8]) -> Result<&'a str, DecodeError> {
-    core::str::from_utf8(bytes(field, count, rest)?)
+    crate::text::from_utf8(bytes(field, count, rest)?)
         .map_err(|error| DecodeError::Utf8 { field, valid_bytes: error.valid_up_to() })
 }
 
