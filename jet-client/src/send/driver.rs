@@ -272,7 +272,8 @@ impl Driver {
     /// Does everything that can be done now.
     pub(super) fn drive(&mut self) {
         let now_ns = self.now_ns();
-        if now_ns - std::mem::replace(&mut self.driven_ns, now_ns) > SELDOM_NS {
+        let idle_ns = now_ns - std::mem::replace(&mut self.driven_ns, now_ns);
+        if idle_ns > SELDOM_NS && !matches!(self.address, Address::Rdma(_)) {
             // A software NIC looks at its sockets once in many polls, and at once after it was armed. Whether there is
             // something already does not matter: the poll that follows sees it.
             let _ = self.nic.arm();
