@@ -25,6 +25,12 @@ impl Picture {
     /// # Errors
     /// What is missing.
     pub fn prepare(folder: &Path) -> Result<Self, Box<dyn Error>> {
+        let found = Command::new("gnuplot").arg("--version").stdout(Stdio::null()).status();
+        if !found.is_ok_and(|status| status.success()) {
+            return Err(
+                "--plot draws with gnuplot, which is not there; install it (Debian: gnuplot-nox)".into()
+            );
+        }
         let refused = |error| format!("--plot {}: no folder that can be written: {error}", folder.display());
         fs::create_dir_all(folder).map_err(refused)?;
         // Whole: gnuplot takes a leading `~` or `|` for something else.
@@ -33,12 +39,6 @@ impl Picture {
             return Err("--plot: gnuplot takes names in UTF-8 only".into());
         }
         let table = File::create(folder.join("residency.csv")).map_err(refused)?;
-        let found = Command::new("gnuplot").arg("--version").stdout(Stdio::null()).status();
-        if !found.is_ok_and(|status| status.success()) {
-            return Err(
-                "--plot draws with gnuplot, which is not there; install it (Debian: gnuplot-nox)".into()
-            );
-        }
         Ok(Self { folder, table })
     }
 
