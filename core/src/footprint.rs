@@ -3,9 +3,11 @@
 //! Little's law says what a load needs: its rate times how long a slab is in use. More than that only waits, in slabs that fall
 //! out of the nearest cache meanwhile. How long a slab is in use cannot be told from how long it waits, so the window is found by
 //! trying: in turns with the window that stands, another one is used for a while, and what was released under each decides. A
-//! smaller one is taken if it costs next to nothing, a larger one if it gains something. All windows have their turn, not only the
-//! next ones: what fits the nearest cache is worth something only once all of it does. When none was better there is a rest, each
-//! one longer than the last.
+//! smaller one is taken if it costs next to nothing, a larger one if it gains something.
+//!
+//! First far and wide: windows of all sizes have their turn, since what fits the nearest cache is worth something only once all of
+//! it does. When none was better there is a rest, each one longer than the last; and then only the two windows beside the one that
+//! stands are tried, so that the footprint stays within half as much again of what the load needs. Far and wide again now and then.
 //!
 //! Trying tells something only while there is always more to read than the window lets in. Where a load comes in bursts, one after
 //! the other, the window grows with them, to no limit at all at last: it is to have what it needs when it needs it. One that never
@@ -15,40 +17,74 @@
 const EPOCH_NS: u64 = 4_000_000;
 /// What of that passes before releases count: what was read under the window before has gone by then.
 const SETTLE_NS: u64 = 1_000_000;
-/// Turns of each window, at most, before it is decided.
-const PAIRS_MAX: u32 = 12;
-/// Turns of each before a difference that is plain decides.
-const PAIRS_MIN: u32 = 3;
-/// A difference of so many thousandths is plain.
+/// Turns of each window before it is decided: far and wide, and between neighbours, which differ less.
+const PAIRS_FAR: u32 = 12;
+const PAIRS_NEAR: u32 = 24;
+/// Turns of each before it is decided where all of them differ plainly: by so many thousandths.
+const PAIRS_PLAIN: u32 = 3;
 const PLAIN_PERMILLE: u64 = 150;
-/// A smaller window is taken if it releases this much of what the other does: less is within what turns differ by, and what is
-/// too small is left again for the gain.
-const SHRINK_PERMILLE: u64 = 960;
-/// A larger one is taken if it releases so much.
-const GROW_PERMILLE: u64 = 1050;
+/// A smaller window does as well if it releases this much of what the other does: less is within what turns differ by. It is taken
+/// if it does in half of the turns.
+const SHRINK_PERMILLE: u64 = 985;
+/// A larger one does better if it releases so much. It is taken if it does in two thirds of the turns.
+const GROW_PERMILLE: u64 = 1030;
 /// The rest after all windows were tried and none was better: the first one, and the longest.
 const REST_NS: u64 = 250_000_000;
 const REST_NS_MAX: u64 = 8_000_000_000;
+/// Rests of the longest kind after which windows of all sizes have their turn again.
+const RESTS_FAR: u32 = 16;
 /// Of an epoch's looks, those with something left to read that make its load a steady one.
 const STEADY_PERMILLE: u64 = 900;
 /// What an epoch of bursts weighs, in epochs without one after which it is forgotten; and how much of it makes the window grow: a
 /// load that ends is no burst.
-const BURST: u32 = 8;
-const BURSTS_MAX: u32 = 3 * BURST;
+const BURST: u32 = 2;
+const BURSTS_MAX: u32 = 16 * BURST;
 
-/// What was seen of one window.
+/// What was seen of one window in one turn.
 #[derive(Clone, Copy, Debug, Default)]
-struct Tried {
+struct Seen {
     bytes: u64,
     span_ns: u64,
 }
 
-impl Tried {
+impl Seen {
     /// This rate in thousandths of the other's. `None`: the other released nothing.
     fn permille_of(&self, other: &Self) -> Option<u64> {
         let own = u128::from(self.bytes) * u128::from(other.span_ns) * 1000;
         let others = u128::from(other.bytes) * u128::from(self.span_ns);
         u64::try_from(own.checked_div(others)?).ok()
+    }
+}
+
+/// One window beside the one that stands. Pairs of turns are counted, not added up: one in which the machine did something else
+/// may then be as wrong as it likes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Trial {
+    /// The turn of the window that stands, which has no other yet.
+    standing: Seen,
+    pairs: u32,
+    /// Pairs in which the other one did well enough; plainly better; plainly worse.
+    good: u32,
+    better: u32,
+    worse: u32,
+}
+
+impl Trial {
+    fn pair(&mut self, seen: Seen, larger: bool) {
+        // Nothing is released under the window that stands: any larger one is better.
+        let nothing = if larger { u64::MAX } else { 0 };
+        let permille = seen.permille_of(&self.standing).unwrap_or(nothing);
+        self.pairs += 1;
+        self.good += u32::from(permille >= if larger { GROW_PERMILLE } else { SHRINK_PERMILLE });
+        self.better += u32::from(permille >= 1000 + PLAIN_PERMILLE);
+        self.worse += u32::from(permille <= 1000 - PLAIN_PERMILLE);
+    }
+
+    /// Whether the other one is to stand; `None`: not yet known.
+    fn verdict(&self, larger: bool, pairs_max: u32) -> Option<bool> {
+        let of_three = if larger { 2 * self.pairs } else { self.pairs.div_ceil(2) + self.pairs };
+        let plain = self.pairs >= PAIRS_PLAIN && (self.better == self.pairs || self.worse == self.pairs);
+        (plain || self.pairs >= pairs_max).then_some(3 * self.good >= of_three)
     }
 }
 
@@ -65,12 +101,15 @@ pub(crate) struct Footprint {
     other: u32,
     /// Whether it is the turn of the one that is tried.
     trying: bool,
+    /// Whether windows of all sizes are tried, or those beside the one that stands.
+    far: bool,
+    /// Whether the last step was to a larger window: the next one likely is, too.
+    upward: bool,
+    rests: u32,
     /// No other is tried before.
     rest_until_ns: u64,
     rest_ns: u64,
-    standing: Tried,
-    tried: Tried,
-    pairs: u32,
+    trial: Trial,
     /// Epochs of bursts, less those without.
     bursts: u32,
     /// When the epoch began, and when its releases began to count.
@@ -90,11 +129,12 @@ impl Footprint {
             step: 0,
             other: 0,
             trying: false,
+            far: true,
+            upward: false,
+            rests: 0,
             rest_until_ns: 0,
             rest_ns: REST_NS,
-            standing: Tried::default(),
-            tried: Tried::default(),
-            pairs: 0,
+            trial: Trial::default(),
             bursts: 0,
             since_ns: 0,
             counts_since_ns: None,
@@ -105,7 +145,7 @@ impl Footprint {
         while !new.is_last(new.step) {
             new.step += 1;
         }
-        new.other = new.beside(new.step);
+        new.other = new.first();
         new
     }
 
@@ -115,19 +155,36 @@ impl Footprint {
         Self { step: 0, since_ns: u64::MAX, ..Self::new(bytes, 2 * bytes) }
     }
 
-    /// The window of a step: each is twice the one below.
+    /// The window of a step: twice that of the second below, and so about 1.4 times the one below.
     fn bytes_of(&self, step: u32) -> u64 {
-        self.least_bytes.saturating_mul(1 << step.min(32)).min(self.most_bytes)
+        let whole = self.least_bytes.saturating_mul(1 << (step / 2).min(32));
+        let bytes = if step.is_multiple_of(2) { whole } else { whole.saturating_mul(181) / 128 };
+        bytes.min(self.most_bytes)
     }
 
     fn is_last(&self, step: u32) -> bool {
         self.bytes_of(step) == self.most_bytes
     }
 
-    /// What is tried after a window: the one below, after the smallest the largest.
-    fn beside(&self, step: u32) -> u32 {
-        let largest = || (step..).find(|&above| self.is_last(above)).unwrap_or(step);
-        step.checked_sub(1).unwrap_or_else(largest)
+    /// What is tried first beside the window that stands.
+    fn first(&self) -> u32 {
+        self.next(self.step).unwrap_or(self.step)
+    }
+
+    /// What is tried after a window; `None`: all had their turn. Far and wide every window is half the last one, and after the
+    /// smallest comes the largest. Otherwise there are two, the one that likely is better first.
+    fn next(&self, other: u32) -> Option<u32> {
+        let above = || (!self.is_last(self.step)).then_some(self.step + 1);
+        let below = || self.step.checked_sub(1);
+        if !self.far {
+            let first = if self.upward { above().or_else(below) } else { below().or_else(above) };
+            let second = if self.upward { below() } else { above() };
+            let next = if other == self.step { first } else { second };
+            return next.filter(|&next| next != other);
+        }
+        let next = other.checked_sub(2).or_else(|| (self.step..).find(|&step| self.is_last(step)))?;
+        let passed = other > self.step && next <= self.step;
+        (!passed && next != self.step).then_some(next)
     }
 
     /// The step that has its turn.
@@ -182,7 +239,7 @@ impl Footprint {
             }
             if self.bursts >= BURSTS_MAX && !self.is_last(self.step) {
                 self.bursts = 0;
-                self.stand(self.step + 1);
+                self.stand(self.step + if self.is_last(self.step + 1) { 1 } else { 2 });
             }
             return;
         }
@@ -190,51 +247,63 @@ impl Footprint {
         if now_ns < self.rest_until_ns {
             return;
         }
-        let seen = if self.trying { &mut self.tried } else { &mut self.standing };
-        seen.bytes += self.bytes;
-        seen.span_ns += span_ns;
-        self.pairs += u32::from(self.trying);
-        if !self.trying || !self.decide(now_ns) {
-            self.trying = !self.trying;
+        let seen = Seen { bytes: self.bytes, span_ns };
+        if self.trying {
+            self.trial.pair(seen, self.other > self.step);
+            self.decide(now_ns);
+        } else {
+            self.trial.standing = seen;
+            self.trying = true;
         }
     }
 
-    /// After a pair of turns: whether there is a decision.
-    fn decide(&mut self, now_ns: u64) -> bool {
+    /// After a pair of turns.
+    fn decide(&mut self, now_ns: u64) {
+        self.trying = false;
         let larger = self.other > self.step;
-        // Nothing is released under the window that stands: any larger one is better.
-        let nothing = if larger { u64::MAX } else { 0 };
-        let permille = self.tried.permille_of(&self.standing).unwrap_or(nothing);
-        let plain = permille.abs_diff(1000) >= PLAIN_PERMILLE && self.pairs >= PAIRS_MIN;
-        if self.pairs < PAIRS_MAX && !plain {
-            return false;
+        match self.trial.verdict(larger, if self.far { PAIRS_FAR } else { PAIRS_NEAR }) {
+            None => {}
+            Some(true) if self.far => self.stand(self.other),
+            Some(true) => {
+                let back = larger != self.upward;
+                self.stand(self.other);
+                if back {
+                    // To and fro: what they differ by is not worth looking.
+                    self.rest(now_ns);
+                } else {
+                    self.rest_ns = (self.rest_ns / 2).max(REST_NS);
+                }
+            }
+            Some(false) => match self.next(self.other) {
+                Some(next) => self.try_other(next),
+                None => self.rest(now_ns),
+            },
         }
-        if permille >= if larger { GROW_PERMILLE } else { SHRINK_PERMILLE } {
-            self.rest_ns = REST_NS;
-            self.stand(self.other);
-            return true;
+    }
+
+    /// All had their turn.
+    fn rest(&mut self, now_ns: u64) {
+        self.rest_until_ns = now_ns.saturating_add(self.rest_ns);
+        self.rests = if self.rest_ns == REST_NS_MAX { self.rests + 1 } else { 0 };
+        self.rest_ns = (self.rest_ns * 2).min(REST_NS_MAX);
+        self.far = self.rests == RESTS_FAR;
+        if self.far {
+            (self.rests, self.rest_ns) = (0, REST_NS);
         }
-        let next = self.beside(self.other);
-        self.try_other(if next == self.step { self.beside(next) } else { next });
-        if self.beside(self.step) == self.other {
-            // All had their turn.
-            self.rest_until_ns = now_ns.saturating_add(self.rest_ns);
-            self.rest_ns = (self.rest_ns * 2).min(REST_NS_MAX);
-        }
-        true
+        self.try_other(self.first());
     }
 
     /// From now on this window stands.
     fn stand(&mut self, step: u32) {
+        self.upward = step > self.step;
         self.step = step;
-        self.try_other(self.beside(step));
+        self.try_other(self.first());
     }
 
     /// This one is tried beside the one that stands.
     fn try_other(&mut self, other: u32) {
         self.other = other;
-        (self.standing, self.tried) = (Tried::default(), Tried::default());
-        (self.pairs, self.trying) = (0, false);
+        (self.trial, self.trying) = (Trial::default(), false);
     }
 }
 
@@ -271,9 +340,9 @@ mod tests {
     #[test]
     fn windows_double_up_to_no_limit() {
         let footprint = new();
-        let sizes = [512, 1024, 2048, 4096, 8192, 12288];
+        let sizes = [512, 724, 1024, 1448, 2048, 2896, 4096, 5792, 8192, 11584, 12288];
         assert!((0..).zip(sizes).all(|(step, kib)| footprint.bytes_of(step) == kib * KIB));
-        assert!(footprint.is_last(5) && !footprint.is_last(4));
+        assert!(footprint.is_last(10) && !footprint.is_last(9));
     }
 
     #[test]
@@ -326,6 +395,23 @@ mod tests {
         }
         assert_eq!(footprint.standing_bytes(), 12 * MIB);
         assert!(tried < 400, "{tried} of 20,000 ms");
+    }
+
+    #[test]
+    fn what_stands_is_exceeded_by_half_at_most_and_all_sizes_are_tried_again_at_last() {
+        // Less than 1 MiB is worse, and more is no better, but for all of the pool, later.
+        let best = |all: u64| move |window: u64| if window == 12 * MIB { all } else { window.min(MIB) / KIB };
+        let mut footprint = new();
+        let mut now_ns = run(&mut footprint, 0, 4_000_000_000, true, best(1024));
+        assert_eq!(footprint.standing_bytes(), MIB);
+        let mut largest = 0;
+        for _ in 0..60_000 {
+            now_ns = run(&mut footprint, now_ns, 1_000_000, true, best(3000));
+            largest = largest.max(footprint.window_bytes().unwrap_or(12 * MIB));
+        }
+        assert_eq!(largest, 1448 * KIB);
+        run(&mut footprint, now_ns, 120_000_000_000, true, best(3000));
+        assert_eq!(footprint.standing_bytes(), 12 * MIB);
     }
 
     #[test]
