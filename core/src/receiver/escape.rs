@@ -96,7 +96,7 @@ impl<P: GrantPolicy> Receiver<P> {
             return;
         }
         let before = self.escape.pressure();
-        let under_pressure = self.escape.begin(now_ns, self.pool_view());
+        let under_pressure = self.escape.begin(self.attended_ns(now_ns), self.pool_view());
         if under_pressure || before != Pressure::Ok {
             self.evaluate(now_ns, under_pressure, before, effects);
         }
@@ -114,7 +114,8 @@ impl<P: GrantPolicy> Receiver<P> {
         }
         self.stats.escape.evaluations += 1;
         self.next_evaluation_ns = now_ns + EVALUATION_NS;
-        while let Some(action) = self.escape.next(now_ns, self.pool_view()) {
+        let attended_ns = self.attended_ns(now_ns);
+        while let Some(action) = self.escape.next(attended_ns, self.pool_view()) {
             match action {
                 Action::Replace { session, slot, .. } => self.replace(session, slot),
                 // As many as there may be are under way: the end of one is when to go on.

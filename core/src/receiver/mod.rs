@@ -91,6 +91,8 @@ pub struct Receiver<P: GrantPolicy = StrictWithAging> {
     credits: u64,
     draining: bool,
     last_tick_ns: u64,
+    /// For how long altogether nobody called.
+    stalled_ns: u64,
     stats: Stats,
     escape: Escape,
     next_evaluation_ns: u64,
@@ -172,6 +174,7 @@ impl<P: GrantPolicy> Receiver<P> {
             credits: 0,
             draining: false,
             last_tick_ns: 0,
+            stalled_ns: 0,
             stats: Stats::default(),
             escape: Escape::new(config.escape, config.sessions_max, config.session_slots),
             next_evaluation_ns: 0,
@@ -235,6 +238,18 @@ impl<P: GrantPolicy> Receiver<P> {
         [tick_ns, self.next_idle_evaluation_ns()].into_iter().flatten().min()
     }
 
+    /// The driver calls later than it was to: it, or all of the machine, stood still for so long. What applications hold did not
+    /// grow older meanwhile, for whether they gave something back, or could have, was not looked at.
+    pub fn handle_stall(&mut self, span_ns: u64) {
+        self.stalled_ns = self.stalled_ns.saturating_add(span_ns);
+    }
+
+    /// The clock by which applications hold what they hold: it stands still while nobody looks.
+    #[inline]
+    fn attended_ns(&self, now_ns: u64) -> u64 {
+        now_ns.saturating_sub(self.stalled_ns)
+    }
+
     /// Whether a tick is due: cheap enough to ask at every turn.
     #[inline]
     pub fn next_tick_due(&self, now_ns: u64) -> bool {
@@ -264,7 +279,7 @@ impl<P: GrantPolicy> Receiver<P> {
         }
         self.decay_credit(effects);
         self.pool.restore_line();
-        self.escape.count_stragglers(now_ns);
+        self.escape.count_stragglers(self.attended_ns(now_ns));
         if self.following.is_some() {
             let slabs = (0..self.config.sessions_max).map(|session| self.escape.straggler_slabs(session));
             self.straggler_slabs = slabs.sum();
@@ -363,6 +378,7 @@ impl<P: GrantPolicy> Receiver<P> {
                 memory_used_slab_ms: self.meter.slab_ms(),
                 replaced_now: self.pool.replaced(),
                 copied_now: self.pool.copied(),
+                stalled_ns: self.stalled_ns,
                 granted_now: self.pool.granted(),
                 copies_in_flight: self.config.copies_max - u32::try_from(self.free_copies.len()).unwrap_or(0),
                 barred_sessions: self.barred(),

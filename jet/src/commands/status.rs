@@ -246,6 +246,12 @@ fn escape(status: &Value, slab_bytes: u64) -> Vec<(&'static str, String)> {
         1 => actions.push_str("; 1 application suspended now"),
         many => actions.push_str(&format!("; {many} applications suspended now")),
     }
+    if n("/escape/stalled_ms") > 0 {
+        actions.push_str(&format!(
+            "; {} ms without a processor, not held against applications",
+            n("/escape/stalled_ms")
+        ));
+    }
     let mut rows = vec![("escape", actions)];
     let copies: Vec<String> = [
         ("/escape/copied/in_flight", "under way"),
@@ -513,7 +519,7 @@ mod tests {
             rows_of(escape(&quiet, 4096)),
             [format!("escape|{none}"), "  memory|0 B in use, 0 B at most so far, of 33.0 MiB".to_owned()]
         );
-        let busy = serde_json::json!({"escape": {"enabled": true, "suspended": 1, "danger": 2, "signals": 40,
+        let busy = serde_json::json!({"escape": {"enabled": true, "suspended": 1, "danger": 2, "signals": 40, "stalled_ms": 12,
             "replaced": {"now": 1, "total": 77}, "copied": {"total": 99, "in_flight": 3, "pinned": 5, "failed": 6},
             "memory_grants": {"now": 0, "total": 64},
             "memory": {"slabs": 8448, "ready": 256, "used": 256, "used_max": 512, "error": "no more"}}});
@@ -521,7 +527,7 @@ mod tests {
             rows_of(escape(&busy, 4096)),
             [
                 "escape|77 slabs replaced, 99 copied, 64 granted from memory, 40 signals to senders; 2 times in \
-                 danger; 1 application suspended now",
+                 danger; 1 application suspended now; 12 ms without a processor, not held against applications",
                 "  copies|3 under way; 5 in vain: the application was reading; 6 not begun: no memory, or nobody to copy",
                 "  memory|1.00 MiB in use, 2.00 MiB at most so far, of 33.0 MiB (1.00 MiB ready); no more",
             ]

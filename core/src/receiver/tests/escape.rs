@@ -66,6 +66,27 @@ fn stragglers_are_replaced_and_come_home() {
 }
 
 #[test]
+fn what_nobody_looked_at_is_not_held_against_applications() {
+    let mut bench = bench(|config| config.memory_slabs = 0);
+    let (app, peer) = (bench.open("fair"), bench.join("fair"));
+    let held = hold(&mut bench, app, peer, 1..13);
+    // The machine stands still for long, and the receiver is called before the application gets to run.
+    bench.receiver.handle_stall(10 * STRAGGLER_NS);
+    bench.wait(10 * STRAGGLER_NS + STRAGGLER_NS / 2);
+    let stats = bench.receiver.stats();
+    assert_eq!((stats.escape.replaced_total, stats.escape.stalled_ns), (0, 10 * STRAGGLER_NS));
+    // What is held on is a straggler nevertheless, as late as the receiver was.
+    bench.wait(STRAGGLER_NS / 2 + 1);
+    assert_eq!(bench.receiver.stats().escape.replaced_now, 32);
+    // And what comes after a stall is as old as it is.
+    release_all(&mut bench, app, &held);
+    bench.wait(20_000_000);
+    hold(&mut bench, app, peer, 13..25);
+    bench.wait(STRAGGLER_NS);
+    assert_eq!(bench.receiver.stats().escape.replaced_now, 32);
+}
+
+#[test]
 fn a_slow_sessions_backlog_is_copied_except_for_what_it_reads() {
     let mut bench = bench(|config| config.escape.replace_slabs_max = 0);
     let (app, peer) = (bench.open("slow"), bench.join("slow"));

@@ -85,6 +85,8 @@ pub struct Reactor<N: Nic> {
     started: Instant,
     drain: Drain,
     spin_ns: u64,
+    /// When it was to look again, at the latest.
+    due_ns: Option<u64>,
     nic_is_gone: bool,
     /// Why there is no escape memory, or less than was asked for.
     escape_error: Option<String>,
@@ -102,6 +104,7 @@ impl<N: Nic> Reactor<N> {
             started: Instant::now(),
             drain: Drain::Not,
             spin_ns,
+            due_ns: None,
             nic_is_gone: false,
             escape_error: None,
         }
@@ -124,6 +127,10 @@ impl<N: Nic> Reactor<N> {
         let mut idle_turns = 0u32;
         loop {
             let now_ns = self.now_ns();
+            if let Some(late_ns) = self.due_ns.and_then(|due_ns| now_ns.checked_sub(due_ns)) {
+                self.receiver.handle_stall(late_ns);
+            }
+            self.due_ns = Some(now_ns + LOOK_NS);
             if self.turn(now_ns) {
                 if idle_since_ns.take().is_some() && idle_turns > 0 {
                     // Spinning paid off.
@@ -176,6 +183,8 @@ impl<N: Nic> Reactor<N> {
             self.hands.wake_up(sessions);
             return Ok(());
         }
+        // Until then it sleeps because it wants to.
+        self.due_ns = span_ns.map(|span_ns| now_ns.saturating_add(span_ns).saturating_add(LOOK_NS));
         let mut rung = [None; 64];
         let mut count = 0;
         self.hands.epoll.sleep(span_ns, |woken| {
@@ -264,6 +273,8 @@ impl<N: Nic> Reactor<N> {
     }
 }
 
+/// How long a turn may take, and waking up. What it takes longer, it or the machine stood still: a turn takes microseconds.
+const LOOK_NS: u64 = 500_000;
 /// The least that a reactor which may spin spins.
 const SPIN_NS_MIN: u64 = 2_000;
 /// Idle turns between two yields.
