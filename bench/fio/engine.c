@@ -93,6 +93,19 @@ static int fail(struct thread_data *td, int error, const char *what) {
     return 1;
 }
 
+/* What a script may go by: an option that cannot be is not a daemon that is not there. */
+static int errno_of(int code) {
+    switch (code) {
+    case JET_E_ARGUMENT:
+    case JET_E_SIZE: return EINVAL;
+    case JET_E_UNREACHABLE:
+    case JET_E_REFUSED: return ECONNREFUSED;
+    case JET_E_BROKEN: return EPROTO;
+    case JET_E_LIMIT: return EMFILE;
+    default: return EIO;
+    }
+}
+
 /* Whether the fio that runs is the one that this was built against. */
 static int fits(struct thread_data *td) {
     const char *running = dlsym(RTLD_DEFAULT, "fio_version_string");
@@ -161,9 +174,10 @@ static int jet_init(struct thread_data *td) {
     options.reconnect_for_ns = o->reconnect_s * 1000000000ULL;
     options.retry_for_ns = o->retry_s * 1000000000ULL;
     options.retry_all = o->retry_s != 0;
-    if (jet_sender_connect(&options, &job->sender) < 0) {
+    int code = jet_sender_connect(&options, &job->sender);
+    if (code < 0) {
         free(job);
-        return fail(td, ECONNREFUSED, "cannot connect");
+        return fail(td, errno_of(code), "no connection");
     }
     jet_sender_stats stats;
     if (o->crc && jet_sender_stats_get(job->sender, &stats, sizeof stats) == JET_OK && !stats.checksums)

@@ -124,13 +124,19 @@ static int serve(jet_session *session, struct application *app) {
 static void *run(void *argument) {
     struct application *app = argument;
     jet_session_options options;
+    int told = 0;
     jet_session_options_init(&options);
     options.app = app->name;
     options.control_socket = control_socket;
     while (!stop) {
         jet_session *session;
         int code = jet_session_register(&options, &session);
+        if (code == JET_E_UNREACHABLE && !told) {
+            fprintf(stderr, "receiver: %s: %s; trying again until then\n", app->name, jet_error_text());
+            told = 1;
+        }
         if (code == JET_OK) {
+            told = 0;
             code = serve(session, app);
             jet_session_free(session);
         }
@@ -152,10 +158,12 @@ int main(int count, char **arguments) {
     int names = 0, failed = 0;
     struct sigaction action = {.sa_handler = on_signal};
     for (int i = 1; i < count; i++) {
+        int more = i + 1 < count && arguments[i + 1][0] != '-';
         if (!strcmp(arguments[i], "--verify")) verify = 1;
-        else if (!strcmp(arguments[i], "--control-socket") && i + 1 < count) control_socket = arguments[++i];
-        else if (names == NAMES_MAX || (arguments[i][0] == '-' && strcmp(arguments[i], "--stall"))) names = NAMES_MAX + 1;
-        else if (!strcmp(arguments[i], "--stall") && i + 1 < count) apps[names++] = (struct application){.name = arguments[++i], .stalls = 1};
+        else if (!strcmp(arguments[i], "--control-socket") && more) control_socket = arguments[++i];
+        else if (names == NAMES_MAX) names = NAMES_MAX + 1;
+        else if (!strcmp(arguments[i], "--stall") && more) apps[names++] = (struct application){.name = arguments[++i], .stalls = 1};
+        else if (arguments[i][0] == '-') names = NAMES_MAX + 1;
         else apps[names++] = (struct application){.name = arguments[i]};
         if (names > NAMES_MAX) break;
     }

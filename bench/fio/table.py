@@ -32,4 +32,7 @@ def main(files):
 if __name__ == "__main__":
     if len(sys.argv) < 2:
         sys.exit(__doc__)
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        sys.exit(f"table.py: not what fio writes with --output-format=json: {error!r}")

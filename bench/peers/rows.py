@@ -71,4 +71,7 @@ def main(arguments):
 if __name__ == "__main__":
     if len(sys.argv) < 3:
         sys.exit(__doc__)
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        sys.exit(f"rows.py: the rows or samples are not what they are to be: {error!r}")

@@ -221,7 +221,13 @@ fn with_keys(error: &jet_core::ConfigError) -> String {
         "session_memory_slabs" => "escape.session_memory_bytes, in slabs of 4096 bytes,",
         other => other,
     };
-    format!("{key} is {found}, but must be {min} to {max}")
+    // What a bound comes from, where another key sets it.
+    let from = match name {
+        "credit_max" => ": at most the slabs of pool.srq_bytes",
+        "messages_max" => ": at least the slabs of pool.srq_bytes and read.concurrency together",
+        _ => "",
+    };
+    format!("{key} is {found}, but must be {min} to {max}{from}")
 }
 
 impl Config {
