@@ -132,7 +132,7 @@ static void *run(void *argument) {
         jet_session *session;
         int code = jet_session_register(&options, &session);
         if (code == JET_E_UNREACHABLE && !told) {
-            fprintf(stderr, "receiver: %s: %s; trying again until then\n", app->name, jet_error_text());
+            fprintf(stderr, "receiver: %s: %s; trying again until it is there\n", app->name, jet_error_text());
             told = 1;
         }
         if (code == JET_OK) {
@@ -166,6 +166,13 @@ int main(int count, char **arguments) {
         else if (arguments[i][0] == '-') names = NAMES_MAX + 1;
         else apps[names++] = (struct application){.name = arguments[i]};
         if (names > NAMES_MAX) break;
+    }
+    if (count == 2 && !strcmp(arguments[1], "--help")) {
+        puts("usage: receiver [--control-socket PATH] [--verify] [--stall NAME] NAME...\n\n"
+             "Registers the names, and reads every byte of what comes, until SIGINT or SIGTERM; then says what came.\n"
+             "  --verify      messages are blocks of fio's verify=crc32c and are checked\n"
+             "  --stall NAME  this one takes messages and gives none back");
+        return 0;
     }
     if (names == 0 || names > NAMES_MAX) {
         fprintf(stderr, "usage: receiver [--control-socket PATH] [--verify] [--stall NAME] NAME..., at most %d names\n", NAMES_MAX);

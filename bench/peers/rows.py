@@ -73,5 +73,7 @@ if __name__ == "__main__":
         sys.exit(__doc__)
     try:
         main(sys.argv[1:])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except BrokenPipeError:
+        sys.exit(141)
+    except (OSError, ArithmeticError, AttributeError, ValueError, LookupError, TypeError) as error:
         sys.exit(f"rows.py: the rows or samples are not what they are to be: {error!r}")

@@ -241,9 +241,16 @@ impl ConventionalProcess {
             unreachable!("both are pipes");
         };
         let answers = BufReader::new(answers);
-        let up = wait_until(&mut child, || path.exists());
-        let process = Self { _directory: directory, address: Address::Shm(path), child, questions, answers };
-        up.map(|()| process)
+        let address = Address::Shm(path);
+        let mut process = Self { _directory: directory, address, child, questions, answers };
+        // Its first line is where it listens.
+        let mut line = String::new();
+        process.answers.read_line(&mut line)?;
+        if line.trim_end() == process.address.to_string() {
+            return Ok(process);
+        }
+        let status = process.child.wait()?;
+        Err(io::Error::other(format!("the conventional receiver ended at its start: {status}")))
     }
 
     /// What of its buffers is in the cache, a share, if that can be told.

@@ -80,11 +80,14 @@ impl Trial {
         self.worse += u32::from(permille <= 1000 - PLAIN_PERMILLE);
     }
 
+    fn is_plain(&self) -> bool {
+        self.pairs >= PAIRS_PLAIN && (self.better == self.pairs || self.worse == self.pairs)
+    }
+
     /// Whether the other one is to stand; `None`: not yet known.
     fn verdict(&self, larger: bool, pairs_max: u32) -> Option<bool> {
         let of_three = if larger { 2 * self.pairs } else { self.pairs.div_ceil(2) + self.pairs };
-        let plain = self.pairs >= PAIRS_PLAIN && (self.better == self.pairs || self.worse == self.pairs);
-        (plain || self.pairs >= pairs_max).then_some(3 * self.good >= of_three)
+        (self.is_plain() || self.pairs >= pairs_max).then_some(3 * self.good >= of_three)
     }
 }
 
@@ -106,6 +109,8 @@ pub(crate) struct Footprint {
     /// Whether the last step was to a larger window: the next one likely is, too.
     upward: bool,
     rests: u32,
+    /// Steps against the direction of the one before, in a row.
+    turnings: u32,
     /// No other is tried before.
     rest_until_ns: u64,
     rest_ns: u64,
@@ -132,6 +137,7 @@ impl Footprint {
             far: true,
             upward: false,
             rests: 0,
+            turnings: 0,
             rest_until_ns: 0,
             rest_ns: REST_NS,
             trial: Trial::default(),
@@ -183,7 +189,8 @@ impl Footprint {
             return next.filter(|&next| next != other);
         }
         let next = other.checked_sub(2).or_else(|| (self.step..).find(|&step| self.is_last(step)))?;
-        let passed = other > self.step && next <= self.step;
+        // Round once: past the one that stands, or past the largest again.
+        let passed = other > self.step && (next <= self.step || next >= other);
         (!passed && next != self.step).then_some(next)
     }
 
@@ -228,23 +235,31 @@ impl Footprint {
     fn end_epoch(&mut self, now_ns: u64) {
         let span_ns = now_ns - self.counts_since_ns.take().unwrap_or(now_ns);
         let age_ns = now_ns - core::mem::replace(&mut self.since_ns, now_ns);
-        if age_ns > 2 * EPOCH_NS {
+        if age_ns > 2 * EPOCH_NS || span_ns < EPOCH_NS / 2 {
             // Nobody looked for a while: nothing came, or the machine did something else. Neither is the window's doing.
             return;
         }
         if self.hungry * 1000 < self.looks * STEADY_PERMILLE {
-            // Not steady: it says nothing of the window that it had, which has its turn again.
+            if self.trying {
+                // All that there is fits the window that is tried, or the load is no steady one: neither speaks for it.
+                self.trial.pairs += 1;
+                self.decide(now_ns);
+                return;
+            }
+            // Not steady: it says nothing of the window that stands, which has its turn again.
             if self.hungry > 0 {
                 self.bursts = (self.bursts + BURST).min(BURSTS_MAX);
             }
             if self.bursts >= BURSTS_MAX && !self.is_last(self.step) {
                 self.bursts = 0;
+                // What is needed when it is steady again is to be found anew.
+                (self.far, self.rests, self.rest_ns, self.rest_until_ns) = (true, 0, REST_NS, 0);
                 self.stand(self.step + if self.is_last(self.step + 1) { 1 } else { 2 });
             }
             return;
         }
         self.bursts = self.bursts.saturating_sub(1);
-        if now_ns < self.rest_until_ns {
+        if now_ns < self.rest_until_ns || self.other == self.step {
             return;
         }
         let seen = Seen { bytes: self.bytes, span_ns };
@@ -263,14 +278,26 @@ impl Footprint {
         let larger = self.other > self.step;
         match self.trial.verdict(larger, if self.far { PAIRS_FAR } else { PAIRS_NEAR }) {
             None => {}
-            Some(true) if self.far => self.stand(self.other),
             Some(true) => {
-                let back = larger != self.upward;
+                // To and fro: what they differ by is not worth looking. From far below to the top again, too.
+                let plain = self.trial.is_plain();
+                let back = if self.far { larger } else { larger != self.upward };
+                let far = self.far;
                 self.stand(self.other);
                 if back {
-                    // To and fro: what they differ by is not worth looking.
-                    self.rest(now_ns);
-                } else {
+                    // Each time for longer; but the first time not for as long as what is tried in vain has come to.
+                    let rest_ns = REST_NS.saturating_mul(1 << self.turnings.min(8)).min(REST_NS_MAX);
+                    self.rest_until_ns = now_ns.saturating_add(rest_ns);
+                    self.turnings += 1;
+                    self.far = false;
+                    self.try_other(self.first());
+                    return;
+                }
+                self.turnings = 0;
+                if plain {
+                    // Another load.
+                    self.rest_ns = REST_NS;
+                } else if !far {
                     self.rest_ns = (self.rest_ns / 2).max(REST_NS);
                 }
             }
@@ -283,6 +310,7 @@ impl Footprint {
 
     /// All had their turn.
     fn rest(&mut self, now_ns: u64) {
+        self.turnings = 0;
         self.rest_until_ns = now_ns.saturating_add(self.rest_ns);
         self.rests = if self.rest_ns == REST_NS_MAX { self.rests + 1 } else { 0 };
         self.rest_ns = (self.rest_ns * 2).min(REST_NS_MAX);
@@ -343,6 +371,108 @@ mod tests {
         let sizes = [512, 724, 1024, 1448, 2048, 2896, 4096, 5792, 8192, 11584, 12288];
         assert!((0..).zip(sizes).all(|(step, kib)| footprint.bytes_of(step) == kib * KIB));
         assert!(footprint.is_last(10) && !footprint.is_last(9));
+    }
+
+    #[test]
+    fn every_window_is_tried_once_and_then_it_ends() {
+        for last in 0..12 {
+            for step in 0..=last {
+                for (far, upward) in [(true, false), (false, false), (false, true)] {
+                    let most_bytes = Footprint::new(MIB, 1 << 40).bytes_of(last);
+                    let mut footprint = Footprint::new(MIB, most_bytes);
+                    (footprint.step, footprint.far, footprint.upward) = (step, far, upward);
+                    let mut tried = alloc::vec::Vec::new();
+                    let mut other = step;
+                    while let Some(next) = footprint.next(other) {
+                        assert!(
+                            next <= last && next != step && !tried.contains(&next),
+                            "{last} {step}: {tried:?} {next}"
+                        );
+                        tried.push(next);
+                        other = next;
+                    }
+                    if !far {
+                        let beside = u32::from(step > 0) + u32::from(step < last);
+                        assert_eq!(tried.len(), beside as usize, "{last} {step}");
+                    } else if step != last {
+                        assert!(tried.contains(&last), "{last} {step}: {tried:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn turns_that_nobody_looked_at_decide_nothing() {
+        // A larger window is no better, and the machine stands still for 4 ms in every 8.
+        let mut footprint = new();
+        let mut now_ns = run(&mut footprint, 0, 4_000_000_000, true, |window| window.min(MIB) / KIB);
+        assert_eq!(footprint.standing_bytes(), MIB);
+        for turn in 0..2000 {
+            now_ns = run(&mut footprint, now_ns, 4_000_000 + turn % 7 * 500_000, true, |window| {
+                window.min(MIB) / KIB
+            });
+            assert!(footprint.standing_bytes() <= 1448 * KIB, "after {turn}");
+            now_ns += 4_000_000;
+        }
+        assert_eq!(footprint.standing_bytes(), MIB);
+    }
+
+    #[test]
+    fn a_window_that_lets_everything_in_is_not_tried_for_ever() {
+        let mut footprint = new();
+        let mut now_ns = run(&mut footprint, 0, 4_000_000_000, true, |window| window.min(MIB) / KIB);
+        // No more than 1.2 MiB is ever left to read: all of it fits what is tried.
+        let mut tried = 0;
+        for _ in 0..20_000 {
+            let fits = footprint.window_bytes().unwrap_or(12 * MIB) > MIB;
+            tried += u32::from(fits);
+            now_ns = run(&mut footprint, now_ns, 1_000_000, !fits, |window| window.min(MIB) / KIB);
+        }
+        assert_eq!(footprint.standing_bytes(), MIB);
+        assert!(tried < 1000, "{tried} of 20,000 ms");
+    }
+
+    #[test]
+    fn a_gentle_slope_is_not_walked_up_and_down() {
+        let mut footprint = new();
+        let rate = |window: u64| 100_000 - u64::from((12 * MIB / window).ilog2()) * 1000;
+        let now_ns = run(&mut footprint, 0, 20_000_000_000, true, rate);
+        let (mut changes, mut before) = (0, footprint.standing_bytes());
+        for turn in 0..10_000 {
+            run(&mut footprint, now_ns + turn * 1_000_000, 1_000_000, true, rate);
+            changes += u32::from(core::mem::replace(&mut before, footprint.standing_bytes()) != before);
+        }
+        assert!(changes <= 4, "{changes} changes in 10 s");
+    }
+
+    #[test]
+    fn a_load_that_plainly_needs_more_has_it_without_a_rest_between() {
+        let mut footprint = new();
+        let now_ns = run(&mut footprint, 0, 60_000_000_000, true, |window| window.min(MIB) / KIB);
+        assert_eq!(footprint.standing_bytes(), MIB);
+        // Nothing is released below 6 MiB: at most one rest, and then step by step.
+        run(&mut footprint, now_ns, 10_000_000_000, true, |window| if window < 6 * MIB { 0 } else { 5 });
+        assert!(footprint.standing_bytes() >= 6 * MIB);
+    }
+
+    #[test]
+    fn what_only_pays_far_below_is_found_again_after_bursts() {
+        let rate = |window: u64| match window / KIB {
+            0..1024 => 700,
+            1024 => 1500,
+            1025..8192 => 900,
+            _ => 1000,
+        };
+        let mut footprint = new();
+        let mut now_ns = run(&mut footprint, 0, 4_000_000_000, true, rate);
+        for _ in 0..2000 {
+            now_ns = run(&mut footprint, now_ns, 500_000, true, rate);
+            now_ns = run(&mut footprint, now_ns, 500_000, false, rate);
+        }
+        assert_eq!(footprint.window_bytes(), None);
+        run(&mut footprint, now_ns, 4_000_000_000, true, rate);
+        assert_eq!(footprint.standing_bytes(), MIB);
     }
 
     #[test]

@@ -181,7 +181,7 @@ pub struct SessionStats {
     pub delivered_bytes: u64,
     /// Measured throughput.
     pub bytes_per_ms: u64,
-    /// Measured post-NIC time, mean.
+    /// Measured post-NIC time, mean; less what the receiver was not called for, as stragglers are counted.
     pub post_nic_ns: u64,
     /// Median, 99 % and 99.9 % of it, and the longest.
     pub post_nic_quantiles_ns: [u64; 4],

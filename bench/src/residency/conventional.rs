@@ -108,8 +108,10 @@ pub fn live(listen: &Address, shape: Shape, marks: Marks) -> Result<(), Box<dyn 
     let buffers_key = nic.register(&buffers, Access::LocalWrite)?;
     let headers_key = nic.register(&headers, Access::LocalWrite)?;
     let meter = meter(&buffers);
+    let address = nic.listen(listen)?;
+    // Whoever started this waits for it.
+    println!("{address}");
     std::thread::spawn(move || answer(&meter));
-    nic.listen(listen)?;
     let shared = Arc::new(Shared {
         arrived: ArrayQueue::new(places as usize),
         consumed: ArrayQueue::new(places as usize),

@@ -115,6 +115,12 @@ pub struct Receiver<P: GrantPolicy = StrictWithAging> {
     barred_peers: Vec<u32>,
 }
 
+/// The time less that in which nobody called: see [`Receiver::handle_stall`].
+#[inline]
+fn attended_ns(now_ns: u64, stalled_ns: u64) -> u64 {
+    now_ns.saturating_sub(stalled_ns)
+}
+
 impl Receiver<StrictWithAging> {
     /// A receiver with strict priority between classes and an aging bound. `incarnation` tells this start from others.
     ///
@@ -239,7 +245,8 @@ impl<P: GrantPolicy> Receiver<P> {
     }
 
     /// The driver calls later than it was to: it, or all of the machine, stood still for so long. What applications hold did not
-    /// grow older meanwhile, for whether they gave something back, or could have, was not looked at.
+    /// grow older meanwhile, for whether they gave something back, or could have, was not looked at. To be called before anything
+    /// else of a turn, with no more than the time since the turn before.
     pub fn handle_stall(&mut self, span_ns: u64) {
         self.stalled_ns = self.stalled_ns.saturating_add(span_ns);
     }
@@ -247,7 +254,7 @@ impl<P: GrantPolicy> Receiver<P> {
     /// The clock by which applications hold what they hold: it stands still while nobody looks.
     #[inline]
     fn attended_ns(&self, now_ns: u64) -> u64 {
-        now_ns.saturating_sub(self.stalled_ns)
+        attended_ns(now_ns, self.stalled_ns)
     }
 
     /// Whether a tick is due: cheap enough to ask at every turn.

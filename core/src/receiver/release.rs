@@ -187,7 +187,7 @@ impl<P: GrantPolicy> Receiver<P> {
             owner.free_slots.push(slot_number);
         }
         if emptied {
-            let attended_ns = now_ns.saturating_sub(self.stalled_ns);
+            let attended_ns = super::attended_ns(now_ns, self.stalled_ns);
             let span_ns = attended_ns.saturating_sub(self.escape.since_ns(session, slot_number));
             let bytes = u64::from(slot.run.count) * jet_wire::SLAB_BYTES as u64;
             owner.released_since_tick_bytes += bytes;

@@ -166,7 +166,7 @@ impl<P: GrantPolicy> Receiver<P> {
         slot.share = part.share;
         slot.held = u64::MAX >> (64 - part.run.count);
         slot.plain = self.pool.is_plain(part.run, part.share);
-        self.escape.hold(session, slot_index, part.run.count, now_ns.saturating_sub(self.stalled_ns));
+        self.escape.hold(session, slot_index, part.run.count, super::attended_ns(now_ns, self.stalled_ns));
         if !slot.plain && !part.share.in_budget() {
             // In memory already: nothing to escape from, only the time is kept.
             self.escape.remove(session, slot_index);

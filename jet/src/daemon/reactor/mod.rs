@@ -130,7 +130,7 @@ impl<N: Nic> Reactor<N> {
             if let Some(late_ns) = self.due_ns.and_then(|due_ns| now_ns.checked_sub(due_ns)) {
                 self.receiver.handle_stall(late_ns);
             }
-            self.due_ns = Some(now_ns + LOOK_NS);
+            self.due_ns = Some(due_ns(now_ns, 0));
             if self.turn(now_ns) {
                 if idle_since_ns.take().is_some() && idle_turns > 0 {
                     // Spinning paid off.
@@ -184,7 +184,7 @@ impl<N: Nic> Reactor<N> {
             return Ok(());
         }
         // Until then it sleeps because it wants to.
-        self.due_ns = span_ns.map(|span_ns| now_ns.saturating_add(span_ns).saturating_add(LOOK_NS));
+        self.due_ns = span_ns.map(|span_ns| due_ns(now_ns, span_ns));
         let mut rung = [None; 64];
         let mut count = 0;
         self.hands.epoll.sleep(span_ns, |woken| {
@@ -273,11 +273,34 @@ impl<N: Nic> Reactor<N> {
     }
 }
 
-/// How long a turn may take, and waking up. What it takes longer, it or the machine stood still: a turn takes microseconds.
-const LOOK_NS: u64 = 500_000;
+/// How long a turn may take, and waking up: a turn takes microseconds, and one in which megabytes are copied and checked 1 ms. What
+/// it takes longer, it or the machine stood still.
+const LOOK_NS: u64 = 1_000_000;
+/// What `epoll` rounds the length of a sleep up to.
+const SLEEP_UNIT_NS: u64 = 1_000_000;
+
+/// When the reactor looks again at the latest, if it is let, after a sleep of at most so long.
+fn due_ns(now_ns: u64, sleep_ns: u64) -> u64 {
+    let sleep_ns = sleep_ns.checked_next_multiple_of(SLEEP_UNIT_NS).unwrap_or(u64::MAX);
+    now_ns.saturating_add(sleep_ns).saturating_add(LOOK_NS)
+}
+
 /// The least that a reactor which may spin spins.
 const SPIN_NS_MIN: u64 = 2_000;
 /// Idle turns between two yields.
 const YIELD_EVERY: u32 = 8;
 /// Between two looks at a drain's progress.
 const DRAIN_LOOK_NS: u64 = 5_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sleep_that_was_wanted_is_no_stall() {
+        assert_eq!(due_ns(7, 0), 7 + LOOK_NS);
+        assert_eq!(due_ns(7, 500_000), 7 + 1_000_000 + LOOK_NS);
+        assert_eq!(due_ns(7, 1_000_001), 7 + 2_000_000 + LOOK_NS);
+        assert_eq!(due_ns(7, u64::MAX), u64::MAX);
+    }
+}
