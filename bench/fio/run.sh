@@ -34,7 +34,7 @@ while (($#)); do
         --turns) [[ ${2:-} =~ ^[1-9][0-9]*$ ]] || refuse '--turns wants a number above zero'; turns=$2; shift ;;
         --keep) [[ -d ${2:-} ]] || refuse '--keep wants a directory'; keep=$2; shift ;;
         -*) refuse "unknown option '$1'; see --help" ;;
-        *) [[ $1 != */* && -e $here/jobs/$1.fio ]] || refuse "no job '$1': $(cd "$here/jobs" && echo *.fio)"; jobs+=("$1") ;;
+        *) [[ $1 != */* && -e $here/jobs/$1.fio ]] || refuse "no job '$1': $(cd "$here/jobs" && printf '%s ' *.fio | sed 's/\.fio//g')"; jobs+=("$1") ;;
     esac
     shift
 done

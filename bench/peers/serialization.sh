@@ -18,9 +18,19 @@ What it cannot see: the wire, and colder places than the nearest cache. Encoding
 value whose branches are foretold. It does not time the making of the structs to be written.
 USAGE
 }
-[[ " $* " != *' --help '* ]] || { usage; exit 0; }
+refuse() { printf 'peers/serialization: %s\n' "$*" >&2; exit 2; }
+options=()
+while (($#)); do
+    case $1 in
+        --help) usage; exit 0 ;;
+        --json | --check) options+=("$1") ;;
+        --rounds) [[ ${2:-} =~ ^[0-9]+$ ]] && (($2 >= 9)) || refuse '--rounds wants a number, 9 or more'; options+=("$1" "$2"); shift ;;
+        *) refuse "unknown option '$1'; see --help" ;;
+    esac
+    shift
+done
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/serialization"
 # Not where the workspace builds.
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}
 cargo build --quiet --locked --release
-exec "$CARGO_TARGET_DIR/release/jet-peers-serialization" "$@"
+exec "$CARGO_TARGET_DIR/release/jet-peers-serialization" ${options[@]+"${options[@]}"}

@@ -36,8 +36,8 @@ use std::time::{Duration, Instant};
 pub const BUFFERS: &str = "jet-buffers";
 /// The longest READ.
 const PIECE_BYTES: usize = 256 << 10;
-/// How long either thread looks in vain before it sleeps, as Jet's do.
-const SPIN: Duration = Duration::from_micros(20);
+/// How long either thread looks in vain before it sleeps: as Jet's reactor and applications do.
+const SPIN: Duration = Duration::from_micros(50);
 
 /// A message in a buffer. Where messages come as SENDs, a buffer is the receive entry of its number.
 #[derive(Clone, Copy, Debug)]

@@ -212,7 +212,7 @@ pub fn run(samples: u32, args: &Args) -> Result<Vec<Row>, Box<dyn Error>> {
     let mut turns = Vec::new();
     for message_bytes in sizes {
         let shape = Shape { connections: SENDERS, depth: usize::from(args.depth), message_bytes };
-        eprintln!("residency: messages of {} KiB", message_bytes >> 10);
+        eprintln!("residency: messages of {message_bytes} bytes");
         let from = turns.len();
         one_size(samples, shape, args, &mut turns, &mut rows)?;
         for antagonist in [None, Some(args.antagonist)] {

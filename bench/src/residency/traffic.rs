@@ -26,8 +26,8 @@ use std::time::{Duration, Instant};
 
 /// Receive entries of each connection, as a sender has.
 const RECEIVE_ENTRIES: u16 = 64;
-/// How long it looks in vain before it sleeps.
-const SPIN: Duration = Duration::from_micros(20);
+/// How long it looks in vain before it sleeps, as Jet's sender does.
+const SPIN: Duration = Duration::from_micros(50);
 /// Nothing takes longer to end.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// A SEND's number where it carries no message.

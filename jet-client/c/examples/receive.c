@@ -10,6 +10,8 @@ int main(int count, char **arguments) {
     }
     jet_session_options options;
     jet_session *session;
+    /* A line is a message's: to be seen when it is there, also in a file. */
+    setvbuf(stdout, NULL, _IOLBF, 0);
     jet_session_options_init(&options);
     options.app = arguments[1];
     options.control_socket = count == 3 ? arguments[2] : NULL;

@@ -12,7 +12,7 @@ static int fail(const char *what) {
 
 int main(int count, char **arguments) {
     if (count != 4) {
-        fprintf(stderr, "usage: send ADDRESS APP FILE, as in send tcp:storage-1:7471 store big.iso\n");
+        fprintf(stderr, "usage: send ADDRESS APP FILE, as in send tcp:storage-1:7450 store big.iso\n");
         return 2;
     }
     FILE *file = fopen(arguments[3], "rb");
@@ -34,6 +34,10 @@ int main(int count, char **arguments) {
         /* One buffer after the other, each sent as soon as it is full; those that come back are used again. */
         if (!spare.data && jet_buffer_get(sender, MESSAGE_BYTES, &spare) < 0) return fail("no buffer");
         size_t bytes = fread(spare.data, 1, MESSAGE_BYTES, file);
+        if (ferror(file)) {
+            perror(arguments[3]);
+            return 1;
+        }
         more = bytes == MESSAGE_BYTES;
         int code = bytes ? jet_send_buffer(sender, offset, NULL, 0, &spare, bytes, 0, NULL) : JET_OK;
         offset += bytes;
@@ -43,7 +47,8 @@ int main(int count, char **arguments) {
             int waited = jet_sender_wait(sender, JET_FOREVER, &end);
             if (waited < 0) return fail("cannot wait");
             if (waited == JET_NOTHING) break;
-            refused += end.status != JET_CONSUMED;
+            if (end.status != JET_CONSUMED && refused++ == 0)
+                fprintf(stderr, "send: message %llu: %s\n", (unsigned long long)end.ticket, jet_status_text(end.status));
             if (end.buffer.data) jet_buffer_free(sender, &end.buffer);
             if (code == JET_E_FULL) code = jet_send_buffer(sender, offset - bytes, NULL, 0, &spare, bytes, 0, NULL);
         }

@@ -72,7 +72,7 @@ struct jet_sender_options {
     uint64_t retry_for_ns;       /* how long ends that may pass are retried [30 s]: Busy, and with retry_all ... */
     int retry_all;               /* ... NoApp, AppGone and Draining, too [0] */
     int reserved;
-    uint64_t spin_max_ns;        /* the longest that a wait spins before it sleeps [20 us] */
+    uint64_t spin_max_ns;        /* the longest that a wait spins before it sleeps [50 us] */
     size_t region_bytes;         /* bytes registered at once for buffers [8 MiB] */
 };
 typedef struct jet_sender_options jet_sender_options;
@@ -97,6 +97,9 @@ enum {
     JET_DRAINING = 8,  /* the daemon takes nothing new */
     JET_PEER_LOST = 9  /* the connection was lost, and not found again */
 };
+
+/* What an end means, in words: never null. */
+const char *jet_status_text(int status);
 
 typedef struct jet_completion {
     uint64_t ticket;     /* which message */
@@ -170,7 +173,7 @@ struct jet_session_options {
     const char *app;               /* the name that senders address: 1 to 32 out of A-Z a-z 0-9 . _ - / : */
     int class_;                    /* admission class of its messages, 0 the most urgent [0] */
     int memory_instead_of_waiting; /* take memory outside the cache instead of waiting for room in it [0] */
-    uint64_t spin_max_ns;          /* the longest that a wait spins before it sleeps [20 us] */
+    uint64_t spin_max_ns;          /* the longest that a wait spins before it sleeps [50 us] */
 };
 typedef struct jet_session_options jet_session_options;
 

@@ -230,6 +230,25 @@ impl SenderEnd {
     }
 }
 
+/// What an end means, in words.
+#[unsafe(no_mangle)]
+pub extern "C" fn jet_status_text(status: c_int) -> *const c_char {
+    let text = match status {
+        0 => c"consumed",
+        1 => c"rejected by the application, with a code of its own",
+        2 => c"the receiver has no room for another request; send it again later",
+        3 => c"no application of that name is registered there",
+        4 => c"not admitted: the class, or the application, is not allowed by the receiver's configuration",
+        5 => c"longer than the receiver takes (read.message_bytes_max)",
+        6 => c"what arrived does not have the checksum that was sent",
+        7 => c"the application went away before it finished the message",
+        8 => c"the daemon is draining and takes nothing new",
+        9 => c"the connection was lost and not found again in time",
+        _ => c"no end of Jet's",
+    };
+    text.as_ptr()
+}
+
 /// Fills options with the defaults.
 ///
 /// # Safety

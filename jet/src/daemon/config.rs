@@ -184,6 +184,17 @@ fn one_line(error: &toml::de::Error) -> String {
     error.to_string().lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
 }
 
+/// Where a word is wanted and something else is there, `false` say, the library does not tell which words there are; of a wrong word
+/// it does.
+fn as_a_word(mut table: toml::Table, error: &toml::de::Error) -> Option<toml::de::Error> {
+    let text = error.to_string();
+    let (_, path) = text.rsplit_once("expected string only")?.1.split_once("in ")?;
+    let (section, key) = path.trim().trim_matches('`').split_once('.')?;
+    let value = table.get_mut(section)?.get_mut(key)?;
+    *value = toml::Value::String(value.to_string());
+    table.try_into::<Config>().err()
+}
+
 /// The receiver's own names are not what is written in the file: names the key, and the unit where it differs.
 fn with_keys(error: &jet_core::ConfigError) -> String {
     let (name, found, min, max) = match error {
@@ -246,9 +257,13 @@ impl Config {
         for text in overrides {
             set(&mut table, text)?;
         }
-        let config: Self = table
-            .try_into()
-            .map_err(|source| ConfigError::Toml { file: file.map(Path::to_owned), source })?;
+        let config: Self = match table.clone().try_into() {
+            Ok(config) => config,
+            Err(error) => {
+                let source = as_a_word(table, &error).unwrap_or(error);
+                return Err(ConfigError::Toml { file: file.map(Path::to_owned), source });
+            }
+        };
         config.addresses()?;
         config.check_spans()?;
         config.core(1)?.check()?;

@@ -96,6 +96,8 @@ fn what_cannot_be_says_what_to_write() {
         ("escape.danger_permille=200", "must lie below the safe one"),
         ("escape.hysteresis_permille=900", "escape.safe_permille is 200 and hysteresis_permille 900"),
         ("read.checksums=sometimes", "unknown variant `sometimes`"),
+        ("read.checksums=false", "expected one of `inline`, `workers`, `off`"),
+        ("read.footprint=1", "unknown variant `1`"),
         ("escape.workers=65", "escape.workers is 65, but must be 0 to 64"),
         ("escape.workers=-1", "escape"),
         ("escape.straggler_us=0", "escape.straggler_us is 0, but must be at least 1"),
