@@ -171,7 +171,7 @@ struct jet_session_options {
     size_t size;                   /* of this structure: set by jet_session_options_init() */
     const char *control_socket;    /* the daemon's; null: /run/jet/jetd.sock */
     const char *app;               /* the name that senders address: 1 to 32 out of A-Z a-z 0-9 . _ - / : */
-    int class_;                    /* admission class of its messages, 0 the most urgent [0] */
+    int class_;                    /* admission class, 0 the most urgent; a sender may ask for a less urgent one [0] */
     int memory_instead_of_waiting; /* take memory outside the cache instead of waiting for room in it [0] */
     uint64_t spin_max_ns;          /* the longest that a wait spins before it sleeps [50 us] */
 };

@@ -44,7 +44,7 @@ pub(super) struct Args {
     /// Acknowledge only what the disk has (fsync of file and directory).
     #[arg(long)]
     fsync: bool,
-    /// Admission class of this application's messages, 0 the most urgent.
+    /// Admission class of this application's messages, 0 the most urgent; a sender may ask for a less urgent one.
     #[arg(long, value_name = "N", default_value_t = 0)]
     class: u8,
     /// Take memory outside the cache instead of waiting for room in it.
