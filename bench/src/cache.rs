@@ -239,7 +239,7 @@ fn reserve(samples: u32, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
             return Ok(());
         }
     };
-    let folder = tempfile::tempdir()?;
+    let folder = crate::interrupt::folder()?;
     let found = holdings(&resctrl)?.ok_or("the last-level cache is not shared out here")?;
     let bytes = 2 * found.way_bytes.values().max().ok_or("there is no cache")?;
     let request = Request::new(GroupName::new("jet-bench")?, bytes);

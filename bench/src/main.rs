@@ -11,6 +11,7 @@ mod core_cost;
 mod e2e;
 mod escape;
 mod handoff;
+mod interrupt;
 mod membw;
 mod pattern;
 mod report;
@@ -95,6 +96,13 @@ enum Name {
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    // A process of a rig ends with the one that started it.
+    if !matches!(args.name, Name::Role(_))
+        && let Err(error) = interrupt::watch()
+    {
+        eprintln!("jet-bench: cannot wait for signals: {error}");
+        return ExitCode::from(2);
+    }
     let rows: Result<Vec<Row>, Box<dyn std::error::Error>> = match args.name {
         Name::Core => Ok(core_cost::run(args.samples)),
         Name::E2e { fabric, set } => match fabric.as_deref() {

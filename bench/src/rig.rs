@@ -135,7 +135,7 @@ impl Rig {
     /// # Errors
     /// What the system says, or that it did not come up in time.
     pub fn start_daemon(fabric: &str, settings: &[String]) -> io::Result<Self> {
-        let directory = tempfile::tempdir()?;
+        let directory = crate::interrupt::folder()?;
         let socket = directory.path().join("jetd.sock");
         let listen = match fabric {
             "tcp" => "tcp:127.0.0.1:0".to_owned(),
@@ -223,7 +223,7 @@ impl ConventionalProcess {
     /// # Errors
     /// What the system says, or that it did not come up in time.
     pub fn start(shape: Shape, core: u32, touched: &Touched) -> io::Result<Self> {
-        let directory = tempfile::tempdir()?;
+        let directory = crate::interrupt::folder()?;
         let path = directory.path().join("nic.sock");
         let mut command = role();
         command.arg("conventional").args(["--listen", &format!("shm:{}", path.display())]);
@@ -381,11 +381,11 @@ impl Drop for ConsumerProcess {
 fn role() -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap_or_else(|_| "/proc/self/exe".into()));
     command.arg("role").stdin(Stdio::null()).stdout(Stdio::null());
-    // SAFETY: `prctl` is async-signal-safe and touches nothing of the parent.
+    // SAFETY: both calls are async-signal-safe and touch nothing of the parent.
     unsafe {
         command.pre_exec(|| {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-            Ok(())
+            crate::interrupt::unblock()
         });
     }
     command

@@ -48,7 +48,7 @@ impl Picture {
     /// What the system or gnuplot says.
     pub fn draw(mut self, turns: &[Turn]) -> Result<(), Box<dyn Error>> {
         self.table.write_all(csv(turns).as_bytes())?;
-        let data = tempfile::tempdir()?;
+        let data = crate::interrupt::folder()?;
         for receiver in Receiver::ALL {
             for with in [false, true] {
                 let file = format!("{}-{}", receiver.key(), u8::from(with));
