@@ -161,10 +161,11 @@ impl Footprint {
         Self { step: 0, since_ns: u64::MAX, ..Self::new(bytes, 2 * bytes) }
     }
 
-    /// The window of a step: twice that of the second below, and so about 1.4 times the one below.
+    /// The window of a step: twice that of the second below; between the two, half as much again. With a smallest one of two
+    /// fragments, which are read in one, each holds more of them than the one below.
     fn bytes_of(&self, step: u32) -> u64 {
         let whole = self.least_bytes.saturating_mul(1 << (step / 2).min(32));
-        let bytes = if step.is_multiple_of(2) { whole } else { whole.saturating_mul(181) / 128 };
+        let bytes = if step.is_multiple_of(2) { whole } else { whole.saturating_mul(3) / 2 };
         bytes.min(self.most_bytes)
     }
 
@@ -188,7 +189,9 @@ impl Footprint {
             let next = if other == self.step { first } else { second };
             return next.filter(|&next| next != other);
         }
-        let next = other.checked_sub(2).or_else(|| (self.step..).find(|&step| self.is_last(step)))?;
+        // Only powers of two of the smallest, whatever the largest is.
+        let next =
+            other.checked_sub(2 - other % 2).or_else(|| (self.step..).find(|&step| self.is_last(step)))?;
         // Round once: past the one that stands, or past the largest again.
         let passed = other > self.step && (next <= self.step || next >= other);
         (!passed && next != self.step).then_some(next)

@@ -41,9 +41,9 @@ fn new() -> Footprint {
 #[test]
 fn windows_double_up_to_no_limit() {
     let footprint = new();
-    let sizes = [512, 724, 1024, 1448, 2048, 2896, 4096, 5792, 8192, 11584, 12288];
+    let sizes = [512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288];
     assert!((0..).zip(sizes).all(|(step, kib)| footprint.bytes_of(step) == kib * KIB));
-    assert!(footprint.is_last(10) && !footprint.is_last(9));
+    assert!(footprint.is_last(9) && !footprint.is_last(8));
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn turns_that_nobody_looked_at_decide_nothing() {
     for turn in 0..2000 {
         now_ns =
             run(&mut footprint, now_ns, 4_000_000 + turn % 7 * 500_000, true, |window| window.min(MIB) / KIB);
-        assert!(footprint.standing_bytes() <= 1448 * KIB, "after {turn}");
+        assert!(footprint.standing_bytes() <= 1536 * KIB, "after {turn}");
         now_ns += 4_000_000;
     }
     assert_eq!(footprint.standing_bytes(), MIB);
@@ -200,7 +200,7 @@ fn what_stands_is_exceeded_by_half_at_most_and_all_sizes_are_tried_again_at_last
         now_ns = run(&mut footprint, now_ns, 1_000_000, true, best(3000));
         largest = largest.max(footprint.window_bytes().unwrap_or(12 * MIB));
     }
-    assert_eq!(largest, 1448 * KIB);
+    assert_eq!(largest, 1536 * KIB);
     run(&mut footprint, now_ns, 120_000_000_000, true, best(3000));
     assert_eq!(footprint.standing_bytes(), 12 * MIB);
 }
