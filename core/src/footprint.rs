@@ -178,8 +178,8 @@ impl Footprint {
         self.next(self.step).unwrap_or(self.step)
     }
 
-    /// What is tried after a window; `None`: all had their turn. Far and wide every window is half the last one, and after the
-    /// smallest comes the largest. Otherwise there are two, the one that likely is better first.
+    /// What is tried after a window; `None`: all had their turn. Far and wide each is half of the last one, and after the smallest
+    /// comes the largest. Otherwise there are two, the one that likely is better first.
     fn next(&self, other: u32) -> Option<u32> {
         let above = || (!self.is_last(self.step)).then_some(self.step + 1);
         let below = || self.step.checked_sub(1);
@@ -281,34 +281,35 @@ impl Footprint {
         let larger = self.other > self.step;
         match self.trial.verdict(larger, if self.far { PAIRS_FAR } else { PAIRS_NEAR }) {
             None => {}
-            Some(true) => {
-                // To and fro: what they differ by is not worth looking. From far below to the top again, too.
-                let plain = self.trial.is_plain();
-                let back = if self.far { larger } else { larger != self.upward };
-                let far = self.far;
-                self.stand(self.other);
-                if back {
-                    // Each time for longer; but the first time not for as long as what is tried in vain has come to.
-                    let rest_ns = REST_NS.saturating_mul(1 << self.turnings.min(8)).min(REST_NS_MAX);
-                    self.rest_until_ns = now_ns.saturating_add(rest_ns);
-                    self.turnings += 1;
-                    self.far = false;
-                    self.try_other(self.first());
-                    return;
-                }
-                self.turnings = 0;
-                if plain {
-                    // Another load.
-                    self.rest_ns = REST_NS;
-                } else if !far {
-                    self.rest_ns = (self.rest_ns / 2).max(REST_NS);
-                }
-            }
+            Some(true) => self.take(larger, now_ns),
             Some(false) => match self.next(self.other) {
                 Some(next) => self.try_other(next),
                 None => self.rest(now_ns),
             },
         }
+    }
+
+    /// The one that was tried does better, and stands from now on.
+    fn take(&mut self, larger: bool, now_ns: u64) {
+        let (far, plain) = (self.far, self.trial.is_plain());
+        // To and fro: what they differ by is not worth looking. From far below to the top again, too.
+        let back = if far { larger } else { larger != self.upward };
+        if back {
+            // Each time for longer; but the first time not for as long as what is tried in vain has come to.
+            let rest_ns = (REST_NS << self.turnings.min(8)).min(REST_NS_MAX);
+            self.rest_until_ns = now_ns.saturating_add(rest_ns);
+            self.turnings += 1;
+            self.far = false;
+        } else {
+            self.turnings = 0;
+            if plain {
+                // Another load.
+                self.rest_ns = REST_NS;
+            } else if !far {
+                self.rest_ns = (self.rest_ns / 2).max(REST_NS);
+            }
+        }
+        self.stand(self.other);
     }
 
     /// All had their turn.
