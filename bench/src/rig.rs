@@ -385,7 +385,7 @@ fn role() -> Command {
     unsafe {
         command.pre_exec(|| {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-            crate::interrupt::unblock()
+            jet::commands::unblock_signals()
         });
     }
     command

@@ -13,7 +13,8 @@ use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-pub(crate) use signals::{Signals, unblock as unblock_signals, wait_readable};
+pub(crate) use signals::wait_readable;
+pub use signals::{Signals, unblock as unblock_signals};
 
 /// Receives from remote hosts by RDMA into a pool that stays in the cache, and hands the bytes to applications here.
 #[derive(Debug, Parser)]

@@ -110,7 +110,7 @@ pub(super) fn run(args: Args) -> ExitCode {
     };
     let interrupted = std::cell::Cell::new(false);
     let stop = || {
-        if signals.take() {
+        if signals.take().is_some() {
             interrupted.set(true);
             eprintln!("jet: giving up what is not sent; once more to leave at once");
             // A second one ends the process at once.

@@ -8,13 +8,16 @@ use std::time::Duration;
 
 /// Readable when the process was asked to end.
 #[derive(Debug)]
-pub(crate) struct Signals(OwnedFd);
+pub struct Signals(OwnedFd);
 
 impl Signals {
     /// Blocks both signals in this thread and those that it starts, and makes the descriptor.
     ///
     /// A program started by this process has to unblock them: see [`unblock`].
-    pub(crate) fn new() -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn new() -> io::Result<Self> {
         let set = set();
         // SAFETY: the set is initialised, and the former mask is not asked for.
         let blocked = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) };
@@ -30,15 +33,21 @@ impl Signals {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// Waits so long at most; whether a signal came. It stays readable until [`Self::take`].
-    pub(crate) fn wait(&self, timeout: Duration) -> io::Result<bool> {
+    /// Waits so long at most ([`Duration::MAX`]: for ever); whether a signal came. It stays readable until [`Self::take`].
+    ///
+    /// # Errors
+    /// What the system says; never "interrupted".
+    pub fn wait(&self, timeout: Duration) -> io::Result<bool> {
         wait_readable(&[self.0.as_fd()], Some(timeout))
     }
 
-    /// Takes a signal that came.
-    pub(crate) fn take(&self) -> bool {
+    /// Takes a signal that came: its number.
+    pub fn take(&self) -> Option<u8> {
         let mut info = [0; size_of::<libc::signalfd_siginfo>()];
-        rustix::io::read(&self.0, &mut info).is_ok_and(|read| read > 0)
+        let read = rustix::io::read(&self.0, &mut info).ok()?;
+        // It begins with the number, 32 bits of it (`ssi_signo`).
+        let (number, _) = info[..read].split_first_chunk()?;
+        u8::try_from(u32::from_ne_bytes(*number)).ok()
     }
 }
 
@@ -54,7 +63,10 @@ pub(crate) fn wait_readable(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -
 }
 
 /// Unblocks both signals: for a child between fork and exec. Async-signal-safe.
-pub(crate) fn unblock() -> io::Result<()> {
+///
+/// # Errors
+/// What the system says.
+pub fn unblock() -> io::Result<()> {
     let set = set();
     // SAFETY: the set is initialised, and the former mask is not asked for.
     match unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut()) } {
