@@ -142,6 +142,8 @@ pub struct EscapeStats {
     pub copied_now: u32,
     /// Copied so far.
     pub copied_total: u64,
+    /// What is held for as long is a straggler now.
+    pub straggler_ns: u64,
     /// For how long altogether the receiver was not called when it was to be: not held against applications.
     pub stalled_ns: u64,
     /// Copies begun in vain, or not begun, because the application reads the run.

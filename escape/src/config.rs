@@ -21,7 +21,8 @@ pub struct EscapeConfig {
     ///
     /// 500: Algorithm 1 asks whether "most" of its buffers are stragglers. More than half are most.
     pub credit_permille: u32,
-    /// A run held for as long is a straggler, nanoseconds. At least 1.
+    /// A run held for as long is a straggler, nanoseconds; or for twice what the pool takes to be used once where that is
+    /// longer, up to four times what stands here ([`Escape::straggler_ns`](crate::Escape::straggler_ns)). At least 1.
     ///
     /// 2 ms: ten times the average time from the NIC to the release, 200 us (§2.2: 5 MB are resident at 200 Gbps). In
     /// 2 ms 200 Gbps bring 50 MB and use each slab of a 12 MiB pool four times; who keeps one for that long does not

@@ -13,6 +13,7 @@ use crate::config::EscapeConfig;
 use crate::held::{Held, Look};
 use crate::pressure::Pressure;
 use crate::session_set::SessionSet;
+use crate::turn::Turn;
 
 /// The most actions of one evaluation.
 ///
@@ -96,6 +97,7 @@ pub struct Escape {
     config: EscapeConfig,
     pressure: Pressure,
     held: Held,
+    turn: Turn,
     evaluation: Evaluation,
     /// Whose turn it is.
     replace_from: u32,
@@ -111,6 +113,7 @@ impl Escape {
         Self {
             pressure: Pressure::Ok,
             held: Held::new(sessions, slots, config.straggler_ns, config.credit_permille),
+            turn: Turn::new(config.straggler_ns),
             evaluation: Evaluation {
                 stage: Stage::Over,
                 actions_left: 0,
@@ -166,12 +169,23 @@ impl Escape {
         self.pressure
     }
 
+    /// A run held for as long is a straggler now: as long as is configured, or twice what the pool takes to be used once
+    /// where that is longer, but four times the configured at most.
+    #[inline]
+    pub fn straggler_ns(&self) -> u64 {
+        self.turn.straggler_ns()
+    }
+
     /// Begins an evaluation: reads the pressure, and counts the runs that became stragglers since, [`COUNTED_MAX`] of
-    /// them at most. `false`: there is nothing to do, by far the usual answer.
+    /// them at most. To be called often: what the pool takes to be used once is measured by it. `false`: there is nothing to do, by far the usual answer.
     #[inline]
     pub fn begin(&mut self, now_ns: u64, view: PoolView) -> bool {
         self.pressure = self.read(view);
-        if self.pressure == Pressure::Ok || !self.config.enabled {
+        let scarce = self.pressure != Pressure::Ok;
+        if self.turn.note(now_ns, self.held.released_slabs(), view.total_slabs, scarce) {
+            self.held.set_straggler_ns(self.turn.straggler_ns());
+        }
+        if !scarce || !self.config.enabled {
             // What an evaluation before this one left undone is out of date.
             self.evaluation.stage = Stage::Over;
             return false;

@@ -136,6 +136,8 @@ pub(crate) struct Held {
     slow: SessionSet,
     straggler_ns: u64,
     credit_permille: u32,
+    /// By applications, of what was in its queue.
+    released_slabs: u64,
 }
 
 /// What looking for a run gave.
@@ -179,7 +181,26 @@ impl Held {
             slow: SessionSet::new(sessions),
             straggler_ns,
             credit_permille,
+            released_slabs: 0,
         }
+    }
+
+    /// From now on a run held for as long is a straggler. What counts as one goes on to.
+    pub fn set_straggler_ns(&mut self, straggler_ns: u64) {
+        let earlier_ns = self.straggler_ns.saturating_sub(straggler_ns);
+        self.straggler_ns = straggler_ns;
+        if earlier_ns > 0 {
+            self.quiet_until_ns = self.quiet_until_ns.saturating_sub(earlier_ns);
+            for due_ns in self.due_ns.iter_mut().filter(|due_ns| **due_ns != NEVER) {
+                *due_ns = due_ns.saturating_sub(earlier_ns);
+            }
+        }
+    }
+
+    /// Slabs that applications released while they were in a queue, since the beginning.
+    #[inline]
+    pub fn released_slabs(&self) -> u64 {
+        self.released_slabs
     }
 
     /// A run of `slabs` was delivered: the newest of its session.
@@ -230,6 +251,7 @@ impl Held {
         #[allow(clippy::cast_possible_truncation)] // a run is 64 slabs at most
         let left = node.slabs.wrapping_sub(slabs as u16);
         node.slabs = left;
+        self.released_slabs += u64::from(slabs);
         record.held_slabs = record.held_slabs.wrapping_sub(slabs);
         if record.straggler_slabs != 0 {
             self.note_release(session, slot, slabs);
@@ -245,10 +267,12 @@ impl Held {
         self.note_share(session);
     }
 
-    /// The run leaves its queue with all that is held of it.
+    /// The run leaves its queue with all that is held of it, and not because its application released it.
     pub fn remove(&mut self, session: u32, slot: u16) {
         let slabs = self.sessions[session as usize].nodes[usize::from(slot)].slabs;
+        let released_slabs = self.released_slabs;
         self.release(session, slot, u32::from(slabs));
+        self.released_slabs = released_slabs;
     }
 
     /// All runs of a session leave.

@@ -18,6 +18,7 @@ mod controller;
 mod held;
 mod pressure;
 mod session_set;
+mod turn;
 
 pub use config::{EscapeConfig, EscapeConfigError};
 pub use controller::{ACTIONS_MAX, Action, COUNTED_MAX, Escape, NODES_MAX, PoolView};

@@ -94,14 +94,24 @@ struct Run {
     since_ns: u64,
     slabs: u32,
     copying: bool,
+    /// It is a straggler, as far as they are counted.
+    straggler: bool,
+}
+
+/// The time in which the pool is used once.
+#[derive(Default)]
+struct Turn {
+    since_ns: u64,
+    released_slabs: u32,
+    scarce: bool,
 }
 
 /// The pool, and what the controller ought to know of it.
 struct Model {
     config: EscapeConfig,
     now_ns: u64,
-    /// Stragglers were counted then.
-    counted_ns: Option<u64>,
+    straggler_ns: u64,
+    turn: Turn,
     pressure: Pressure,
     /// In order of time.
     runs: Vec<Run>,
@@ -117,7 +127,8 @@ impl Model {
         Self {
             config,
             now_ns: 0,
-            counted_ns: None,
+            straggler_ns: config.straggler_ns,
+            turn: Turn::default(),
             pressure: Pressure::Ok,
             runs: Vec::new(),
             since_ns: HashMap::new(),
@@ -132,8 +143,26 @@ impl Model {
         self.runs.iter().position(|run| (run.session, run.slot) == (session, slot))
     }
 
-    fn is_straggler(&self, run: &Run) -> bool {
-        self.counted_ns.is_some_and(|counted_ns| run.since_ns + self.config.straggler_ns <= counted_ns)
+    fn count(&mut self) {
+        for run in &mut self.runs {
+            run.straggler |= run.since_ns + self.straggler_ns <= self.now_ns;
+        }
+    }
+
+    /// Every so often: what the pool takes to be used once.
+    fn note_turn(&mut self) {
+        let most_ns = 4 * self.config.straggler_ns;
+        self.turn.scarce |= self.pressure != Pressure::Ok;
+        let Turn { since_ns, released_slabs, scarce } = self.turn;
+        let span_ns = self.now_ns - since_ns;
+        if released_slabs < TOTAL_SLABS && span_ns < most_ns {
+            return;
+        }
+        let two_pools = span_ns * 2 * u64::from(TOTAL_SLABS);
+        let twice_ns = if scarce { two_pools.checked_div(u64::from(released_slabs)).unwrap_or(0) } else { 0 };
+        let fallen_ns = self.straggler_ns - self.straggler_ns / 8;
+        self.straggler_ns = twice_ns.max(fallen_ns).max(self.config.straggler_ns).min(most_ns);
+        self.turn = Turn { since_ns: self.now_ns, released_slabs: 0, scarce: self.pressure != Pressure::Ok };
     }
 
     fn held_slabs(&self, session: u32) -> u32 {
@@ -141,7 +170,7 @@ impl Model {
     }
 
     fn straggler_slabs(&self, session: u32) -> u32 {
-        let stragglers = self.runs.iter().filter(|run| run.session == session && self.is_straggler(run));
+        let stragglers = self.runs.iter().filter(|run| run.session == session && run.straggler);
         stragglers.map(|run| run.slabs).sum()
     }
 
@@ -182,17 +211,13 @@ impl Model {
         let turns = (self.replace_turn..SESSIONS).chain(0..self.replace_turn.min(SESSIONS));
         let of = |session| move |run: &&Run| run.session == session && !run.copying;
         turns
-            .filter_map(|session| self.runs.iter().filter(of(session)).find(|run| self.is_straggler(run)))
+            .filter_map(|session| self.runs.iter().filter(of(session)).find(|run| run.straggler))
             .copied()
             .next()
     }
 
     fn next_straggler_ns(&self) -> Option<u64> {
-        self.runs
-            .iter()
-            .filter(|run| !self.is_straggler(run))
-            .map(|run| run.since_ns + self.config.straggler_ns)
-            .min()
+        self.runs.iter().filter(|run| !run.straggler).map(|run| run.since_ns + self.straggler_ns).min()
     }
 }
 
@@ -212,7 +237,9 @@ impl Harness {
             Op::Hold { session, slot, slabs } => {
                 if model.position(session, slot).is_none() {
                     escape.hold(session, slot, slabs, model.now_ns);
-                    model.runs.push(Run { session, slot, since_ns: model.now_ns, slabs, copying: false });
+                    let since_ns = model.now_ns;
+                    let run = Run { session, slot, since_ns, slabs, copying: false, straggler: false };
+                    model.runs.push(run);
                     model.since_ns.insert((session, slot), model.now_ns);
                 }
             }
@@ -223,6 +250,7 @@ impl Harness {
                     let slabs = slabs.min(run.slabs);
                     escape.release(run.session, run.slot, slabs);
                     run.slabs -= slabs;
+                    model.turn.released_slabs += slabs;
                     model.runs.retain(|run| run.slabs > 0);
                 }
             }
@@ -263,7 +291,7 @@ impl Harness {
             }
             Op::Count => {
                 escape.count_stragglers(model.now_ns);
-                model.counted_ns = Some(model.now_ns);
+                model.count();
             }
         }
     }
@@ -277,8 +305,10 @@ impl Harness {
         assert_eq!(self.escape.pressure(), pressure, "before: {before:?}, {:?}", self.model.view());
         assert_eq!(begun, pressure != Pressure::Ok && self.model.config.enabled);
         self.model.pressure = pressure;
+        self.model.note_turn();
+        assert_eq!(self.escape.straggler_ns(), self.model.straggler_ns);
         if begun {
-            self.model.counted_ns = Some(self.model.now_ns);
+            self.model.count();
         }
         let mut replacing = true;
         let mut refused = false;

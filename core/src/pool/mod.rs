@@ -113,11 +113,13 @@ impl Pool {
 
     /// Slabs that the SRQ may take now, up to `wanted`, after moving the line into what the READ share does not use: a
     /// loan above where it was configured, which [`Self::read_room`] takes back as soon as the SRQ share lets go. `kept`
-    /// of them whatever is left for READs.
+    /// of them whatever is left for READs, and even of what stands in for stragglers: that is otherwise left to READs, since
+    /// what is posted stays in use until somebody sends.
     pub fn srq_room(&mut self, wanted: u32, kept: u32) -> u32 {
-        let free = self.free();
+        let (free, of_the_cache) = (self.free(), self.runs.free());
         let to_floor = self.srq_floor.saturating_sub(self.srq_used);
-        let room = wanted.min(free).min(free.saturating_sub(self.read_floor).max(to_floor).max(kept));
+        let spared = free.saturating_sub(self.read_floor).max(to_floor).min(of_the_cache);
+        let room = wanted.min(spared.max(kept.min(free)));
         let below_line = self.srq_limit.saturating_sub(self.srq_used);
         if room <= below_line {
             return room;
@@ -135,7 +137,7 @@ impl Pool {
     /// [`Self::srq_room`].
     #[inline]
     pub fn take_srq(&mut self, most: u32) -> Option<Run> {
-        // Not what stands in for a straggler, if it can be helped: what is posted stays so until somebody sends.
+        // Not what stands in for a straggler, if it can be helped.
         let run = self.runs.take_loose(most).or_else(|| self.escape.take_joined(most))?;
         self.srq_used += run.count;
         self.note_use();
@@ -539,6 +541,18 @@ mod tests {
         pool.give(held, Share::Replaced);
         pool.give(cached, Share::Read);
         assert_eq!((pool.budget(), pool.free(), pool.escape_used()), (100, 100, 0));
+    }
+
+    #[test]
+    fn the_srq_takes_a_stand_in_only_for_what_has_to_be_posted() {
+        let mut pool = escaping(20, 0);
+        assert_eq!(pool.read_room(92, 0), 92);
+        let held = pool.take_read(92).unwrap();
+        assert!(pool.replace(Run { count: 20, ..held }, Share::Read));
+        assert_eq!((pool.free(), post(&mut pool, 30)), (28, 8), "its floor is of the cache");
+        assert_eq!(pool.srq_room(30, 2), 2);
+        assert_eq!(pool.take_srq(2).map(|run| (run.first >= 100, run.count)), Some((true, 2)));
+        assert_eq!(pool.take_read(18).map(|run| run.first >= 100), Some(true));
     }
 
     #[test]

@@ -385,6 +385,7 @@ impl<P: GrantPolicy> Receiver<P> {
                 memory_used_slab_ms: self.meter.slab_ms(),
                 replaced_now: self.pool.replaced(),
                 copied_now: self.pool.copied(),
+                straggler_ns: self.escape.straggler_ns(),
                 stalled_ns: self.stalled_ns,
                 granted_now: self.pool.granted(),
                 copies_in_flight: self.config.copies_max - u32::try_from(self.free_copies.len()).unwrap_or(0),

@@ -163,6 +163,9 @@ pub struct EscapeStatus {
     pub signals: u64,
     /// Sessions that are granted nothing new for now.
     pub suspended: u32,
+    /// What is held for so many microseconds is a straggler now: as configured, or longer where the pool takes as long to be
+    /// used twice.
+    pub straggler_us: u64,
     /// Milliseconds altogether for which the reactor did not get to look, beyond what it allows itself: not held against
     /// applications. Where it grows, others take its core, or the host the machine's.
     pub stalled_ms: u64,
@@ -239,6 +242,7 @@ impl EscapeStatus {
             marks: stats.marks,
             signals: stats.signals,
             suspended: stats.barred_sessions,
+            straggler_us: stats.straggler_ns / 1000,
             stalled_ms: stats.stalled_ns / 1_000_000,
         }
     }
@@ -500,6 +504,7 @@ mod tests {
             replaced_total: 7,
             copied_now: 8,
             copied_total: 9,
+            straggler_ns: 2_100_999,
             stalled_ns: 20_999_999,
             copies_pinned: 10,
             copies_failed: 11,
@@ -519,7 +524,7 @@ mod tests {
             "copied": {"now": 8, "total": 9, "bytes": 36_864, "pinned": 10, "failed": 11, "in_flight": 12},
             "memory_grants": {"now": 13, "total": 14},
             "evaluations": 15, "danger": 16, "marks": 17, "signals": 18, "suspended": 19,
-            "stalled_ms": 20,
+            "straggler_us": 2100, "stalled_ms": 20,
         });
         assert_eq!(serde_json::to_value(EscapeStatus::new(&stats, Some("no more"))).unwrap(), told);
         let none = serde_json::to_value(EscapeStatus::new(&EscapeStats::default(), None)).unwrap();

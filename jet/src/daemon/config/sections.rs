@@ -137,7 +137,8 @@ pub struct Escape {
     pub hysteresis_permille: u32,
     /// CREDIT: an application is slow when more than so many thousandths of what it holds are stragglers.
     pub credit_permille: u32,
-    /// A slab that is held this long is a straggler.
+    /// A slab that is held this long is a straggler; or for twice what the pool takes to be used once where that is longer, up
+    /// to four times this.
     pub straggler_us: u64,
     /// MEM_ESC: memory that may stand in for stragglers; 0 replaces none.
     pub replace_bytes: u64,

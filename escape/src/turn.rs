@@ -1,0 +1,150 @@
+//! A straggler's time: never less than what the pool takes to be used once.
+//!
+//! A run that its application has held for long does not take part in the recycling (Jet §4.3); one that stands in a queue
+//! does, it waits its turn. In a full pool that takes as long as its slabs do to be released once. At the 25 GB/s that
+//! the configured time was chosen for, 12 MiB take half a millisecond; at 4 GB/s three, and then all of what is held would
+//! be stragglers, and memory would join the pool though nobody keeps anything. So what a turn takes is measured.
+
+/// So many turns of the pool: one is what the last in a full queue waits, the other is for queues that move in jerks, as
+/// where receiver and application share a core.
+const TURNS: u64 = 2;
+
+/// The most that a straggler's time becomes, in configured ones: an application that is slow holds everybody up by then.
+const GROWTH_MAX: u64 = 4;
+
+/// What is left of the time in force at the end of a turn that gives no reason for it: it falls by one part of so many.
+const FALL: u64 = 8;
+
+/// The straggler's time in force, and the turn by which it is measured.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    /// As it is configured.
+    least_ns: u64,
+    straggler_ns: u64,
+    /// When the turn began, and what was released until then.
+    since_ns: u64,
+    base_slabs: u64,
+    /// The pool was scarce in it.
+    scarce: bool,
+}
+
+impl Turn {
+    pub fn new(least_ns: u64) -> Self {
+        Self { least_ns, straggler_ns: least_ns, since_ns: 0, base_slabs: 0, scarce: false }
+    }
+
+    #[inline]
+    pub fn straggler_ns(&self) -> u64 {
+        self.straggler_ns
+    }
+
+    /// How things stand: slabs released since the beginning, those of the pool, and whether it is scarce now. `true`: a
+    /// turn is over, so the straggler's time may have changed.
+    #[inline]
+    pub fn note(&mut self, now_ns: u64, released_slabs: u64, total_slabs: u32, scarce: bool) -> bool {
+        self.scarce |= scarce;
+        let slabs = released_slabs - self.base_slabs;
+        let span_ns = now_ns.saturating_sub(self.since_ns);
+        let over = slabs >= u64::from(total_slabs) || span_ns >= self.most_ns();
+        if over {
+            self.end(span_ns, slabs, total_slabs);
+            (self.since_ns, self.base_slabs, self.scarce) = (now_ns, released_slabs, scarce);
+        }
+        over
+    }
+
+    #[inline]
+    fn most_ns(&self) -> u64 {
+        self.least_ns.saturating_mul(GROWTH_MAX)
+    }
+
+    /// Up at once, down bit by bit: what a turn takes is uneven, and its longest are what counts.
+    fn end(&mut self, span_ns: u64, slabs: u64, total_slabs: u32) {
+        let fallen_ns = self.straggler_ns - self.straggler_ns / FALL;
+        // With room in the pool nobody waits for it. Where nothing was released, nothing says that anybody does.
+        let measured_ns = if self.scarce && slabs > 0 {
+            span_ns.saturating_mul(u64::from(total_slabs) * TURNS) / slabs
+        } else {
+            0
+        };
+        self.straggler_ns = measured_ns.max(fallen_ns).clamp(self.least_ns, self.most_ns());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEAST_NS: u64 = 2_000_000;
+    const TOTAL: u32 = 3072;
+
+    /// Turns that take so long, with the pool scarce or not.
+    fn pass(turn: &mut Turn, turns: u64, span_ns: u64, scarce: bool) {
+        let (since_ns, base) = (turn.since_ns, turn.base_slabs);
+        for number in 1..=turns {
+            assert!(!turn.note(since_ns + number * span_ns - 1, base + number * 3072 - 1, TOTAL, scarce));
+            assert!(turn.note(since_ns + number * span_ns, base + number * 3072, TOTAL, scarce));
+        }
+    }
+
+    #[test]
+    fn is_what_it_was_configured_where_the_pool_is_quick() {
+        let mut turn = Turn::new(LEAST_NS);
+        // 12 MiB at 25 GB/s.
+        pass(&mut turn, 20, 503_000, true);
+        assert_eq!(turn.straggler_ns(), LEAST_NS);
+    }
+
+    #[test]
+    fn is_two_turns_of_a_pool_that_is_slower() {
+        let mut turn = Turn::new(LEAST_NS);
+        // 12 MiB at 4.3 GB/s.
+        pass(&mut turn, 1, 2_926_000, true);
+        assert_eq!(turn.straggler_ns(), 2 * 2_926_000);
+        pass(&mut turn, 20, 2_926_000, true);
+        assert_eq!(turn.straggler_ns(), 2 * 2_926_000);
+    }
+
+    #[test]
+    fn is_four_times_the_configured_at_most() {
+        let mut turn = Turn::new(LEAST_NS);
+        // 1 GB/s, then a trickle: that a turn does not end is seen while it goes on.
+        pass(&mut turn, 1, 4 * LEAST_NS - 1, true);
+        assert_eq!(turn.straggler_ns(), 4 * LEAST_NS);
+        let mut turn = Turn::new(LEAST_NS);
+        assert!(!turn.note(4 * LEAST_NS - 1, 1, TOTAL, true));
+        assert!(turn.note(4 * LEAST_NS, 1, TOTAL, true));
+        assert_eq!(turn.straggler_ns(), 4 * LEAST_NS);
+        let mut endless = Turn::new(u64::MAX);
+        endless.note(u64::MAX, u64::MAX, TOTAL, true);
+        assert_eq!(endless.straggler_ns(), u64::MAX);
+    }
+
+    #[test]
+    fn a_turn_in_which_the_pool_had_room_says_nothing() {
+        let mut turn = Turn::new(LEAST_NS);
+        pass(&mut turn, 20, 3_000_000, false);
+        assert_eq!(turn.straggler_ns(), LEAST_NS);
+        // Scarce once is enough; the next turn has to be scarce itself.
+        assert!(!turn.note(turn.since_ns + 1, turn.base_slabs, TOTAL, true));
+        pass(&mut turn, 1, 3_000_000, false);
+        assert_eq!(turn.straggler_ns(), 6_000_000);
+        pass(&mut turn, 1, 3_000_000, false);
+        assert_eq!(turn.straggler_ns(), 5_250_000);
+    }
+
+    #[test]
+    fn falls_by_an_eighth_a_turn_and_where_nothing_is_released_too() {
+        let mut turn = Turn::new(LEAST_NS);
+        pass(&mut turn, 1, 3_000_000, true);
+        pass(&mut turn, 1, 1_000_000, true);
+        assert_eq!(turn.straggler_ns(), 5_250_000);
+        // The only application stopped.
+        for stop in 1..=7 {
+            assert!(turn.note(turn.since_ns + 4 * LEAST_NS, turn.base_slabs, TOTAL, true), "{stop}");
+        }
+        assert!(turn.straggler_ns() < 2_100_000, "{}", turn.straggler_ns());
+        assert!(turn.note(turn.since_ns + 4 * LEAST_NS, turn.base_slabs, TOTAL, true));
+        assert_eq!(turn.straggler_ns(), LEAST_NS);
+    }
+}
