@@ -12,8 +12,11 @@ const TURNS: u64 = 2;
 /// The most that a straggler's time becomes, in configured ones: an application that is slow holds everybody up by then.
 const GROWTH_MAX: u64 = 4;
 
-/// What is left of the time in force at the end of a turn that gives no reason for it: it falls by one part of so many.
+/// At the end of a turn that gives no reason for it the time in force falls by one part of so many.
 const FALL: u64 = 8;
+
+/// After so many times the longest turn, in which nobody called, it is as it was configured.
+const FORGOTTEN: u64 = 16;
 
 /// The straggler's time in force, and the turn by which it is measured.
 #[derive(Debug)]
@@ -38,16 +41,21 @@ impl Turn {
         self.straggler_ns
     }
 
-    /// How things stand: slabs released since the beginning, those of the pool, and whether it is scarce now. `true`: a
-    /// turn is over, so the straggler's time may have changed.
+    /// How things stand: slabs released since the beginning, those of the pool, and whether it is scarce now. `true`: the
+    /// straggler's time may have changed.
     #[inline]
     pub fn note(&mut self, now_ns: u64, released_slabs: u64, total_slabs: u32, scarce: bool) -> bool {
-        self.scarce |= scarce;
         let slabs = released_slabs - self.base_slabs;
         let span_ns = now_ns.saturating_sub(self.since_ns);
+        // While there was room nobody waited: a turn counts from where the pool becomes scarce.
+        let begins = scarce && !self.scarce;
         let over = slabs >= u64::from(total_slabs) || span_ns >= self.most_ns();
-        if over {
-            self.end(span_ns, slabs, total_slabs);
+        if begins || over {
+            if span_ns >= self.most_ns().saturating_mul(FORGOTTEN) {
+                self.straggler_ns = self.least_ns;
+            } else if !begins {
+                self.end(span_ns, slabs, total_slabs);
+            }
             (self.since_ns, self.base_slabs, self.scarce) = (now_ns, released_slabs, scarce);
         }
         over
@@ -78,7 +86,14 @@ mod tests {
     const LEAST_NS: u64 = 2_000_000;
     const TOTAL: u32 = 3072;
 
-    /// Turns that take so long, with the pool scarce or not.
+    /// One that is scarce from now on.
+    fn scarce() -> Turn {
+        let mut turn = Turn::new(LEAST_NS);
+        assert!(!turn.note(0, 0, TOTAL, true));
+        turn
+    }
+
+    /// Turns that take so long, with the pool scarce or not all along.
     fn pass(turn: &mut Turn, turns: u64, span_ns: u64, scarce: bool) {
         let (since_ns, base) = (turn.since_ns, turn.base_slabs);
         for number in 1..=turns {
@@ -89,7 +104,7 @@ mod tests {
 
     #[test]
     fn is_what_it_was_configured_where_the_pool_is_quick() {
-        let mut turn = Turn::new(LEAST_NS);
+        let mut turn = scarce();
         // 12 MiB at 25 GB/s.
         pass(&mut turn, 20, 503_000, true);
         assert_eq!(turn.straggler_ns(), LEAST_NS);
@@ -97,7 +112,7 @@ mod tests {
 
     #[test]
     fn is_two_turns_of_a_pool_that_is_slower() {
-        let mut turn = Turn::new(LEAST_NS);
+        let mut turn = scarce();
         // 12 MiB at 4.3 GB/s.
         pass(&mut turn, 1, 2_926_000, true);
         assert_eq!(turn.straggler_ns(), 2 * 2_926_000);
@@ -107,27 +122,33 @@ mod tests {
 
     #[test]
     fn is_four_times_the_configured_at_most() {
-        let mut turn = Turn::new(LEAST_NS);
-        // 1 GB/s, then a trickle: that a turn does not end is seen while it goes on.
+        let mut turn = scarce();
+        // 1.6 GB/s, then a trickle: that a turn does not end is seen while it goes on.
         pass(&mut turn, 1, 4 * LEAST_NS - 1, true);
         assert_eq!(turn.straggler_ns(), 4 * LEAST_NS);
-        let mut turn = Turn::new(LEAST_NS);
+        let mut turn = scarce();
         assert!(!turn.note(4 * LEAST_NS - 1, 1, TOTAL, true));
         assert!(turn.note(4 * LEAST_NS, 1, TOTAL, true));
         assert_eq!(turn.straggler_ns(), 4 * LEAST_NS);
         let mut endless = Turn::new(u64::MAX);
-        endless.note(u64::MAX, u64::MAX, TOTAL, true);
+        endless.note(0, 0, TOTAL, true);
+        assert!(endless.note(u64::MAX - 1, u64::MAX, TOTAL, true));
         assert_eq!(endless.straggler_ns(), u64::MAX);
     }
 
     #[test]
-    fn a_turn_in_which_the_pool_had_room_says_nothing() {
+    fn a_turn_with_room_says_nothing_and_one_counts_from_where_it_becomes_scarce() {
         let mut turn = Turn::new(LEAST_NS);
         pass(&mut turn, 20, 3_000_000, false);
         assert_eq!(turn.straggler_ns(), LEAST_NS);
-        // Scarce once is enough; the next turn has to be scarce itself.
-        assert!(!turn.note(turn.since_ns + 1, turn.base_slabs, TOTAL, true));
-        pass(&mut turn, 1, 3_000_000, false);
+        // A quiet pool, and then one that is used quickly and is full at once.
+        assert!(!turn.note(turn.since_ns + 4 * LEAST_NS - 1, turn.base_slabs + 1, TOTAL, true));
+        pass(&mut turn, 1, 503_000, true);
+        assert_eq!(turn.straggler_ns(), LEAST_NS);
+        // Once scarce is enough, though it has room again before the turn is over.
+        let (since_ns, base) = (turn.since_ns, turn.base_slabs);
+        assert!(!turn.note(since_ns + 1_000_000, base + 1000, TOTAL, false));
+        assert!(turn.note(since_ns + 3_000_000, base + 3072, TOTAL, false));
         assert_eq!(turn.straggler_ns(), 6_000_000);
         pass(&mut turn, 1, 3_000_000, false);
         assert_eq!(turn.straggler_ns(), 5_250_000);
@@ -135,7 +156,7 @@ mod tests {
 
     #[test]
     fn falls_by_an_eighth_a_turn_and_where_nothing_is_released_too() {
-        let mut turn = Turn::new(LEAST_NS);
+        let mut turn = scarce();
         pass(&mut turn, 1, 3_000_000, true);
         pass(&mut turn, 1, 1_000_000, true);
         assert_eq!(turn.straggler_ns(), 5_250_000);
@@ -146,5 +167,17 @@ mod tests {
         assert!(turn.straggler_ns() < 2_100_000, "{}", turn.straggler_ns());
         assert!(turn.note(turn.since_ns + 4 * LEAST_NS, turn.base_slabs, TOTAL, true));
         assert_eq!(turn.straggler_ns(), LEAST_NS);
+    }
+
+    #[test]
+    fn is_forgotten_where_nobody_called_for_long() {
+        for scarce_again in [false, true] {
+            let mut turn = scarce();
+            pass(&mut turn, 1, 3_000_000, true);
+            turn.note(turn.since_ns + 3_000_000, turn.base_slabs + 3072, TOTAL, false);
+            assert_eq!(turn.straggler_ns(), 6_000_000);
+            assert!(turn.note(turn.since_ns + 64 * LEAST_NS, turn.base_slabs, TOTAL, scarce_again));
+            assert_eq!(turn.straggler_ns(), LEAST_NS);
+        }
     }
 }

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 const SESSIONS: u32 = 3;
 const SLOTS: u16 = 8;
 const STRAGGLER_NS: u64 = 1000;
-const TOTAL_SLABS: u32 = 200;
+const TOTAL_SLABS: u32 = 40;
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -22,6 +22,9 @@ enum Op {
     Release {
         pick: usize,
         slabs: u32,
+    },
+    ReleaseAll {
+        session: u32,
     },
     ReleaseWhatLeft {
         session: u32,
@@ -55,13 +58,16 @@ enum Op {
 
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
-        12 => (0..SESSIONS, 0..SLOTS, 1..9u32).prop_map(|(session, slot, slabs)| Op::Hold { session, slot, slabs }),
+        20 => (0..SESSIONS, 0..SLOTS, 1..9u32).prop_map(|(session, slot, slabs)| Op::Hold { session, slot, slabs }),
         4 => (any::<usize>(), 1..9u32).prop_map(|(pick, slabs)| Op::Release { pick, slabs }),
+        4 => (0..SESSIONS).prop_map(|session| Op::ReleaseAll { session }),
         1 => (0..SESSIONS, 0..SLOTS).prop_map(|(session, slot)| Op::ReleaseWhatLeft { session, slot }),
-        5 => (0..2 * STRAGGLER_NS).prop_map(|ns| Op::Pass { ns }),
+        5 => (0..STRAGGLER_NS / 2).prop_map(|ns| Op::Pass { ns }),
+        2 => (0..2 * STRAGGLER_NS).prop_map(|ns| Op::Pass { ns }),
+        1 => (0..100 * STRAGGLER_NS).prop_map(|ns| Op::Pass { ns }),
         2 => (0..TOTAL_SLABS).prop_map(|slabs| Op::OthersHold { slabs }),
         1 => prop::bool::weighted(0.8).prop_map(|ready| Op::MemoryIsReady { ready }),
-        5 => any::<u32>().prop_map(|pinned| Op::Evaluate { pinned }),
+        10 => any::<u32>().prop_map(|pinned| Op::Evaluate { pinned }),
         3 => (any::<usize>(), any::<bool>()).prop_map(|(pick, ok)| Op::CopyEnds { pick, ok }),
         1 => (1..20u32).prop_map(|slabs| Op::StragglersComeHome { slabs }),
         1 => (0..SESSIONS).prop_map(|session| Op::Close { session }),
@@ -152,17 +158,26 @@ impl Model {
     /// Every so often: what the pool takes to be used once.
     fn note_turn(&mut self) {
         let most_ns = 4 * self.config.straggler_ns;
-        self.turn.scarce |= self.pressure != Pressure::Ok;
         let Turn { since_ns, released_slabs, scarce } = self.turn;
         let span_ns = self.now_ns - since_ns;
-        if released_slabs < TOTAL_SLABS && span_ns < most_ns {
+        let scarce_now = self.pressure != Pressure::Ok;
+        let is_over = released_slabs >= TOTAL_SLABS || span_ns >= most_ns;
+        let begins = scarce_now && !scarce;
+        if !is_over && !begins {
+            return;
+        }
+        self.turn = Turn { since_ns: self.now_ns, released_slabs: 0, scarce: scarce_now };
+        if span_ns >= 16 * most_ns {
+            self.straggler_ns = self.config.straggler_ns;
+            return;
+        }
+        if begins {
             return;
         }
         let two_pools = span_ns * 2 * u64::from(TOTAL_SLABS);
         let twice_ns = if scarce { two_pools.checked_div(u64::from(released_slabs)).unwrap_or(0) } else { 0 };
         let fallen_ns = self.straggler_ns - self.straggler_ns / 8;
         self.straggler_ns = twice_ns.max(fallen_ns).max(self.config.straggler_ns).min(most_ns);
-        self.turn = Turn { since_ns: self.now_ns, released_slabs: 0, scarce: self.pressure != Pressure::Ok };
     }
 
     fn held_slabs(&self, session: u32) -> u32 {
@@ -253,6 +268,13 @@ impl Harness {
                     model.turn.released_slabs += slabs;
                     model.runs.retain(|run| run.slabs > 0);
                 }
+            }
+            Op::ReleaseAll { session } => {
+                for run in model.runs.iter().filter(|run| run.session == session) {
+                    escape.release(session, run.slot, run.slabs);
+                    model.turn.released_slabs += run.slabs;
+                }
+                model.runs.retain(|run| run.session != session);
             }
             Op::ReleaseWhatLeft { session, slot } => {
                 if model.position(session, slot).is_none() {

@@ -113,13 +113,13 @@ impl Pool {
 
     /// Slabs that the SRQ may take now, up to `wanted`, after moving the line into what the READ share does not use: a
     /// loan above where it was configured, which [`Self::read_room`] takes back as soon as the SRQ share lets go. `kept`
-    /// of them whatever is left for READs, and even of what stands in for stragglers: that is otherwise left to READs, since
-    /// what is posted stays in use until somebody sends.
+    /// of them whatever is left for READs. Beyond that and its floor it takes nothing that stands in for stragglers: what is
+    /// posted stays in use until somebody sends.
     pub fn srq_room(&mut self, wanted: u32, kept: u32) -> u32 {
         let (free, of_the_cache) = (self.free(), self.runs.free());
         let to_floor = self.srq_floor.saturating_sub(self.srq_used);
-        let spared = free.saturating_sub(self.read_floor).max(to_floor).min(of_the_cache);
-        let room = wanted.min(spared.max(kept.min(free)));
+        let spared = free.saturating_sub(self.read_floor).min(of_the_cache);
+        let room = wanted.min(free).min(spared.max(to_floor).max(kept));
         let below_line = self.srq_limit.saturating_sub(self.srq_used);
         if room <= below_line {
             return room;
@@ -338,10 +338,11 @@ impl Pool {
         self.srq_limit
     }
 
-    /// Slabs that the SRQ share could use if the line went up as far as it can.
+    /// Slabs that the SRQ share could use if the line went up as far as it can, as [`Self::srq_room`] has it.
     pub fn srq_limit_max(&self) -> u32 {
-        self.srq_limit
-            .max(self.total.saturating_sub(self.read_used + self.quarantined).min(self.srq_configured))
+        let unused = self.total.saturating_sub(self.read_used + self.quarantined);
+        let may_take = (self.srq_used + self.runs.free()).max(self.srq_floor);
+        self.srq_limit.max(unused.min(self.srq_configured)).min(may_take)
     }
 
     /// Slabs that the SRQ share uses.
@@ -553,6 +554,28 @@ mod tests {
         assert_eq!(pool.srq_room(30, 2), 2);
         assert_eq!(pool.take_srq(2).map(|run| (run.first >= 100, run.count)), Some((true, 2)));
         assert_eq!(pool.take_read(18).map(|run| run.first >= 100), Some(true));
+    }
+
+    #[test]
+    fn the_srq_has_its_floor_though_its_own_slabs_were_replaced() {
+        let mut pool = escaping(20, 0);
+        assert_eq!(post(&mut pool, 8), 8);
+        let small = Run { first: pool.take_read(92).unwrap().count, count: 8 };
+        assert!(pool.replace(small, Share::Srq));
+        assert_eq!((pool.free(), pool.srq_limit_max()), (8, 8));
+        assert_eq!(post(&mut pool, 30), 8);
+    }
+
+    #[test]
+    fn what_the_srq_may_not_take_is_not_counted_on_and_left_to_reads() {
+        let mut pool = escaping(20, 0);
+        assert_eq!(post(&mut pool, 30), 30);
+        let held = pool.take_read(60).unwrap();
+        assert_eq!((pool.read_room(10, 30), pool.take_read(10).map(|run| run.count)), (10, Some(10)));
+        assert!(pool.replace(Run { count: 20, ..held }, Share::Read));
+        pool.restore_line();
+        assert_eq!((pool.srq_limit(), pool.srq_limit_max()), (40, 30), "no credit for stand-ins");
+        assert_eq!((pool.srq_room(40, 0), pool.read_room(20, 30)), (0, 20));
     }
 
     #[test]
