@@ -12,7 +12,7 @@ usage: bench/peers/run-all.sh [--turns N] [--json] [NAME...]
 
 Runs the comparisons named, or all: ucx iceoryx2 sockets libfabric nbd perftest. Each is a script of its own beside this one, and
 says with --help what it measures and what it cannot see. Prints one table, or with --json one object a row. Goes on where one fails,
-and ends with 1. Takes about ten minutes once everything is built; as root the scripts install what is missing of Debian's.
+and ends with 1. Takes ten to twenty minutes once everything is built; as root the scripts install what is missing of Debian's.
 
   --turns N  samples a figure (default 5)
   --json     one JSON object a row
