@@ -177,7 +177,9 @@ impl Escape {
     }
 
     /// Begins an evaluation: reads the pressure, and counts the runs that became stragglers since, [`COUNTED_MAX`] of
-    /// them at most. To be called often: what the pool takes to be used once is measured by it. `false`: there is nothing to do, by far the usual answer.
+    /// them at most. `false`: there is nothing to do, by far the usual answer.
+    ///
+    /// To be called after every batch of releases: what the pool takes to be used once is measured by it.
     #[inline]
     pub fn begin(&mut self, now_ns: u64, view: PoolView) -> bool {
         self.pressure = self.read(view);

@@ -1,4 +1,4 @@
-//! A straggler's time: never less than what the pool takes to be used once.
+//! A straggler's time: as configured, or longer where the pool takes longer to be used, within bounds.
 //!
 //! A run that its application has held for long does not take part in the recycling (Jet §4.3); one that stands in a queue
 //! does, it waits its turn. In a full pool that takes as long as its slabs do to be released once. At the 25 GB/s that
