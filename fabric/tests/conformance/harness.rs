@@ -23,6 +23,15 @@ pub fn packets_are_lost() -> bool {
     std::env::var("JET_RDMA_LOSS").is_ok_and(|percent| percent != "0")
 }
 
+/// How work ends that nobody acknowledges: verbs' `IBV_WC_RETRY_EXC_ERR`.
+pub const UNACKNOWLEDGED: Status = Status::Other(12);
+
+/// Whether a connection ended like that at one end because the other went and its word of it was a packet that was lost:
+/// RDMA CM says it again 4.3 s later, and what is not acknowledged for 1.9 s fails before that.
+pub fn went_unheard(reason: DisconnectReason) -> bool {
+    packets_are_lost() && reason == DisconnectReason::Transport(libc::ETIMEDOUT)
+}
+
 pub const SLAB: usize = 4096;
 /// What memory holds where nobody has written.
 pub const UNTOUCHED: u8 = 0xa5;

@@ -13,6 +13,7 @@ struct Pair {
 /// A READ that runs: where its bytes go, and where they come from.
 struct Running {
     end: usize,
+    qp: Qp,
     stretches: Vec<(usize, usize)>,
     from: usize,
 }
@@ -107,8 +108,9 @@ fn read(
     let (address, key) = world.ends[1 - end].source_address(from as u64);
     let scatter: Vec<_> =
         stretches.iter().map(|&(offset, bytes)| world.ends[end].read_area(offset, bytes)).collect();
-    match world.ends[end].try_read(pair.qps[end], address, key, &scatter) {
-        Ok(id) => drop(running.insert((end, id), Running { end, stretches, from })),
+    let qp = pair.qps[end];
+    match world.ends[end].try_read(qp, address, key, &scatter) {
+        Ok(id) => drop(running.insert((end, id), Running { end, qp, stretches, from })),
         Err(PostError::QueueFull) => {}
         Err(error) => panic!("READ: {error}"),
     }
@@ -121,7 +123,7 @@ fn check_reads(world: &mut World, end: usize, running: &mut HashMap<(usize, u64)
         .copied()
         .collect();
     for key in ended {
-        let Running { stretches, mut from, .. } = running.remove(&key).unwrap();
+        let Running { qp, stretches, mut from, .. } = running.remove(&key).unwrap();
         match world.ends[end].status(key.1) {
             Some(Status::Success) => {
                 for (offset, bytes) in stretches {
@@ -131,7 +133,15 @@ fn check_reads(world: &mut World, end: usize, running: &mut HashMap<(usize, u64)
                 }
             }
             Some(Status::Flushed) => {}
-            other => panic!("READ {} of end {end} ended {other:?}", key.1),
+            status => {
+                // Only of a connection that the other end was told to end, and whose end was not heard of.
+                let reason = world.ends[end].ended.get(&qp).copied();
+                assert!(
+                    status == Some(UNACKNOWLEDGED) && reason.is_some_and(went_unheard),
+                    "READ {} of end {end} ended {status:?}, its connection {reason:?}",
+                    key.1
+                );
+            }
         }
     }
 }
