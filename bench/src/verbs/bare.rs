@@ -147,16 +147,16 @@ pub fn half_round_trip(ip: IpAddr, trips: usize) -> Result<f64, Box<dyn Error>> 
     let mut ends = [End::new(ip)?, End::new(ip)?];
     connect(ip, &mut ends)?;
     let [mut echo, mut asker] = ends;
-    let echoing = std::thread::spawn(move || -> Result<(), String> {
+    let echoing = std::thread::spawn(move || -> Result<End, String> {
         for trip in 0..trips as u64 {
             echo.until_received(trip + 1).map_err(|error| error.to_string())?;
             echo.send_short(trip).map_err(|error| error.to_string())?;
         }
-        // Its connection stays until the last of it has arrived.
         while echo.sent < trips as u64 {
             echo.step().map_err(|error| error.to_string())?;
         }
-        Ok(())
+        // Not ended here: the asker would hear of that before this thread is over, and call it an error.
+        Ok(echo)
     });
     let mut spans = Vec::with_capacity(trips);
     for trip in 0..trips as u64 {
@@ -168,7 +168,7 @@ pub fn half_round_trip(ip: IpAddr, trips: usize) -> Result<f64, Box<dyn Error>> 
     while !echoing.is_finished() {
         asker.step()?;
     }
-    echoing.join().map_err(|_| "the echoing end panicked")??;
+    let _echo = echoing.join().map_err(|_| "the echoing end panicked")??;
     Ok(crate::report::median(&spans))
 }
 
