@@ -45,17 +45,18 @@ pub fn a_disconnect_flushes_what_is_in_flight(fabric: &dyn Fabric) {
         let late = world.ends[by].try_send(qp, &header(1), Payload::None);
         assert_eq!(late, Err(PostError::Stale), "a QP that was asked to end takes nothing more");
         ended_well(&mut world, "both ends' end", &[(CLIENT, ours), (SERVER, theirs)]);
-        assert_eq!(world.ends[by].ended[&qp], DisconnectReason::Local);
+        let local = world.ends[by].ended[&qp];
+        assert_eq!(local, DisconnectReason::Local);
         let other = if by == CLIENT { (SERVER, theirs) } else { (CLIENT, ours) };
         let reason = world.ends[other.0].ended[&other.1];
-        let unheard = went_unheard(reason);
+        let unheard = went_unheard(Some(reason), Some(local));
         assert!(reason == DisconnectReason::Peer || unheard, "{reason:?}");
-        for end in &mut world.ends {
-            let of_the_unheard = |done: &Completion| unheard && done.qp == other.1;
-            let wrong = end.completions.iter().find(|done| match done.status {
-                Status::Success | Status::Flushed => false,
-                status => status != UNACKNOWLEDGED || !of_the_unheard(done),
-            });
+        for (at, end) in world.ends.iter_mut().enumerate() {
+            let may_be = |done: &Completion| {
+                matches!(done.status, Status::Success | Status::Flushed)
+                    || (unheard && (at, done.qp) == other && done.status == UNACKNOWLEDGED)
+            };
+            let wrong = end.completions.iter().find(|done| !may_be(done));
             assert_eq!(wrong, None, "{}", end.name);
             end.completions.clear();
             end.events.clear();

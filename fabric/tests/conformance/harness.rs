@@ -26,10 +26,12 @@ pub fn packets_are_lost() -> bool {
 /// How work ends that nobody acknowledges: verbs' `IBV_WC_RETRY_EXC_ERR`.
 pub const UNACKNOWLEDGED: Status = Status::Other(12);
 
-/// Whether a connection ended like that at one end because the other went and its word of it was a packet that was lost:
-/// RDMA CM says it again 4.3 s later, and what is not acknowledged for 1.9 s fails before that.
-pub fn went_unheard(reason: DisconnectReason) -> bool {
-    packets_are_lost() && reason == DisconnectReason::Transport(libc::ETIMEDOUT)
+/// Whether a connection ended like that at one end because the other was told to end it and the word of that was a packet
+/// that was lost: RDMA CM says it again 4.3 s later, and what is not acknowledged for 1.9 s fails before that.
+pub fn went_unheard(reason: Option<DisconnectReason>, at_the_other: Option<DisconnectReason>) -> bool {
+    packets_are_lost()
+        && reason == Some(DisconnectReason::Transport(libc::ETIMEDOUT))
+        && at_the_other == Some(DisconnectReason::Local)
 }
 
 pub const SLAB: usize = 4096;

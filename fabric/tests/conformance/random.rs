@@ -13,7 +13,7 @@ struct Pair {
 /// A READ that runs: where its bytes go, and where they come from.
 struct Running {
     end: usize,
-    qp: Qp,
+    qps: [Qp; 2],
     stretches: Vec<(usize, usize)>,
     from: usize,
 }
@@ -108,9 +108,9 @@ fn read(
     let (address, key) = world.ends[1 - end].source_address(from as u64);
     let scatter: Vec<_> =
         stretches.iter().map(|&(offset, bytes)| world.ends[end].read_area(offset, bytes)).collect();
-    let qp = pair.qps[end];
-    match world.ends[end].try_read(qp, address, key, &scatter) {
-        Ok(id) => drop(running.insert((end, id), Running { end, qp, stretches, from })),
+    let qps = pair.qps;
+    match world.ends[end].try_read(qps[end], address, key, &scatter) {
+        Ok(id) => drop(running.insert((end, id), Running { end, qps, stretches, from })),
         Err(PostError::QueueFull) => {}
         Err(error) => panic!("READ: {error}"),
     }
@@ -123,7 +123,7 @@ fn check_reads(world: &mut World, end: usize, running: &mut HashMap<(usize, u64)
         .copied()
         .collect();
     for key in ended {
-        let Running { qp, stretches, mut from, .. } = running.remove(&key).unwrap();
+        let Running { qps, stretches, mut from, .. } = running.remove(&key).unwrap();
         match world.ends[end].status(key.1) {
             Some(Status::Success) => {
                 for (offset, bytes) in stretches {
@@ -134,12 +134,12 @@ fn check_reads(world: &mut World, end: usize, running: &mut HashMap<(usize, u64)
             }
             Some(Status::Flushed) => {}
             status => {
-                // Only of a connection that the other end was told to end, and whose end was not heard of.
-                let reason = world.ends[end].ended.get(&qp).copied();
+                let reason = |at: usize| world.ends[at].ended.get(&qps[at]).copied();
                 assert!(
-                    status == Some(UNACKNOWLEDGED) && reason.is_some_and(went_unheard),
-                    "READ {} of end {end} ended {status:?}, its connection {reason:?}",
-                    key.1
+                    status == Some(UNACKNOWLEDGED) && went_unheard(reason(end), reason(1 - end)),
+                    "READ {} of end {end} ended {status:?}, its connection {:?}",
+                    key.1,
+                    reason(end)
                 );
             }
         }
