@@ -7,7 +7,7 @@ set -euo pipefail
 
 usage() {
     cat <<'USAGE'
-usage: bench/peers/iceoryx2.sh [--turns N] [--json]
+usage: bench/peers/iceoryx2.sh [--turns N] [--brief] [--json]
 
 Hands one thing from one process to another and back, both polling, each on a processor of its own; half a round trip. Jet's is what
 `jet-bench handoff` measures: slot word, 128-byte descriptor, and back the release; "with pin and unpin" is what an application does
@@ -16,10 +16,14 @@ sample under way, sent as a value (copy) or written in iceoryx2's memory (loan).
 
   --turns N  samples a figure, each taken in turn with the others' (default 5)
   --json     one JSON object a row
+  --brief    one turn: whether it all runs, no figure to quote
 
-What it cannot see: an end that sleeps, and more than one at once. Jet's is its shared segment alone, without the daemon that fills
-it and without the client library around it; iceoryx2's is its whole public interface, and finds its peers, which Jet's segment does
-not. Jet's way back is a release and not a message.
+"From end to end" is all of Jet: a sender's 64 B through its NIC, the daemon and the client library to an application that reads them,
+and the word back that it did. Half of that stands beside iceoryx2's half a round trip.
+
+What it cannot see: an end that sleeps, and more than one at once. Jet's hand-over is its shared segment alone, without the daemon that
+fills it and without the client library around it; iceoryx2's is its whole public interface, and finds its peers, which Jet's segment
+does not. Jet's way back is a release and not a message. From end to end Jet is three processes on the two processors, iceoryx2 two.
 USAGE
 }
 options "$@"
@@ -35,21 +39,26 @@ handoff() {
 import json, sys
 print([row["value"] for row in map(json.loads, open(sys.argv[1])) if row["metric"] == sys.argv[2]][0])' "$dir/handoff" "$1"
 }
+# Half a round trip is half of what a message takes until its end is known.
+half_trip_ns() { jet_messages shm 64 1 $((20000 / shorter)) | awk '{ print 5e8 / $1 }'; }
 for ((turn = 0; turn < turns; turn++)); do
     timeout 120 "$jet_bench" --samples 1 --json handoff >"$dir/handoff"
     sample bare handoff 'bare ring, one way'
     sample segment handoff 'session segment, one way'
     sample pinned handoff 'session segment with pin and unpin, one way'
+    sample end half_trip_ns
     sample copy timeout 60 "$place/iceoryx2/release/iceoryx2-handoff" copy
     sample loan timeout 60 "$place/iceoryx2/release/iceoryx2-handoff" loan
 done
 figure 'hand-over, one way: a bare ring' ns bare
 figure 'hand-over, one way: Jet' ns segment
 figure 'hand-over, one way: Jet with pin and unpin' ns pinned
+figure '64 B from end to end, half a round trip: Jet' ns end
 figure 'hand-over, one way: iceoryx2, 64 B by copy' ns copy
 figure 'hand-over, one way: iceoryx2, 64 B by loan' ns loan
 for way in copy loan; do
     ratio "hand-over: iceoryx2 by $way / Jet" "$way" segment 2.5
     ratio "hand-over: iceoryx2 by $way / Jet with pin and unpin" "$way" pinned 2.5
+    ratio "64 B from end to end: iceoryx2 by $way / Jet" "$way" end
 done
 rows

@@ -7,7 +7,7 @@ set -euo pipefail
 
 usage() {
     cat <<'USAGE'
-usage: bench/peers/libfabric.sh [--turns N] [--json]
+usage: bench/peers/libfabric.sh [--turns N] [--brief] [--json]
 
 Streams of 4, 64 and 256 KiB messages, 32 at once, whose receiver reads every byte, in turn through Jet and through libfabric's tagged
 messages, over shared memory (provider shm) and over TCP on loopback (tcp;ofi_rxm); and 64 B with one message at once, where
@@ -16,6 +16,7 @@ libfabric-bin, gcc, python3.
 
   --turns N  samples a figure, each taken in turn with the others' (default 5)
   --json     one JSON object a row
+  --brief    one turn of a sixteenth of the messages: whether it all runs, no figure to quote
 
 "each read acknowledged": libfabric's receiver says of every message when it has read it, and the sender has 32 messages at most that
 are not read. Jet always does that. Where the row does not say so, libfabric's sender waits for its own buffers only.
@@ -47,6 +48,7 @@ for fabric in "${fabrics[@]}"; do
     for bytes in "${sizes[@]}"; do
         messages=$((bytes == 4096 ? 200000 : (1 << 30) / bytes))
         [[ $fabric == shm ]] || messages=$((messages / 2))
+        messages=$((messages / shorter))
         key=$fabric-$bytes
         say "$(size "$bytes") over $fabric"
         for ((turn = 0; turn < turns; turn++)); do
@@ -63,10 +65,11 @@ for fabric in "${fabrics[@]}"; do
         ratio "$what Jet / libfabric, each read acknowledged" "jet-$key" "acked-$key" 1
     done
     say "64 B, one at once, over $fabric"
+    one=$((20000 / shorter))
     for ((turn = 0; turn < turns; turn++)); do
-        sample "jet-$fabric-one" jet_messages "$fabric" 64 1 20000
-        sample "acked-$fabric-one" ofi_messages "$fabric" 64 1 20000 acked
-        sample "pingpong-$fabric" pingpong "$fabric" 64 20000
+        sample "jet-$fabric-one" jet_messages "$fabric" 64 1 "$one"
+        sample "acked-$fabric-one" ofi_messages "$fabric" 64 1 "$one" acked
+        sample "pingpong-$fabric" pingpong "$fabric" 64 "$one"
     done
     # Half a round trip is half of what a message takes until its end is known.
     figure "$fabric 64 B, one at once, half a round trip: Jet" us "jet-$fabric-one" /5e5

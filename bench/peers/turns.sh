@@ -7,7 +7,7 @@ root=$(readlink -f "$peers/../..")
 target=$(readlink -f "${CARGO_TARGET_DIR:-$root/target}" || echo "${CARGO_TARGET_DIR:-$root/target}")
 place=$target/peers
 script=$(basename "$0" .sh)
-turns=5 json='' depth=32 sizes=(4096 65536 262144) fabrics=(shm tcp)
+turns=5 shorter=1 json='' depth=32 sizes=(4096 65536 262144) fabrics=(shm tcp)
 
 say() { printf 'peers/%s: %s\n' "$script" "$*" >&2; }
 refuse() { say "$*"; exit 2; }
@@ -18,6 +18,7 @@ options() {
         case $1 in
             --help) usage; exit 0 ;;
             --json) json=--json ;;
+            --brief) turns=1 shorter=16 ;;
             --turns) [[ ${2:-} =~ ^[1-9][0-9]*$ ]] || refuse '--turns wants a number above zero'; turns=$2; shift ;;
             *) refuse "unknown option '$1'; see --help" ;;
         esac
@@ -40,8 +41,10 @@ install() {
         refuse "apt-get could not install ${missing[*]}; perhaps apt-get update comes first"
 }
 
-# Jet's programs of this checkout.
+# Jet's programs of this checkout, or the jet-bench that JET_BENCH names.
 build_jet() {
+    jet_bench=${JET_BENCH:-}
+    [[ -z $jet_bench ]] || { [[ -x $jet_bench ]] || refuse "JET_BENCH is no program: $jet_bench"; return; }
     command -v cargo >/dev/null || refuse 'no cargo: install Rust 1.90 or later (https://rustup.rs)'
     cargo build -q --release --locked -p jet-bench --manifest-path "$root/Cargo.toml" >&2
     jet_bench=$target/release/jet-bench

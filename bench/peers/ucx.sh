@@ -7,7 +7,7 @@ set -euo pipefail
 
 usage() {
     cat <<'USAGE'
-usage: bench/peers/ucx.sh [--turns N] [--json]
+usage: bench/peers/ucx.sh [--turns N] [--brief] [--json]
 
 Streams of 4, 64 and 256 KiB messages, 32 at once, through Jet and through UCX in turn, over shared memory and over TCP on loopback;
 and 64 B with one message at once. UCX twice: a program on UCP's tagged messages whose receiver reads every byte, as Jet's does,
@@ -15,6 +15,7 @@ and UCX's own ucx_perftest (tag_bw). As root it installs what is missing of Debi
 
   --turns N  samples a figure, each taken in turn with the others' (default 5)
   --json     one JSON object a row
+  --brief    one turn of a sixteenth of the messages: whether it all runs, no figure to quote
 
 "each read acknowledged": UCX's receiver says of every message when it has read it, and the sender has 32 messages at most that are
 not read. Jet always does that. Where the row does not say so, UCX's sender waits for its own buffers only.
@@ -51,6 +52,7 @@ for fabric in "${fabrics[@]}"; do
         messages=$((bytes == 4096 ? 200000 : (512 << 20) / bytes))
         [[ $fabric == shm ]] || messages=$((messages / 2))
         [[ $fabric == tcp || $bytes == 4096 ]] || messages=$((messages * 4))
+        messages=$((messages / shorter))
         key=$fabric-$bytes
         say "$(size "$bytes") over $fabric"
         for ((turn = 0; turn < turns; turn++)); do
@@ -72,9 +74,10 @@ for fabric in "${fabrics[@]}"; do
         ratio "$what, not read: Jet / ucx_perftest" "unread-$key" "perf-$key"
     done
     say "64 B, one at once, over $fabric"
+    one=$((20000 / shorter))
     for ((turn = 0; turn < turns; turn++)); do
-        sample "jet-$fabric-one" jet_messages "$fabric" 64 1 20000
-        sample "acked-$fabric-one" ucx_messages "$fabric" 64 1 20000 acked
+        sample "jet-$fabric-one" jet_messages "$fabric" 64 1 "$one"
+        sample "acked-$fabric-one" ucx_messages "$fabric" 64 1 "$one" acked
     done
     # Half a round trip is half of what a message takes until its end is known.
     figure "$fabric 64 B, one at once, half a round trip: Jet" us "jet-$fabric-one" /5e5
