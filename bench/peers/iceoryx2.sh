@@ -37,7 +37,7 @@ say "iceoryx2 $(sed -n '/^name = "iceoryx2"$/{n;s/version = "\(.*\)"/\1/p}' "$pe
 handoff() {
     python3 -c '
 import json, sys
-print([row["value"] for row in map(json.loads, open(sys.argv[1])) if row["metric"] == sys.argv[2]][0])' "$dir/handoff" "$1"
+print([row["value"] for row in map(json.loads, open(sys.argv[1])) if row.get("metric") == sys.argv[2]][0])' "$dir/handoff" "$1"
 }
 # Half a round trip is half of what a message takes until its end is known.
 half_trip_ns() { jet_messages shm 64 1 $((20000 / shorter)) | awk '{ print 5e8 / $1 }'; }

@@ -31,7 +31,7 @@ def row(name, directory, line):
         values = [value / beside for value, beside in pairs]
         bound = float(least) if least else None
     value = statistics.median(values)
-    return {"bench": name, "metric": metric, "value": value, "unit": unit, "bound": None if bound is None else f">= {bound:g}",
+    return {"bench": name, "metric": metric, "kind": "timed", "value": value, "unit": unit, "bound": None if bound is None else f">= {bound:g}",
             "holds": bound is None or value >= bound, "samples": values}
 
 
@@ -55,7 +55,8 @@ def main(arguments):
         found = []
         for name in arguments[1:]:
             with open(name, encoding="utf-8") as file:
-                found += [json.loads(line) for line in file]
+                # Rows only: what jet-bench prints begins with the run that they are of.
+                found += [line for line in map(json.loads, file) if "bench" in line]
         return table(found)
     as_json = arguments[:1] == ["--json"]
     name, directory = arguments[as_json:]

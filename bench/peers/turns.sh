@@ -107,7 +107,7 @@ sample() {
 # jet_messages FABRIC BYTES DEPTH MESSAGES OPTION...: messages a second through Jet.
 jet_messages() {
     timeout 120 "$jet_bench" --samples 1 --json stream --fabric "$1" --bytes "$2" --depth "$3" --messages "$4" "${@:5}" |
-        python3 -c 'import json, sys; print([row["value"] for row in map(json.loads, sys.stdin) if row["unit"] == "1/s"][0])'
+        python3 -c 'import json, sys; print([row["value"] for row in map(json.loads, sys.stdin) if row.get("unit") == "1/s"][0])'
 }
 
 # The rows that the script prints at its end, in order.

@@ -75,7 +75,7 @@ fn over(fabric: &str, samples: u32, rows: &mut Vec<Row>) -> Result<(), Box<dyn E
         let asked = *crc && *checksums != "off";
         // What was to be checked was, and nothing else.
         let bound = if asked { Bound::AtLeast(1.0) } else { Bound::AtMost(0.0) };
-        rows.push(Row::new("checksums", &format!("{fabric}: checked, {who}"), "GB", vec![checked], bound));
+        rows.push(Row::exact("checksums", &format!("{fabric}: checked, {who}"), "GB", vec![checked], bound));
     }
     Ok(())
 }

@@ -138,12 +138,12 @@ pub fn run(samples: u32) -> Result<Vec<Row>, Box<dyn Error>> {
         Row::new("connections", "32 connected, 32 active", "GB/s", alone, Bound::None),
         Row::new("connections", "1000 connected, 32 active", "GB/s", crowded, Bound::None),
         Row::new("connections", "1000 connected / 32 connected", "ratio", ratios, Bound::AtLeast(0.9)),
-        Row::new(
+        Row::exact(
             "connections",
             "senders connected at the end",
             "senders",
             vec![peers],
-            Bound::AtLeast(wanted),
+            Bound::Exactly(wanted),
         ),
         Row::new(
             "connections",

@@ -106,7 +106,7 @@ fn pool_rows(rig: &Rig, fabric: &str, rows: &mut Vec<Row>) -> Result<(), Box<dyn
         vec![high_water],
         Bound::AtMost(12.0),
     ));
-    rows.push(Row::new(
+    rows.push(Row::exact(
         "e2e",
         &format!("{fabric}: READs at once, at most"),
         "READs",

@@ -1,8 +1,10 @@
-//! `cargo run --release -p jet-bench -- NAME [--json] [--check]`: what Jet costs, beside what the machine can do.
+//! `cargo run --release -p jet-bench -- NAME [--json] [--check[=exact]] [--baseline FILE]`: what Jet costs, beside what the
+//! machine can do.
 //!
 //! Comparisons run in turns (A B A B) within one run; figures are medians of the samples that the row carries.
 
 mod allocations;
+mod baseline;
 mod cache;
 mod checksums;
 mod connections;
@@ -14,6 +16,7 @@ mod handoff;
 mod interrupt;
 mod membw;
 mod pattern;
+mod provenance;
 mod report;
 mod residency;
 mod rig;
@@ -21,25 +24,38 @@ mod stream;
 #[cfg(feature = "verbs")]
 mod verbs;
 
+use baseline::Baseline;
 use clap::{Parser, Subcommand};
-use report::Row;
+use provenance::Run;
+use report::{Check, Row};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 #[global_allocator]
 static COUNTING: allocations::Counting = allocations::Counting;
 
+/// Samples of a figure, unless told otherwise.
+const SAMPLES: u32 = 7;
+
 #[derive(Parser)]
 #[command(name = "jet-bench", version, about = "Measures Jet beside what the machine can do")]
 struct Args {
-    /// One JSON object a row: bench, metric, value, unit, bound, holds, samples
+    /// One JSON object a line: first the run (machine, commit, build, arguments), then the rows
     #[arg(long, global = true)]
     json: bool,
-    /// Exit with 1 where a bound does not hold
+    /// Exit with 1 where a bound does not hold, or there is none: of all rows, or of the exact ones, which hold on a busy
+    /// machine, too
+    #[arg(long, global = true, value_enum, value_name = "WHICH", num_args = 0..=1, require_equals = true, default_missing_value = "all")]
+    check: Option<Check>,
+    /// Print each row beside the same one of an earlier run, which is what --json printed
+    #[arg(long, global = true, value_name = "FILE")]
+    baseline: Option<PathBuf>,
+    /// Samples a figure; each is one turn of A B [default: 7, or 1 with --brief]
+    #[arg(long, global = true, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    samples: Option<u32>,
+    /// Only whether it works: some seconds, with short spans where a benchmark has them. Timed bounds are not judged
     #[arg(long, global = true)]
-    check: bool,
-    /// Samples a figure; each is one turn of A B
-    #[arg(long, global = true, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    samples: u32,
+    brief: bool,
     #[command(subcommand)]
     name: Name,
 }
@@ -103,40 +119,73 @@ fn main() -> ExitCode {
         eprintln!("jet-bench: cannot wait for signals: {error}");
         return ExitCode::from(2);
     }
-    let rows: Result<Vec<Row>, Box<dyn std::error::Error>> = match args.name {
-        Name::Core => Ok(core_cost::run(args.samples)),
-        Name::E2e { fabric, set } => match fabric.as_deref() {
-            Some(fabric) => e2e::run(args.samples, &[fabric], &set),
-            None => e2e::run(args.samples, &["shm", "tcp"], &set),
-        },
-        Name::Stream(shape) => stream::run(args.samples, &shape),
-        Name::Checksums { fabric } => match fabric.as_deref() {
-            Some(fabric) => checksums::run(args.samples, &[fabric]),
-            None => checksums::run(args.samples, &["shm", "tcp"]),
-        },
-        Name::Connections => connections::run(args.samples),
-        Name::Cache { only } => cache::run(args.samples, &only),
-        Name::Idle => connections::idle(args.samples),
-        Name::Membw(asked) => membw::run(args.samples, asked),
-        Name::Residency(asked) => residency::run(args.samples, &asked),
-        Name::Escape(parts) => escape::run(args.samples, &parts),
-        #[cfg(feature = "verbs")]
-        Name::Verbs { only } => verbs::run(args.samples, &only),
-        #[cfg(not(feature = "verbs"))]
-        Name::Verbs { .. } => {
-            Err("this build has no RDMA; build it with --features verbs (docs/rdma.md)".into())
-        }
-        Name::Role(role) => return rig::live(&role),
-        Name::Handoff => handoff::run(args.samples).map_err(Into::into),
-    };
-    match rows {
-        Ok(rows) => {
-            let hold = report::print(&rows, args.json);
-            if args.check && !hold { ExitCode::FAILURE } else { ExitCode::SUCCESS }
-        }
+    match measure(args) {
+        Ok(code) => code,
         Err(error) => {
             eprintln!("jet-bench: {error}");
             ExitCode::from(2)
         }
+    }
+}
+
+/// Runs what is named, and prints what it gave.
+fn measure(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
+    // Before anything is measured.
+    let baseline = args.baseline.as_deref().map(Baseline::read).transpose()?;
+    let samples = args.samples.unwrap_or(if args.brief { 1 } else { SAMPLES });
+    let mut rows = match args.name {
+        Name::Role(role) => return Ok(rig::live(&role)),
+        name => rows(name, samples)?,
+    };
+    if args.brief {
+        report::leave_unjudged(&mut rows);
+    }
+    let run = Run::this(samples, args.brief);
+    let comparison = baseline.as_ref().map(|baseline| baseline.compare(&run, &rows));
+    if args.json {
+        println!("{}", serde_json::to_string(&provenance::Line { run })?);
+        print!("{}", report::lines(&rows));
+        print!("{}", comparison.map_or(String::new(), |comparison| comparison.lines()));
+    } else {
+        println!("{run}");
+        print!("{}", report::table(&rows));
+        print!("{}", comparison.map_or(String::new(), |comparison| "\n".to_owned() + &comparison.table()));
+    }
+    match args.check.map_or(Ok(()), |check| report::check(&rows, check)) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(text) => {
+            eprintln!("jet-bench: {text}");
+            Ok(ExitCode::FAILURE)
+        }
+    }
+}
+
+/// The rows of a benchmark.
+fn rows(name: Name, samples: u32) -> Result<Vec<Row>, Box<dyn std::error::Error>> {
+    match name {
+        Name::Core => Ok(core_cost::run(samples)),
+        Name::E2e { fabric, set } => match fabric.as_deref() {
+            Some(fabric) => e2e::run(samples, &[fabric], &set),
+            None => e2e::run(samples, &["shm", "tcp"], &set),
+        },
+        Name::Stream(shape) => stream::run(samples, &shape),
+        Name::Checksums { fabric } => match fabric.as_deref() {
+            Some(fabric) => checksums::run(samples, &[fabric]),
+            None => checksums::run(samples, &["shm", "tcp"]),
+        },
+        Name::Connections => connections::run(samples),
+        Name::Cache { only } => cache::run(samples, &only),
+        Name::Idle => connections::idle(samples),
+        Name::Membw(asked) => membw::run(samples, asked),
+        Name::Residency(asked) => residency::run(samples, &asked),
+        Name::Escape(parts) => escape::run(samples, &parts),
+        #[cfg(feature = "verbs")]
+        Name::Verbs { only } => verbs::run(samples, &only),
+        #[cfg(not(feature = "verbs"))]
+        Name::Verbs { .. } => {
+            Err("this build has no RDMA; build it with --features verbs (docs/rdma.md)".into())
+        }
+        Name::Role(_) => unreachable!("a role has no rows"),
+        Name::Handoff => handoff::run(samples).map_err(Into::into),
     }
 }

@@ -1,6 +1,7 @@
-//! Rows of figures: a table for people, one JSON object a row for programs.
+//! Rows of figures: a table for people, one JSON object a line for programs; and whether their bounds hold.
 
 use serde::Serialize;
+use std::fmt::Write as _;
 
 /// What a figure must keep to.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -11,29 +12,73 @@ pub enum Bound {
     AtMost(f64),
     /// At least this.
     AtLeast(f64),
+    /// This and nothing else.
+    Exactly(f64),
 }
 
-/// One figure.
+impl Bound {
+    fn holds(self, value: f64) -> bool {
+        match self {
+            Self::None => true,
+            Self::AtMost(limit) => value <= limit,
+            Self::AtLeast(limit) => value >= limit,
+            // A count: f64 has every whole number up to 2^53.
+            Self::Exactly(wanted) => value.total_cmp(&wanted).is_eq(),
+        }
+    }
+
+    fn words(self) -> Option<String> {
+        match self {
+            Self::None => None,
+            Self::AtMost(limit) => Some(format!("<= {limit}")),
+            Self::AtLeast(limit) => Some(format!(">= {limit}")),
+            Self::Exactly(wanted) => Some(format!("= {wanted}")),
+        }
+    }
+}
+
+/// What a row says something about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// A count or a relation that holds on any machine, however busy it is. Every sample keeps to the bound.
+    Exact,
+    /// A figure of one machine at one hour. Its bound, where it has one, wants a machine that does nothing else.
+    Timed,
+}
+
+/// Which bounds decide how the program ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Check {
+    /// All of them: on a machine that does nothing else
+    All,
+    /// Those of exact rows: on any machine
+    Exact,
+}
+
+/// One figure. Its fields are the keys of its JSON object, in this order.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// The benchmark's name.
     pub bench: &'static str,
     /// What was measured.
     pub metric: String,
-    /// The figure: the median of the samples.
+    /// Whether it holds anywhere, or is a figure of this machine.
+    pub kind: Kind,
+    /// The figure: the median of the samples; of an exact row the sample that is worst for its bound.
     pub value: f64,
     /// Its unit.
     pub unit: &'static str,
     /// What it must keep to, in words; null: nothing.
     pub bound: Option<String>,
-    /// Whether it does.
-    pub holds: bool,
+    /// Whether it does; null: not judged, because the run was brief.
+    pub holds: Option<bool>,
     /// Every sample.
     pub samples: Vec<f64>,
 }
 
 impl Row {
-    /// The median of samples against a bound.
+    /// A figure of this machine: the median of samples against a bound.
     pub fn new(
         bench: &'static str,
         metric: &str,
@@ -42,12 +87,53 @@ impl Row {
         bound: Bound,
     ) -> Self {
         let value = median(&samples);
-        let (bound, holds) = match bound {
-            Bound::None => (None, true),
-            Bound::AtMost(limit) => (Some(format!("<= {limit}")), value <= limit),
-            Bound::AtLeast(limit) => (Some(format!(">= {limit}")), value >= limit),
+        let (metric, holds) = (metric.to_owned(), Some(bound.holds(value)));
+        Self { bench, metric, kind: Kind::Timed, value, unit, bound: bound.words(), holds, samples }
+    }
+
+    /// What holds on any machine: each sample against a bound. Without samples it does not hold: nothing was looked at.
+    ///
+    /// # Panics
+    /// Without a bound: a row that cannot fail is not exact.
+    pub fn exact(
+        bench: &'static str,
+        metric: &str,
+        unit: &'static str,
+        samples: Vec<f64>,
+        bound: Bound,
+    ) -> Self {
+        let worse = |worst: f64, sample: f64| match bound {
+            Bound::None => panic!("an exact row has a bound"),
+            Bound::AtMost(_) => worst.max(sample),
+            Bound::AtLeast(_) => worst.min(sample),
+            Bound::Exactly(wanted) if (sample - wanted).abs() > (worst - wanted).abs() => sample,
+            Bound::Exactly(_) => worst,
         };
-        Self { bench, metric: metric.to_owned(), value, unit, bound, holds, samples }
+        let value = match samples[..] {
+            // The largest or least of numbers leaves out what is none.
+            _ if samples.iter().any(|sample| sample.is_nan()) => f64::NAN,
+            [first, ..] => samples.iter().copied().fold(first, worse),
+            [] => f64::NAN,
+        };
+        let (metric, holds) = (metric.to_owned(), Some(bound.holds(value)));
+        Self { bench, metric, kind: Kind::Exact, value, unit, bound: bound.words(), holds, samples }
+    }
+
+    /// Whether its bound was judged.
+    fn is_judged(&self) -> bool {
+        self.bound.is_some() && self.holds.is_some()
+    }
+
+    /// Its bound and whether it holds, and the mark that says under which conditions.
+    fn verdict(&self) -> String {
+        let Some(bound) = &self.bound else { return String::new() };
+        let holds = match self.holds {
+            Some(true) => "holds",
+            Some(false) => "DOES NOT HOLD",
+            None => "not judged, brief",
+        };
+        let mark = if self.kind == Kind::Timed { " *" } else { "" };
+        format!("{bound}: {holds}{mark}")
     }
 }
 
@@ -68,31 +154,109 @@ pub fn pairwise(of: &[f64], to: &[f64]) -> Vec<f64> {
     of.iter().zip(to).map(|(value, base)| value / base).collect()
 }
 
-/// Prints rows, and says whether every bound holds.
-pub fn print(rows: &[Row], json: bool) -> bool {
-    let width = rows.iter().map(|row| row.metric.len()).max().unwrap_or(0);
-    for row in rows {
-        if json {
-            println!("{}", serde_json::to_string(row).expect("rows are plain values"));
-        } else {
-            let bound = row.bound.as_deref().map_or(String::new(), |bound| {
-                format!("   {bound}: {}", if row.holds { "holds" } else { "DOES NOT HOLD" })
-            });
-            println!(
-                "{:<12} {:<width$} {:>12} {:<8}{bound}",
-                row.bench,
-                row.metric,
-                figure(row.value),
-                row.unit
-            );
-        }
-    }
-    rows.iter().all(|row| row.holds)
+/// Takes the verdict from the timed rows of a brief run: its spans are too short for their bounds.
+pub fn leave_unjudged(rows: &mut [Row]) {
+    let timed = |row: &&mut Row| row.kind == Kind::Timed && row.bound.is_some();
+    rows.iter_mut().filter(timed).for_each(|row| row.holds = None);
 }
 
-fn figure(value: f64) -> String {
+/// Whether the bounds that are looked at hold.
+///
+/// # Errors
+/// Which do not, or that there are none to look at.
+pub fn check(rows: &[Row], check: Check) -> Result<(), String> {
+    let looked_at = |row: &&Row| row.is_judged() && (check == Check::All || row.kind == Kind::Exact);
+    let judged: Vec<&Row> = rows.iter().filter(looked_at).collect();
+    if judged.is_empty() {
+        let kind = if check == Check::Exact { "exact row" } else { "row with a bound" };
+        return Err(format!("there was nothing to check: the run has no {kind}"));
+    }
+    let broken: Vec<&&Row> = judged.iter().filter(|row| row.holds == Some(false)).collect();
+    if broken.is_empty() {
+        return Ok(());
+    }
+    let mut text = format!("{} of {} bounds do not hold:", broken.len(), judged.len());
+    for Row { bench, metric, value, unit, bound, .. } in broken {
+        let bound = bound.as_deref().unwrap_or_default();
+        write!(text, "\n  {bench}: {metric}: {} {unit}, not {bound}", figure(*value)).expect("text grows");
+    }
+    Err(text)
+}
+
+/// The rows as JSON, an object a line.
+pub fn lines(rows: &[Row]) -> String {
+    let line = |row| serde_json::to_string(row).expect("rows are plain values") + "\n";
+    rows.iter().map(line).collect()
+}
+
+/// The rows as a table.
+pub fn table(rows: &[Row]) -> String {
+    let head = ["bench", "metric", "value", "unit", "least .. most", "n", "kind", "bound"].map(str::to_owned);
+    let mut cells = vec![head];
+    for row in rows {
+        let kind = if row.kind == Kind::Exact { "exact" } else { "timed" };
+        cells.push([
+            row.bench.to_owned(),
+            row.metric.clone(),
+            figure(row.value),
+            row.unit.to_owned(),
+            spread(&row.samples),
+            row.samples.len().to_string(),
+            kind.to_owned(),
+            row.verdict(),
+        ]);
+    }
+    let mut text = aligned(&cells, &[2, 5]);
+    if rows.iter().any(|row| row.kind == Kind::Timed && row.bound.is_some()) {
+        text.push_str(
+            "* the bound wants a machine that does nothing else, with a core for each process; on a busy one \
+             it says little\n",
+        );
+    }
+    text.push_str("value: the median of n samples; of an exact row the worst of them\n");
+    text
+}
+
+/// Rows of cells, each column as wide as its widest; those with the numbers named are flush right.
+pub fn aligned<const COLUMNS: usize>(rows: &[[String; COLUMNS]], right: &[usize]) -> String {
+    let mut widths = [0; COLUMNS];
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (column, (cell, width)) in row.iter().zip(widths).enumerate() {
+            let written = if right.contains(&column) {
+                write!(line, "{cell:>width$}  ")
+            } else {
+                write!(line, "{cell:<width$}  ")
+            };
+            written.expect("text grows");
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+fn spread(samples: &[f64]) -> String {
+    match samples {
+        [] | [_] => String::new(),
+        [first, rest @ ..] => {
+            let least = rest.iter().copied().fold(*first, f64::min);
+            let most = rest.iter().copied().fold(*first, f64::max);
+            format!("{} .. {}", figure(least), figure(most))
+        }
+    }
+}
+
+/// A figure in as many digits as it is worth.
+pub fn figure(value: f64) -> String {
     match value.abs() {
-        v if v >= 1000.0 => format!("{value:.0}"),
+        v if v >= 1000.0 || v.fract() == 0.0 => format!("{value:.0}"),
         v if v >= 10.0 => format!("{value:.1}"),
         _ => format!("{value:.3}"),
     }
@@ -102,15 +266,87 @@ fn figure(value: f64) -> String {
 mod tests {
     use super::*;
 
+    fn timed(value: f64, bound: Bound) -> Row {
+        Row::new("b", "m", "ns", vec![value], bound)
+    }
+
+    fn exact(samples: &[f64], bound: Bound) -> Row {
+        Row::exact("b", "m", "messages", samples.to_vec(), bound)
+    }
+
     #[test]
     fn medians_and_bounds() {
         assert!((median(&[3.0, 1.0, 2.0]) - 2.0).abs() < 1e-9);
         assert!((median(&[4.0, 1.0, 2.0, 3.0]) - 2.5).abs() < 1e-9);
-        assert!(Row::new("b", "m", "ns", vec![60.0], Bound::AtMost(60.0)).holds);
-        let row = Row::new("b", "m", "ratio", vec![0.69], Bound::AtLeast(0.7));
-        assert!(!row.holds);
+        assert_eq!(timed(60.0, Bound::AtMost(60.0)).holds, Some(true));
+        let row = timed(0.69, Bound::AtLeast(0.7));
+        assert_eq!(row.holds, Some(false));
         let json = serde_json::to_value(&row).unwrap();
         let keys: Vec<&String> = json.as_object().unwrap().keys().collect();
-        assert_eq!(keys, ["bench", "bound", "holds", "metric", "samples", "unit", "value"]);
+        assert_eq!(keys, ["bench", "bound", "holds", "kind", "metric", "samples", "unit", "value"]);
+        assert_eq!(json["kind"], "timed");
+    }
+
+    #[test]
+    fn one_bad_sample_breaks_an_exact_row_and_not_a_timed_one() {
+        let samples = [0.0, 0.0, 1.0];
+        assert_eq!(Row::new("b", "m", "ns", samples.to_vec(), Bound::AtMost(0.0)).holds, Some(true));
+        assert_eq!(exact(&samples, Bound::AtMost(0.0)).holds, Some(false));
+        assert_eq!(exact(&[2.0, 3.0], Bound::AtLeast(3.0)).holds, Some(false));
+        assert_eq!(exact(&[3.0, 3.0], Bound::Exactly(3.0)).holds, Some(true));
+        assert_eq!(exact(&[3.0, 2.0, 3.0], Bound::Exactly(3.0)).holds, Some(false));
+        assert_eq!(exact(&[3.0, 4.0], Bound::Exactly(3.0)).holds, Some(false));
+    }
+
+    #[test]
+    fn what_was_not_measured_does_not_hold() {
+        for bound in [Bound::AtMost(0.0), Bound::AtLeast(0.0), Bound::Exactly(0.0)] {
+            assert_eq!(exact(&[], bound).holds, Some(false));
+            assert_eq!(exact(&[0.0, f64::NAN], bound).holds, Some(false));
+            assert_eq!(Row::new("b", "m", "ns", vec![], bound).holds, Some(false));
+        }
+    }
+
+    #[test]
+    fn a_check_looks_at_what_it_is_told_to() {
+        let slow = timed(61.0, Bound::AtMost(60.0));
+        let lost = exact(&[1.0], Bound::AtMost(0.0));
+        let whole = exact(&[0.0], Bound::AtMost(0.0));
+        assert!(check(&[slow.clone(), whole.clone()], Check::All).is_err());
+        assert!(check(&[slow.clone(), whole], Check::Exact).is_ok());
+        let said = check(&[slow, lost], Check::Exact).unwrap_err();
+        assert!(said.contains("1 of 1 bounds") && said.contains("1 messages, not <= 0"), "{said}");
+    }
+
+    #[test]
+    fn a_check_of_nothing_fails() {
+        let figure_only = timed(1.0, Bound::None);
+        assert!(check(std::slice::from_ref(&figure_only), Check::All).is_err());
+        assert!(check(&[figure_only, timed(1.0, Bound::AtMost(2.0))], Check::Exact).is_err());
+    }
+
+    #[test]
+    fn a_brief_run_judges_exact_rows_only() {
+        let mut rows = [timed(61.0, Bound::AtMost(60.0)), exact(&[0.0], Bound::AtMost(0.0))];
+        leave_unjudged(&mut rows);
+        assert_eq!(rows.each_ref().map(|row| row.holds), [None, Some(true)]);
+        assert!(check(&rows, Check::All).is_ok());
+        assert!(check(&rows[..1], Check::All).is_err(), "nothing was judged");
+        assert!(table(&rows).contains("<= 60: not judged, brief *"));
+    }
+
+    #[test]
+    fn the_table_has_heads_spread_and_a_mark_at_what_wants_a_quiet_machine() {
+        let rows = [
+            Row::new("b", "fast", "ns", vec![1.0, 3.0, 2.0], Bound::AtMost(60.0)),
+            exact(&[0.0], Bound::AtMost(0.0)),
+        ];
+        let text = table(&rows);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].starts_with("bench  metric"), "{text}");
+        assert!(lines[1].contains("1 .. 3         3  timed  <= 60: holds *"), "{text}");
+        assert!(lines[2].ends_with("1  exact  <= 0: holds"), "{text}");
+        assert!(lines[3].starts_with("* the bound wants a machine that does nothing else"), "{text}");
+        assert!(!table(&rows[1..]).contains('*'), "no mark, no legend");
     }
 }

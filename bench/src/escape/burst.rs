@@ -5,7 +5,7 @@
 
 use super::feed::Depth;
 use super::load::{HEALTHY, Load, Standing, mebibytes, milliseconds};
-use super::{BENCH, Plan};
+use super::{PartRows, Plan};
 use crate::consumer::{Behaviour, Look};
 use crate::pattern::Words;
 use crate::report::{Bound, Row};
@@ -49,15 +49,13 @@ pub fn run(plan: &Plan<'_>, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
             lost.push((missing + load.damaged()) as f64);
         }
     }
-    let mut row = |metric: &str, unit: &'static str, values: Vec<f64>, bound: Bound| {
-        rows.push(Row::new(BENCH, &format!("burst, 120 MiB: {metric}"), unit, values, bound));
-    };
-    row("until all was consumed", "ms", spans, Bound::None);
-    row("messages lost or damaged", "messages", lost, Bound::AtMost(0.0));
-    row("pool high-water mark", "MiB", high_water, Bound::AtMost(POOL_MEBIBYTES));
-    row("escape memory, at most", "MiB", memory, Bound::None);
-    row("copied", "MiB", copied, Bound::None);
-    row("replaced", "slabs", replaced, Bound::None);
-    row("last end to whole, no escape memory", "ms", whole, Bound::AtMost(100.0));
+    let mut part = PartRows { rows, name: "burst, 120 MiB".to_owned() };
+    part.timed("until all was consumed", "ms", spans, Bound::None);
+    part.exact("messages lost or damaged", "messages", lost, Bound::AtMost(0.0));
+    part.timed("pool high-water mark", "MiB", high_water, Bound::AtMost(POOL_MEBIBYTES));
+    part.timed("escape memory, at most", "MiB", memory, Bound::None);
+    part.timed("copied", "MiB", copied, Bound::None);
+    part.timed("replaced", "slabs", replaced, Bound::None);
+    part.timed("last end to whole, no escape memory", "ms", whole, Bound::AtMost(100.0));
     Ok(())
 }

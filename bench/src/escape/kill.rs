@@ -6,7 +6,7 @@
 use super::feed::Depth;
 use super::fourth::Fourth;
 use super::load::{Load, milliseconds};
-use super::{BENCH, Plan};
+use super::{PartRows, Plan};
 use crate::pattern::Words;
 use crate::report::{Bound, Row, pairwise};
 use std::error::Error;
@@ -44,14 +44,12 @@ pub fn run(plan: &Plan<'_>, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
     let ratios = pairwise(&after, &alone);
     #[allow(clippy::cast_precision_loss)] // none, it is hoped
     let damaged = load.damaged() as f64;
-    let mut row = |metric: &str, unit: &'static str, values: Vec<f64>, bound: Bound| {
-        rows.push(Row::new(BENCH, &format!("kill: {metric}"), unit, values, bound));
-    };
-    row("three alone", "GB/s", alone, Bound::None);
-    row("three, in the second after the fourth's death", "GB/s", after, Bound::None);
-    row("after / alone", "ratio", ratios, Bound::None);
-    row("the dead one's messages that ended as gone", "messages", ended, Bound::None);
-    row("the others' messages lost or damaged", "messages", vec![damaged], Bound::AtMost(0.0));
-    row("quarantine's end to whole, no escape memory", "ms", whole, Bound::AtMost(100.0));
+    let mut part = PartRows { rows, name: "kill".to_owned() };
+    part.timed("three alone", "GB/s", alone, Bound::None);
+    part.timed("three, in the second after the fourth's death", "GB/s", after, Bound::None);
+    part.timed("after / alone", "ratio", ratios, Bound::None);
+    part.timed("the dead one's messages that ended as gone", "messages", ended, Bound::None);
+    part.exact("the others' messages lost or damaged", "messages", vec![damaged], Bound::AtMost(0.0));
+    part.timed("quarantine's end to whole, no escape memory", "ms", whole, Bound::AtMost(100.0));
     Ok(())
 }

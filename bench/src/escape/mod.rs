@@ -20,7 +20,7 @@ mod load;
 mod stall;
 mod stragglers;
 
-use crate::report::Row;
+use crate::report::{Bound, Row};
 use std::error::Error;
 use std::io::Write;
 use std::time::Duration;
@@ -73,6 +73,24 @@ impl Plan<'_> {
     fn progress(&self, text: &str) {
         // Nobody has to listen.
         let _ = writeln!(std::io::stderr(), "jet-bench: escape: {text}");
+    }
+}
+
+/// The rows of one part: each begins with its name.
+struct PartRows<'a> {
+    rows: &'a mut Vec<Row>,
+    name: String,
+}
+
+impl PartRows<'_> {
+    /// A figure of this machine.
+    fn timed(&mut self, metric: &str, unit: &'static str, samples: Vec<f64>, bound: Bound) {
+        self.rows.push(Row::new(BENCH, &format!("{}: {metric}", self.name), unit, samples, bound));
+    }
+
+    /// What holds on any machine.
+    fn exact(&mut self, metric: &str, unit: &'static str, samples: Vec<f64>, bound: Bound) {
+        self.rows.push(Row::exact(BENCH, &format!("{}: {metric}", self.name), unit, samples, bound));
     }
 }
 

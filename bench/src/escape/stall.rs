@@ -13,7 +13,7 @@
 use super::feed::{Depth, Latencies};
 use super::fourth::{Fourth, Recovery, Stop};
 use super::load::{Load, Measured, mebibytes, milliseconds};
-use super::{BENCH, Plan};
+use super::{BENCH, PartRows, Plan};
 use crate::pattern::Words;
 use crate::report::{Bound, Row, median, pairwise};
 use std::error::Error;
@@ -101,7 +101,7 @@ pub fn run(plan: &Plan<'_>, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
         }
         let damaged = load.damaged() + unescaped.damaged();
         #[allow(clippy::cast_precision_loss)] // none, it is hoped
-        rows.push(Row::new(
+        rows.push(Row::exact(
             BENCH,
             &format!("stall, {kind}: the others' messages lost or damaged"),
             "messages",
@@ -134,15 +134,18 @@ fn stopped(
 
 fn comparison(what: &str, samples: &Samples, bounded: bool, rows: &mut Vec<Row>) {
     let bound = |bound: Bound| if bounded { bound } else { Bound::None };
-    let mut row = |metric: &str, unit: &'static str, values: Vec<f64>, bound: Bound| {
-        rows.push(Row::new(BENCH, &format!("stall, {what}: {metric}"), unit, values, bound));
-    };
+    let mut part = PartRows { rows, name: format!("stall, {what}") };
     let Samples { absent, stopped, recoveries, memory, free, waited } = samples;
     // One hiccup of the machine makes a p99.9: each is compared with the usual one.
     let ratios = |of: &[f64], to: &[f64]| of.iter().map(|value| value / median(to)).collect::<Vec<f64>>();
-    row("three, the fourth absent", "GB/s", absent.rate.clone(), Bound::None);
-    row("three, the fourth stopped", "GB/s", stopped.rate.clone(), Bound::None);
-    row("stopped / absent", "ratio", pairwise(&stopped.rate, &absent.rate), bound(Bound::AtLeast(0.9)));
+    part.timed("three, the fourth absent", "GB/s", absent.rate.clone(), Bound::None);
+    part.timed("three, the fourth stopped", "GB/s", stopped.rate.clone(), Bound::None);
+    part.timed(
+        "stopped / absent",
+        "ratio",
+        pairwise(&stopped.rate, &absent.rate),
+        bound(Bound::AtLeast(0.9)),
+    );
     for (size, of, to) in [
         ("256 KiB", &stopped.p999_large_us, &absent.p999_large_us),
         ("4 KiB", &stopped.p999_small_us, &absent.p999_small_us),
@@ -151,26 +154,46 @@ fn comparison(what: &str, samples: &Samples, bounded: bool, rows: &mut Vec<Row>)
         if to.is_empty() || !bounded {
             continue;
         }
-        row(&format!("p99.9 of {size}, absent"), "us", to.clone(), Bound::None);
-        row(&format!("p99.9 of {size}, stopped"), "us", of.clone(), Bound::None);
-        row(
+        part.timed(&format!("p99.9 of {size}, absent"), "us", to.clone(), Bound::None);
+        part.timed(&format!("p99.9 of {size}, stopped"), "us", of.clone(), Bound::None);
+        part.timed(
             &format!("p99.9 of {size}, stopped / absent"),
             "ratio",
             ratios(of, to),
             bound(Bound::AtMost(2.0)),
         );
     }
-    row("daemon or load without a core", "%", waited.clone(), Bound::None);
-    row("free slabs at the end of the stop", "slabs", free.clone(), Bound::None);
-    row("escape memory at the end of the stop", "MiB", memory.clone(), Bound::None);
+    part.timed("daemon or load without a core", "%", waited.clone(), Bound::None);
+    part.timed("free slabs at the end of the stop", "slabs", free.clone(), Bound::None);
+    part.timed("escape memory at the end of the stop", "MiB", memory.clone(), Bound::None);
     #[allow(clippy::cast_precision_loss)] // some thousands
     let count = |of: fn(&Recovery) -> u64| recoveries.iter().map(|one| of(one) as f64).collect::<Vec<f64>>();
     let span = |of: fn(&Recovery) -> Duration| {
         recoveries.iter().map(|one| milliseconds(of(one))).collect::<Vec<f64>>()
     };
-    row("the fourth's messages, every word checked", "messages", count(|one| one.messages), Bound::None);
-    row("the fourth's messages lost or damaged", "messages", count(|one| one.damaged), Bound::AtMost(0.0));
-    row("going on to its last message's end", "ms", span(|one| one.reading), Bound::None);
-    row("going on to whole, no escape memory", "ms", span(|one| one.whole), bound(Bound::AtMost(100.0)));
-    row("its last end to whole, no escape memory", "ms", span(|one| one.whole_after_reading), Bound::None);
+    part.timed(
+        "the fourth's messages, every word checked",
+        "messages",
+        count(|one| one.messages),
+        Bound::None,
+    );
+    part.exact(
+        "the fourth's messages lost or damaged",
+        "messages",
+        count(|one| one.damaged),
+        Bound::AtMost(0.0),
+    );
+    part.timed("going on to its last message's end", "ms", span(|one| one.reading), Bound::None);
+    part.timed(
+        "going on to whole, no escape memory",
+        "ms",
+        span(|one| one.whole),
+        bound(Bound::AtMost(100.0)),
+    );
+    part.timed(
+        "its last end to whole, no escape memory",
+        "ms",
+        span(|one| one.whole_after_reading),
+        Bound::None,
+    );
 }

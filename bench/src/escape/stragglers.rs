@@ -12,7 +12,7 @@
 
 use super::feed::Depth;
 use super::load::{HEALTHY, Load, Measured, Standing, mebibytes};
-use super::{BENCH, Plan};
+use super::{PartRows, Plan};
 use crate::consumer::Behaviour;
 use crate::pattern::Words;
 use crate::report::{Bound, Row, pairwise};
@@ -130,21 +130,19 @@ impl Samples {
     fn rows(self, case: &Case, hold: Duration, memory_max: f64, damaged: u64, rows: &mut Vec<Row>) {
         let bound = |bound: Bound| if case.bounded { bound } else { Bound::None };
         let ratios = pairwise(&self.held, &self.none);
-        let mut row = |metric: &str, unit: &'static str, values: Vec<f64>, bound: Bound| {
-            rows.push(Row::new(BENCH, &format!("stragglers, {}: {metric}", case.name), unit, values, bound));
-        };
-        row("for how long", "ms", vec![super::load::milliseconds(hold)], Bound::None);
-        row("none held", "GB/s", self.none, Bound::None);
-        row("held", "GB/s", self.held, Bound::None);
-        row("held / none", "ratio", ratios, bound(Bound::AtLeast(0.95)));
-        row("daemon or load without a core", "%", self.waited, Bound::None);
-        row("free slabs at the end of the span", "slabs", self.free, Bound::None);
-        row("escape memory, mean", "MiB", self.memory_mean, bound(Bound::AtMost(1.0)));
-        row("escape memory, at most", "MiB", vec![memory_max], Bound::None);
-        row("slabs replaced", "1/s", self.replaced, Bound::None);
-        row("slabs copied", "1/s", self.copied, Bound::None);
-        row("memory traffic added", "MB/s", self.traffic, Bound::None);
-        row("congestion signals", "1/s", self.signals, Bound::None);
-        row("messages lost or damaged", "messages", vec![damaged as f64], Bound::AtMost(0.0));
+        let mut part = PartRows { rows, name: format!("stragglers, {}", case.name) };
+        part.timed("for how long", "ms", vec![super::load::milliseconds(hold)], Bound::None);
+        part.timed("none held", "GB/s", self.none, Bound::None);
+        part.timed("held", "GB/s", self.held, Bound::None);
+        part.timed("held / none", "ratio", ratios, bound(Bound::AtLeast(0.95)));
+        part.timed("daemon or load without a core", "%", self.waited, Bound::None);
+        part.timed("free slabs at the end of the span", "slabs", self.free, Bound::None);
+        part.timed("escape memory, mean", "MiB", self.memory_mean, bound(Bound::AtMost(1.0)));
+        part.timed("escape memory, at most", "MiB", vec![memory_max], Bound::None);
+        part.timed("slabs replaced", "1/s", self.replaced, Bound::None);
+        part.timed("slabs copied", "1/s", self.copied, Bound::None);
+        part.timed("memory traffic added", "MB/s", self.traffic, Bound::None);
+        part.timed("congestion signals", "1/s", self.signals, Bound::None);
+        part.exact("messages lost or damaged", "messages", vec![damaged as f64], Bound::AtMost(0.0));
     }
 }

@@ -68,6 +68,10 @@ fn row(metric: &str, unit: &'static str, samples: Vec<f64>, bound: Bound) -> Row
     Row::new("verbs", metric, unit, samples, bound)
 }
 
+fn exact(metric: &str, unit: &'static str, samples: Vec<f64>, bound: Bound) -> Row {
+    Row::exact("verbs", metric, unit, samples, bound)
+}
+
 fn throughput(place: &Place, fabric: &str, samples: u32, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
     // perftest's receiver does not look at the bytes, so the application does not either.
     let rig = Rig::start(fabric, false, &[])?;
@@ -219,7 +223,7 @@ fn counted(address: IpAddr, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
         [("SEND", carried.send_allocations, carried.sends), ("READ", carried.read_allocations, carried.reads)]
     {
         let metric = format!("allocations a {what}");
-        rows.push(row(&metric, "count", vec![allocations as f64 / of as f64], Bound::AtMost(0.0)));
+        rows.push(exact(&metric, "count", vec![allocations as f64 / of as f64], Bound::AtMost(0.0)));
     }
     Ok(())
 }

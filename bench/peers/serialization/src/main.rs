@@ -168,7 +168,7 @@ fn row(metric: &str, unit: &str, samples: &[f64], bound: Option<f64>, holds: boo
     let bound = bound.map_or("null".to_owned(), |bound| format!("\"<= {bound}\""));
     let value = median(samples);
     println!(
-        "{{\"bench\":\"serialization\",\"metric\":\"{metric}\",\"value\":{value},\"unit\":\"{unit}\",\
+        "{{\"bench\":\"serialization\",\"metric\":\"{metric}\",\"kind\":\"timed\",\"value\":{value},\"unit\":\"{unit}\",\
          \"bound\":{bound},\"holds\":{holds},\"samples\":{samples:?}}}"
     );
 }

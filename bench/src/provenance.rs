@@ -1,0 +1,222 @@
+//! Where figures come from: the machine, the commit, the build and the run's arguments. The first line of `--json`.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::process::Command;
+use std::time::SystemTime;
+
+/// Arguments that change nothing of what is measured, or that a run says elsewhere; those with `true` have a value after them.
+const OTHER_ARGUMENTS: [(&str, bool); 5] =
+    [("--json", false), ("--check", false), ("--baseline", true), ("--samples", true), ("--brief", false)];
+/// What is said where nothing is known.
+const UNKNOWN: &str = "unknown";
+
+/// A line of its own, so that it is told from a row.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Line {
+    /// The run that the rows after it are of.
+    pub run: Run,
+}
+
+/// One run of this program.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// This program's version.
+    pub version: String,
+    /// The commit of the checkout that it was built from: as git says now, else as the build was told; else "unknown".
+    pub commit: String,
+    /// Whether files of that checkout differ from the commit; null: unknown.
+    pub dirty: Option<bool>,
+    /// Cargo's profile. Figures are to be quoted from "release" only.
+    pub profile: String,
+    /// Where it ran.
+    pub machine: Machine,
+    /// What it was told, without the program's name.
+    pub arguments: Vec<String>,
+    /// Samples of a figure.
+    pub samples: u32,
+    /// Whether spans were shortened: nothing of it is to be quoted.
+    pub brief: bool,
+    /// When, in seconds since 1970.
+    pub unix_s: u64,
+}
+
+/// A host.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    /// The processor's name.
+    pub cpu: String,
+    /// Processors that this program may use.
+    pub cores: usize,
+    /// The kernel's name and release.
+    pub kernel: String,
+}
+
+impl Run {
+    /// This one.
+    pub fn this(samples: u32, brief: bool) -> Self {
+        let (commit, dirty) = commit();
+        Self {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            commit,
+            dirty,
+            profile: env!("JET_BENCH_PROFILE").to_owned(),
+            machine: Machine::this(),
+            arguments: std::env::args().skip(1).collect(),
+            samples,
+            brief,
+            unix_s: SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs()),
+        }
+    }
+
+    /// Why nothing of it is to be quoted, if that is so.
+    pub fn caution(&self) -> Option<String> {
+        let mut reasons = Vec::new();
+        if self.profile != "release" {
+            reasons.push(format!("built with the profile {}", self.profile));
+        }
+        if self.brief {
+            reasons.push("brief".to_owned());
+        }
+        (!reasons.is_empty())
+            .then(|| format!("no figure of this run is to be quoted: {}", reasons.join(", ")))
+    }
+
+    /// What differs between an earlier run and this one, a line each.
+    pub fn differences(&self, then: &Self) -> Vec<String> {
+        let words = |run: &Self| {
+            let dirty = match run.dirty {
+                Some(true) => " with changes",
+                Some(false) => "",
+                None => ", changes unknown",
+            };
+            [
+                ("processor", run.machine.cpu.clone()),
+                ("cores", run.machine.cores.to_string()),
+                ("kernel", run.machine.kernel.clone()),
+                ("version", run.version.clone()),
+                ("commit", format!("{}{dirty}", run.commit)),
+                ("profile", run.profile.clone()),
+                ("samples", run.samples.to_string()),
+                ("brief", run.brief.to_string()),
+                ("settings", settings(&run.arguments).join(" ")),
+            ]
+        };
+        let pairs = words(then).into_iter().zip(words(self));
+        let unlike = pairs.filter(|(then, now)| then != now);
+        unlike.map(|((what, then), (_, now))| format!("{what}: {then} then, {now} now")).collect()
+    }
+}
+
+/// For people, in a line or two.
+impl fmt::Display for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { version, commit, dirty, profile, machine, .. } = self;
+        let changes = if *dirty == Some(true) { " with changes" } else { "" };
+        let Machine { cpu, cores, kernel } = machine;
+        let short = commit.get(..12).unwrap_or(commit);
+        write!(f, "jet-bench {version}, commit {short}{changes}, {profile}; {cpu}, {cores} cores, {kernel}")?;
+        self.caution().map_or(Ok(()), |caution| write!(f, "\n{caution}"))
+    }
+}
+
+/// The arguments that say what is measured.
+fn settings(arguments: &[String]) -> Vec<&str> {
+    let mut settings = Vec::new();
+    let mut rest = arguments.iter().map(String::as_str);
+    while let Some(argument) = rest.next() {
+        let (name, joined) = argument.split_once('=').map_or((argument, false), |(name, _)| (name, true));
+        match OTHER_ARGUMENTS.iter().find(|(other, _)| *other == name) {
+            Some((_, true)) if !joined => drop(rest.next()),
+            Some(_) => {}
+            None => settings.push(argument),
+        }
+    }
+    settings
+}
+
+impl Machine {
+    fn this() -> Self {
+        let told = |file: &str| std::fs::read_to_string(file).map(|text| text.trim().to_owned());
+        let kernel = told("/proc/sys/kernel/osrelease").map(|release| format!("Linux {release}"));
+        Self {
+            cpu: cpu_name().unwrap_or_else(|| UNKNOWN.to_owned()),
+            cores: std::thread::available_parallelism().map_or(0, usize::from),
+            kernel: kernel.unwrap_or_else(|_| UNKNOWN.to_owned()),
+        }
+    }
+}
+
+fn cpu_name() -> Option<String> {
+    let text = std::fs::read_to_string("/proc/cpuinfo").ok()?;
+    let line = text.lines().find(|line| line.starts_with("model name"))?;
+    Some(line.split_once(':')?.1.trim().to_owned())
+}
+
+/// The commit, and whether files differ from it.
+fn commit() -> (String, Option<bool>) {
+    let git = |arguments: &[&str]| -> Option<String> {
+        let checkout = env!("CARGO_MANIFEST_DIR");
+        let output = Command::new("git").arg("-C").arg(checkout).args(arguments).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    match git(&["rev-parse", "HEAD"]) {
+        Some(commit) => {
+            let changes = git(&["status", "--porcelain", "--untracked-files=no"]);
+            (commit, changes.map(|changes| !changes.is_empty()))
+        }
+        None => (option_env!("JET_COMMIT").unwrap_or(UNKNOWN).to_owned(), None),
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    /// A run of a machine that is not this one.
+    pub fn example() -> Run {
+        Run {
+            version: "0.1.0".to_owned(),
+            commit: "aaaa".to_owned(),
+            dirty: Some(false),
+            profile: "release".to_owned(),
+            machine: Machine { cpu: "Example 9".to_owned(), cores: 2, kernel: "Linux 6.1".to_owned() },
+            arguments: vec!["core".to_owned()],
+            samples: 7,
+            brief: false,
+            unix_s: 1,
+        }
+    }
+
+    #[test]
+    fn a_run_is_a_line_of_json_and_back() {
+        let line = Line { run: Run::this(3, true) };
+        let text = serde_json::to_string(&line).unwrap();
+        assert!(text.starts_with("{\"run\":{"), "{text}");
+        assert_eq!(serde_json::from_str::<Line>(&text).unwrap(), line);
+        assert!(line.run.machine.cores > 0);
+        assert!(line.run.machine.kernel.starts_with("Linux "), "{}", line.run.machine.kernel);
+        // Built by `cargo test`, which is no release.
+        assert!(line.run.caution().is_some_and(|text| text.contains("profile") && text.contains("brief")));
+        assert_eq!(example().caution(), None);
+    }
+
+    #[test]
+    fn what_differs_is_named_with_both_values() {
+        let then = example();
+        assert_eq!(then.differences(&then), [""; 0]);
+        let mut now = example();
+        now.machine.cpu = "Other 1".to_owned();
+        now.dirty = Some(true);
+        now.arguments =
+            ["--json", "core", "--check=exact", "--baseline", "file", "--baseline=file", "--samples", "7"]
+                .map(str::to_owned)
+                .to_vec();
+        assert_eq!(
+            now.differences(&then),
+            ["processor: Example 9 then, Other 1 now", "commit: aaaa then, aaaa with changes now"]
+        );
+        now.arguments.push("--set=a=b".to_owned());
+        assert_eq!(now.differences(&then)[2], "settings: core then, core --set=a=b now");
+    }
+}
