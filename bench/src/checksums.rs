@@ -71,7 +71,7 @@ fn over(fabric: &str, samples: u32, rows: &mut Vec<Row>) -> Result<(), Box<dyn E
         }
     }
     for ((who, checksums, crc), (rig, _)) in WAYS.iter().zip(&rigs) {
-        let checked = rig.status()?["reads"]["checked_bytes"].as_f64().unwrap_or(f64::NAN) / 1e9;
+        let checked = crate::status::figure(&rig.status()?, "/reads/checked_bytes")? / 1e9;
         let asked = *crc && *checksums != "off";
         // What was to be checked was, and nothing else.
         let bound = if asked { Bound::AtLeast(1.0) } else { Bound::AtMost(0.0) };

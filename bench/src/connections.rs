@@ -1,11 +1,13 @@
 //! Many connected senders, few of them active: what the idle ones cost in throughput and in the daemon's memory; and
 //! what a daemon costs that has nothing to do.
 //!
-//! It cannot see what a thousand processes would cost the host: the senders live in this one. Memory is what the kernel
-//! counts as resident in the daemon, without the senders' own regions that it maps.
+//! It cannot see what a thousand processes would cost the host: the senders live in this one. The daemon's memory is what
+//! the kernel counts as resident: its pool, its escape memory, and all else. The senders' own regions, which it maps, are
+//! counted as theirs and told in a row of their own.
 
-use crate::report::{Bound, Row, median};
+use crate::report::{Bound, Extent, Row, median};
 use crate::rig::{APP, Rig};
+use crate::status;
 use jet_client::send::{AckStatus, SendBuffer, Sender, SenderOptions};
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -16,16 +18,25 @@ const LARGE_BYTES: usize = 256 << 10;
 /// Messages that each active sender has in flight.
 const DEPTH: usize = 2;
 const SAMPLE_MESSAGES: usize = 4096;
-/// Files that are counted elsewhere: those of senders, mapped by the daemon, and escape memory, which is as large as the
-/// configuration says whoever connects.
-const OTHER_FILES: [&str; 4] = ["memfd:jet-link", "memfd:jet-send", "memfd:jet-copies", "memfd:jet-escape"];
-const POOL_BYTES: u64 = 12 << 20;
+const SAMPLE_MESSAGES_BRIEF: usize = 512;
+/// Files that senders made and the daemon maps: they are the senders' memory.
+const SENDERS_FILES: [&str; 3] = ["memfd:jet-link", "memfd:jet-send", "memfd:jet-copies"];
+const POOL_FILE: &str = "memfd:jet-pool";
+const ESCAPE_FILE: &str = "memfd:jet-escape";
+const MEBIBYTE: f64 = 1_048_576.0;
+/// What the pool and escape memory are by default: `memory_bytes`, and `replace_bytes` beside them.
+const POOL_MIB: f64 = 12.0;
+const ESCAPE_MIB: f64 = 33.0;
+/// What a daemon with a thousand senders has beyond them.
+const BEYOND_MIB: f64 = 32.0;
 
 /// Senders connected to one rig.
 pub struct Crowd {
     rig: Rig,
     active: Vec<(Sender, Vec<SendBuffer>)>,
     idle: Vec<Sender>,
+    /// Messages that ended as consumed.
+    consumed: u64,
 }
 
 impl Crowd {
@@ -52,7 +63,7 @@ impl Crowd {
                 idle.push(sender);
             }
         }
-        Ok(Self { rig, active, idle })
+        Ok(Self { rig, active, idle, consumed: 0 })
     }
 
     /// Every active sender keeps its messages in flight, until so many have ended; gives GB/s.
@@ -77,6 +88,7 @@ impl Crowd {
                     return Err(format!("a message ended {}", completion.status).into());
                 }
                 ended += 1;
+                self.consumed += 1;
                 let buffer = completion.buffer.ok_or("a large message gives its buffer back")?;
                 if started < messages {
                     sender.send(0, b"", buffer, LARGE_BYTES, 0).map_err(|(error, _)| error)?;
@@ -100,6 +112,31 @@ impl Crowd {
         self.rig.status()
     }
 
+    /// What holds of a crowd whose messages all ended: everybody is connected, nobody was refused or cut off, and the
+    /// daemon knows as many consumed messages as the senders do.
+    ///
+    /// # Errors
+    /// Where the daemon does not answer, or does not show one of these.
+    pub fn counts(&self, bench: &'static str) -> Result<Vec<Row>, Box<dyn Error>> {
+        let status = self.rig.status()?;
+        #[allow(clippy::cast_precision_loss)] // thousands
+        let (senders, consumed, other_ends) = (
+            (self.active.len() + self.idle.len()) as f64,
+            self.consumed as f64,
+            status::sum_but(&status, "/ends", "consumed")? as f64,
+        );
+        let connected = status::figure(&status, "/peer_count")?;
+        let ended = status::figure(&status, "/ends/consumed")?;
+        let cut_off = status::figure(&status, "/faults/peers")?;
+        let exact = |metric: &str, unit, value, bound| Row::exact(bench, metric, unit, vec![value], bound);
+        Ok(vec![
+            exact("senders connected at the end", "senders", connected, Bound::Exactly(senders)),
+            exact("senders cut off", "senders", cut_off, Bound::AtMost(0.0)),
+            exact("messages consumed, as the daemon counts", "messages", ended, Bound::Exactly(consumed)),
+            exact("messages that ended otherwise", "messages", other_ends, Bound::AtMost(0.0)),
+        ])
+    }
+
     /// The idle ones answer what the daemon asked of them (credit that it called back).
     pub fn answer(&mut self) {
         for sender in &mut self.idle {
@@ -112,54 +149,47 @@ impl Crowd {
 ///
 /// # Errors
 /// What the rigs or the senders say.
-pub fn run(samples: u32) -> Result<Vec<Row>, Box<dyn Error>> {
+pub fn run(extent: Extent) -> Result<Vec<Row>, Box<dyn Error>> {
     raise_descriptor_limit();
+    let messages = extent.of(SAMPLE_MESSAGES, SAMPLE_MESSAGES_BRIEF);
     let mut few = Crowd::gather("shm", ACTIVE)?;
     let mut many = Crowd::gather("shm", CONNECTED)?;
-    few.send(SAMPLE_MESSAGES / 4)?;
-    many.send(SAMPLE_MESSAGES / 4)?;
+    few.send(messages / 4)?;
+    many.send(messages / 4)?;
     let (mut alone, mut crowded) = (Vec::new(), Vec::new());
-    for _ in 0..samples {
+    for _ in 0..extent.samples {
         few.answer();
-        alone.push(few.send(SAMPLE_MESSAGES)?);
+        alone.push(few.send(messages)?);
         many.answer();
-        crowded.push(many.send(SAMPLE_MESSAGES)?);
+        crowded.push(many.send(messages)?);
     }
     let base = median(&alone);
     let ratios = crowded.iter().map(|rate| rate / base).collect();
-    let memory = resident_bytes(many.rig.daemon_pid())?;
-    #[allow(clippy::cast_precision_loss)] // megabytes
-    let beyond = memory.saturating_sub(POOL_BYTES) as f64 / 1_048_576.0;
-    let status = many.rig.status()?;
-    let peers = status["peer_count"].as_f64().unwrap_or(f64::NAN);
-    #[allow(clippy::cast_precision_loss)] // a thousand
-    let wanted = CONNECTED as f64;
-    Ok(vec![
+    let mut rows = vec![
         Row::new("connections", "32 connected, 32 active", "GB/s", alone, Bound::None),
         Row::new("connections", "1000 connected, 32 active", "GB/s", crowded, Bound::None),
         Row::new("connections", "1000 connected / 32 connected", "ratio", ratios, Bound::AtLeast(0.9)),
-        Row::exact(
-            "connections",
-            "senders connected at the end",
-            "senders",
-            vec![peers],
-            Bound::Exactly(wanted),
-        ),
-        Row::new(
-            "connections",
-            "the daemon's memory beyond its pool",
-            "MiB",
-            vec![beyond],
-            Bound::AtMost(32.0),
-        ),
-    ])
+    ];
+    rows.extend(many.counts("connections")?);
+    let Resident { pool, escape, senders, beyond } = Resident::of(many.rig.daemon_pid())?;
+    let all = pool + escape + beyond;
+    let mut row = |metric: &str, mebibytes: f64, bound: Bound| {
+        rows.push(Row::exact("connections", metric, "MiB", vec![mebibytes], bound));
+    };
+    row("the daemon's memory, all of it", all, Bound::AtMost(POOL_MIB + ESCAPE_MIB + BEYOND_MIB));
+    row("of it the pool", pool, Bound::Exactly(POOL_MIB));
+    row("of it escape memory", escape, Bound::Exactly(ESCAPE_MIB));
+    row("of it anything else", beyond, Bound::AtMost(BEYOND_MIB));
+    let theirs = "the senders' memory that the daemon maps";
+    rows.push(Row::new("connections", theirs, "MiB", vec![senders], Bound::None));
+    Ok(rows)
 }
 
 /// Runs the benchmark `idle`: a daemon with an application and a sender that have nothing to say.
 ///
 /// # Errors
 /// What the rig or the system says.
-pub fn idle(samples: u32) -> Result<Vec<Row>, Box<dyn Error>> {
+pub fn idle(extent: Extent) -> Result<Vec<Row>, Box<dyn Error>> {
     let mut crowd = Crowd::gather("shm", ACTIVE)?;
     crowd.send(ACTIVE * 8)?;
     let pid = crowd.rig.daemon_pid();
@@ -168,18 +198,27 @@ pub fn idle(samples: u32) -> Result<Vec<Row>, Box<dyn Error>> {
     }
     // Senders whose process does something else: they do not answer what the daemon asks (credit that it calls back).
     std::thread::sleep(Duration::from_secs(1));
-    let deaf = cpu_percent(pid, samples)?;
+    let deaf = cpu_percent(pid, extent.samples)?;
     // Senders that listen: after they answered nothing is left to be done.
     let settle = Instant::now() + Duration::from_secs(1);
     while Instant::now() < settle {
         crowd.active.iter_mut().for_each(|(sender, _)| drop(sender.poll()));
         std::thread::sleep(Duration::from_millis(10));
     }
-    let listening = cpu_percent(pid, samples)?;
-    Ok(vec![
+    let said = |rig: &Rig| -> Result<f64, Box<dyn Error>> {
+        let status = rig.status()?;
+        Ok(status::figure(&status, "/nic/receives")? + status::figure(&status, "/nic/sends")?)
+    };
+    let before = said(&crowd.rig)?;
+    let listening = cpu_percent(pid, extent.samples)?;
+    let said = said(&crowd.rig)? - before;
+    let mut rows = vec![
         Row::new("idle", "a daemon with 32 idle senders, of a core", "%", listening, Bound::AtMost(2.0)),
         Row::new("idle", "the same, none of which listens, of a core", "%", deaf, Bound::AtMost(2.0)),
-    ])
+        Row::exact("idle", "headers that went while all was said", "headers", vec![said], Bound::AtMost(0.0)),
+    ];
+    rows.extend(crowd.counts("idle")?);
+    Ok(rows)
 }
 
 /// What share of a core the process used, second by second.
@@ -193,24 +232,50 @@ fn cpu_percent(pid: u32, seconds: u32) -> std::io::Result<Vec<f64>> {
     (0..seconds).map(second).collect()
 }
 
-/// What the process has in memory, the senders' files aside.
-fn resident_bytes(pid: u32) -> std::io::Result<u64> {
-    let maps = std::fs::read_to_string(format!("/proc/{pid}/smaps"))?;
-    let mut counted = true;
-    let mut kilobytes = 0u64;
-    for line in maps.lines() {
-        let mut words = line.split_whitespace();
-        match words.next() {
-            Some("Rss:") if counted => {
-                kilobytes += words.next().and_then(|n| n.parse::<u64>().ok()).unwrap_or(0)
-            }
-            Some(word) if !word.ends_with(':') => {
-                counted = !OTHER_FILES.iter().any(|file| line.contains(file));
-            }
-            _ => {}
-        }
+/// What a process has in memory, in MiB.
+struct Resident {
+    pool: f64,
+    escape: f64,
+    /// Files that senders made.
+    senders: f64,
+    /// All else: the program, its heap and stacks, sessions, headers.
+    beyond: f64,
+}
+
+impl Resident {
+    fn of(pid: u32) -> std::io::Result<Self> {
+        let maps = std::fs::read_to_string(format!("/proc/{pid}/smaps"))?;
+        Self::parse(&maps)
+            .ok_or_else(|| std::io::Error::other(format!("/proc/{pid}/smaps has no resident sizes")))
     }
-    Ok(kilobytes * 1024)
+
+    /// Reads the text of `smaps`: a line for each mapping, with its file at the end, and lines of its sizes after it.
+    fn parse(maps: &str) -> Option<Self> {
+        let mut resident = Self { pool: 0.0, escape: 0.0, senders: 0.0, beyond: 0.0 };
+        let mut mapping = None;
+        for line in maps.lines() {
+            let mut words = line.split_whitespace();
+            match words.next() {
+                Some("Rss:") => {
+                    let kibibytes: u32 = words.next()?.parse().ok()?;
+                    let file: &str = mapping?;
+                    let place = match file {
+                        _ if file.contains(POOL_FILE) => &mut resident.pool,
+                        _ if file.contains(ESCAPE_FILE) => &mut resident.escape,
+                        _ if SENDERS_FILES.iter().any(|theirs| file.contains(theirs)) => {
+                            &mut resident.senders
+                        }
+                        _ => &mut resident.beyond,
+                    };
+                    *place += f64::from(kibibytes) * 1024.0 / MEBIBYTE;
+                }
+                Some(word) if !word.ends_with(':') => mapping = Some(line),
+                _ => {}
+            }
+        }
+        // No process is without a program.
+        (resident.beyond > 0.0).then_some(resident)
+    }
 }
 
 /// Time that the process's threads ran.
@@ -218,7 +283,9 @@ fn cpu_ns(pid: u32) -> std::io::Result<u64> {
     let mut total = 0;
     for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
         let text = std::fs::read_to_string(task?.path().join("schedstat"))?;
-        total += text.split_whitespace().next().and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
+        let first = text.split_whitespace().next().and_then(|n| n.parse::<u64>().ok());
+        total +=
+            first.ok_or_else(|| std::io::Error::other(format!("a schedstat without numbers: {text:?}")))?;
     }
     Ok(total)
 }
@@ -230,5 +297,23 @@ pub fn raise_descriptor_limit() {
     if current != maximum {
         // Where it stays too low, connecting says so.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_resident_page_is_somebodys() {
+        let maps = "55f0-55f8 r-xp 0000 fe:00 12 /usr/bin/jetd\nSize: 9999 kB\nRss: 1024 kB\nPss: 77 kB\n\
+                    7f00-7f10 rw-s 0000 00:01 1 /memfd:jet-pool (deleted)\nRss: 2048 kB\n\
+                    7f20-7f30 rw-s 0000 00:01 2 /memfd:jet-escape (deleted)\nRss: 3072 kB\n\
+                    7f40-7f50 rw-s 0000 00:01 3 /memfd:jet-send (deleted)\nRss: 4096 kB\n\
+                    7f60-7f70 rw-p 0000 00:00 0\nRss: 512 kB\nVmFlags: rd wr\n";
+        let Resident { pool, escape, senders, beyond } = Resident::parse(maps).unwrap();
+        assert_eq!([pool, escape, senders, beyond], [2.0, 3.0, 4.0, 1.5]);
+        assert!(Resident::parse("").is_none());
+        assert!(Resident::parse("7f60-7f70 rw-p\nRss: much kB\n").is_none());
     }
 }

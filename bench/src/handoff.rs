@@ -6,7 +6,7 @@
 //!
 //! It cannot see the system calls of a sleeping end, nor what else the two cores would be doing.
 
-use crate::report::{Bound, Row};
+use crate::report::{Bound, Extent, Row};
 use jet_fabric::memory::SharedMemory;
 use jet_wire::segment::{
     DELIVERY_USER_HEADER_MAX, Delivery, Place, Release, SegmentLayout, SegmentShape, app_end, daemon_end,
@@ -17,8 +17,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 const ROUNDS: u64 = 200_000;
+const ROUNDS_BRIEF: u64 = 1000;
 /// A sample takes a tenth of a second on two idle cores.
 const SAMPLE_SECONDS_MAX: u32 = 10;
+/// Where something else runs on the two cores a round trip takes some milliseconds.
+const SAMPLE_SECONDS_MAX_BRIEF: u32 = 60;
 
 /// Two bare rings of one direction each: enough cells that neither is ever full, cells of 64 bytes as a descriptor
 /// needs, indices on lines of their own.
@@ -33,21 +36,32 @@ struct Bare {
 #[repr(C, align(128))]
 struct Line(AtomicU64);
 
-/// Where the two ends spin.
+/// Where the two ends spin, and how often and how long at most.
 #[derive(Clone, Copy)]
 struct Cores {
     near: core_affinity::CoreId,
     far: core_affinity::CoreId,
+    rounds: u64,
+    seconds_max: u32,
+}
+
+/// What a hand-over through the segment gave.
+struct HandedOver {
+    one_way_ns: f64,
+    /// Descriptors, and releases on their way back, that were not the next one.
+    astray: f64,
 }
 
 /// Runs the benchmark.
 ///
 /// # Errors
 /// What the system says about memory and processes.
-pub fn run(samples: u32) -> io::Result<Vec<Row>> {
+pub fn run(extent: Extent) -> io::Result<Vec<Row>> {
+    let rounds = extent.of(ROUNDS, ROUNDS_BRIEF);
+    let seconds_max = extent.of(SAMPLE_SECONDS_MAX, SAMPLE_SECONDS_MAX_BRIEF);
     // Asked once: afterwards this thread is pinned and sees one core only.
     let cores = match core_affinity::get_core_ids().unwrap_or_default()[..] {
-        [near, far, ..] => Cores { near, far },
+        [near, far, ..] => Cores { near, far, rounds, seconds_max },
         _ => {
             return Err(io::Error::other(
                 "two spinning processes need two cores, and this one may use fewer",
@@ -55,11 +69,17 @@ pub fn run(samples: u32) -> io::Result<Vec<Row>> {
         }
     };
     let (mut bare, mut ring, mut pinned) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..samples {
+    let mut astray = Vec::new();
+    for _ in 0..extent.samples {
         bare.push(bare_ring(cores)?);
-        ring.push(segment(cores, false)?);
-        bare.push(bare_ring(cores)?);
-        pinned.push(segment(cores, true)?);
+        for (pin_slots, into) in [(false, &mut ring), (true, &mut pinned)] {
+            let handed_over = segment(cores, pin_slots)?;
+            into.push(handed_over.one_way_ns);
+            astray.push(handed_over.astray);
+            if !pin_slots {
+                bare.push(bare_ring(cores)?);
+            }
+        }
     }
     let base = crate::report::median(&bare);
     let ratio = |figures: &[f64]| figures.iter().map(|figure| figure / base).collect::<Vec<f64>>();
@@ -71,6 +91,13 @@ pub fn run(samples: u32) -> io::Result<Vec<Row>> {
         Row::new("handoff", "session segment with pin and unpin, one way", "ns", pinned, Bound::None),
         Row::new("handoff", "session segment / bare ring", "ratio", ratios, Bound::AtMost(1.25)),
         Row::new("handoff", "with pin and unpin / bare ring", "ratio", pinned_ratios, Bound::None),
+        Row::exact(
+            "handoff",
+            "descriptors and releases that were not the next one",
+            "count",
+            astray,
+            Bound::AtMost(0.0),
+        ),
     ])
 }
 
@@ -92,7 +119,7 @@ fn between(cores: Cores, near: impl FnOnce(), far: impl FnOnce()) -> io::Result<
     }
     // SAFETY: only sets this process's timer. Two spinning ends need two cores of their own; where something else runs
     // there a round trip takes milliseconds, and the benchmark ends here instead of going on for hours.
-    unsafe { libc::alarm(SAMPLE_SECONDS_MAX) };
+    unsafe { libc::alarm(cores.seconds_max) };
     let start = Instant::now();
     near();
     let span_ns = start.elapsed().as_nanos();
@@ -104,7 +131,7 @@ fn between(cores: Cores, near: impl FnOnce(), far: impl FnOnce()) -> io::Result<
         return Err(io::Error::other("the other process did not end well"));
     }
     #[allow(clippy::cast_precision_loss)] // seconds in nanoseconds
-    Ok(span_ns as f64 / ROUNDS as f64 / 2.0)
+    Ok(span_ns as f64 / cores.rounds as f64 / 2.0)
 }
 
 fn pin(core: core_affinity::CoreId) {
@@ -123,7 +150,7 @@ fn bare_ring(cores: Cores) -> io::Result<f64> {
     between(
         cores,
         || {
-            for n in 0..ROUNDS {
+            for n in 0..cores.rounds {
                 bare.there_cells[(n % 64) as usize].0.store(n, Ordering::Relaxed);
                 bare.there_tail.0.store(n + 1, Ordering::Release);
                 wait(&bare.back_tail.0, n);
@@ -131,7 +158,7 @@ fn bare_ring(cores: Cores) -> io::Result<f64> {
             }
         },
         || {
-            for n in 0..ROUNDS {
+            for n in 0..cores.rounds {
                 wait(&bare.there_tail.0, n);
                 let seen = bare.there_cells[(n % 64) as usize].0.load(Ordering::Relaxed);
                 bare.back_cells[(n % 64) as usize].0.store(seen, Ordering::Relaxed);
@@ -141,7 +168,7 @@ fn bare_ring(cores: Cores) -> io::Result<f64> {
     )
 }
 
-fn segment(cores: Cores, pin_slots: bool) -> io::Result<f64> {
+fn segment(cores: Cores, pin_slots: bool) -> io::Result<HandedOver> {
     let shape = SegmentShape::new(1024, 1024);
     let memory = SharedMemory::new("jet-bench", SegmentLayout::new(shape).total_bytes(), false)?;
     // SAFETY: zeroed, page-aligned, mapped until both ends are done; each end is used by one process.
@@ -149,10 +176,17 @@ fn segment(cores: Cores, pin_slots: bool) -> io::Result<f64> {
         let daemon = daemon_end(memory.base(), memory.bytes(), shape).map_err(io::Error::other)?;
         (daemon, app_end(memory.base(), memory.bytes()).map_err(io::Error::other)?)
     };
-    between(
+    // Both ends add to it: it is shared as the segment is.
+    let counts = SharedMemory::new("jet-bench", size_of::<Line>(), false)?;
+    // SAFETY: zeroed memory of that size is a valid `Line` (only an atomic), mapped until both ends are done.
+    let astray = unsafe { &*counts.base().cast::<Line>() };
+    let expect = |next: bool| {
+        astray.0.fetch_add(u64::from(!next), Ordering::Relaxed);
+    };
+    let one_way_ns = between(
         cores,
         || {
-            for n in 0..ROUNDS {
+            for n in 0..cores.rounds {
                 // Slots are reused last in, first out: one at a time is always the same one.
                 let generation = (n & 0xffff) as u16;
                 let slot = daemon.slot(0).expect("within the shape");
@@ -167,11 +201,11 @@ fn segment(cores: Cores, pin_slots: bool) -> io::Result<f64> {
                     std::hint::spin_loop();
                 };
                 daemon.releases.advance();
-                assert_eq!(release.generation, generation);
+                expect((release.index, release.generation) == (0, generation));
             }
         },
         || {
-            for _ in 0..ROUNDS {
+            for n in 0..cores.rounds {
                 let delivery = loop {
                     if let Some(delivery) = app.deliveries.pop().expect("a sound ring") {
                         break delivery;
@@ -180,6 +214,7 @@ fn segment(cores: Cores, pin_slots: bool) -> io::Result<f64> {
                 };
                 app.deliveries.advance();
                 let generation = delivery.slot_generation();
+                expect((delivery.sequence, delivery.tag, delivery.slab) == (n, n, 1));
                 if pin_slots {
                     let slot = app.slot(delivery.slot).expect("within the shape");
                     assert_eq!(slot.pin(generation).map(|place| place.slab), Ok(delivery.slab));
@@ -198,8 +233,13 @@ fn segment(cores: Cores, pin_slots: bool) -> io::Result<f64> {
                 app.releases.publish();
                 assert!(!app.releases.wake_needed(), "the other end spins");
             }
+            // A ring that has one more than was put in hands something over twice.
+            expect(app.deliveries.pop().expect("a sound ring").is_none());
         },
-    )
+    )?;
+    expect(daemon.releases.pop().map_err(io::Error::other)?.is_none());
+    #[allow(clippy::cast_precision_loss)] // none, it is hoped
+    Ok(HandedOver { one_way_ns, astray: astray.0.load(Ordering::Relaxed) as f64 })
 }
 
 fn delivery(sequence: u64, generation: u16) -> Delivery {

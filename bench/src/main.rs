@@ -20,6 +20,7 @@ mod provenance;
 mod report;
 mod residency;
 mod rig;
+mod status;
 mod stream;
 #[cfg(feature = "verbs")]
 mod verbs;
@@ -27,7 +28,7 @@ mod verbs;
 use baseline::Baseline;
 use clap::{Parser, Subcommand};
 use provenance::Run;
-use report::{Check, Row};
+use report::{Check, Extent, Row};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -133,9 +134,10 @@ fn measure(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
     // Before anything is measured.
     let baseline = args.baseline.as_deref().map(Baseline::read).transpose()?;
     let samples = args.samples.unwrap_or(if args.brief { 1 } else { SAMPLES });
+    let extent = Extent { samples, brief: args.brief };
     let mut rows = match args.name {
         Name::Role(role) => return Ok(rig::live(&role)),
-        name => rows(name, samples)?,
+        name => rows(name, extent)?,
     };
     if args.brief {
         report::leave_unjudged(&mut rows);
@@ -161,24 +163,25 @@ fn measure(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
 }
 
 /// The rows of a benchmark.
-fn rows(name: Name, samples: u32) -> Result<Vec<Row>, Box<dyn std::error::Error>> {
+fn rows(name: Name, extent: Extent) -> Result<Vec<Row>, Box<dyn std::error::Error>> {
+    let Extent { samples, .. } = extent;
     match name {
         Name::Core => Ok(core_cost::run(samples)),
         Name::E2e { fabric, set } => match fabric.as_deref() {
-            Some(fabric) => e2e::run(samples, &[fabric], &set),
-            None => e2e::run(samples, &["shm", "tcp"], &set),
+            Some(fabric) => e2e::run(extent, &[fabric], &set),
+            None => e2e::run(extent, &["shm", "tcp"], &set),
         },
         Name::Stream(shape) => stream::run(samples, &shape),
         Name::Checksums { fabric } => match fabric.as_deref() {
             Some(fabric) => checksums::run(samples, &[fabric]),
             None => checksums::run(samples, &["shm", "tcp"]),
         },
-        Name::Connections => connections::run(samples),
+        Name::Connections => connections::run(extent),
         Name::Cache { only } => cache::run(samples, &only),
-        Name::Idle => connections::idle(samples),
+        Name::Idle => connections::idle(extent),
         Name::Membw(asked) => membw::run(samples, asked),
         Name::Residency(asked) => residency::run(samples, &asked),
-        Name::Escape(parts) => escape::run(samples, &parts),
+        Name::Escape(parts) => escape::run(extent, &parts),
         #[cfg(feature = "verbs")]
         Name::Verbs { only } => verbs::run(samples, &only),
         #[cfg(not(feature = "verbs"))]
@@ -186,6 +189,6 @@ fn rows(name: Name, samples: u32) -> Result<Vec<Row>, Box<dyn std::error::Error>
             Err("this build has no RDMA; build it with --features verbs (docs/rdma.md)".into())
         }
         Name::Role(_) => unreachable!("a role has no rows"),
-        Name::Handoff => handoff::run(samples).map_err(Into::into),
+        Name::Handoff => handoff::run(extent).map_err(Into::into),
     }
 }

@@ -3,6 +3,22 @@
 use serde::Serialize;
 use std::fmt::Write as _;
 
+/// How much a benchmark does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Samples of a figure.
+    pub samples: u32,
+    /// Only whether it works: with the short one of two spans or counts.
+    pub brief: bool,
+}
+
+impl Extent {
+    /// The one, or briefly the other.
+    pub fn of<T>(self, whole: T, brief: T) -> T {
+        if self.brief { brief } else { whole }
+    }
+}
+
 /// What a figure must keep to.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Bound {

@@ -188,7 +188,7 @@ impl Rig {
     /// Where the daemon does not answer.
     pub fn address(&self) -> io::Result<Address> {
         let status = self.status()?;
-        let text = status["listen"][0].as_str().unwrap_or_default();
+        let text = crate::status::text(&status, "/listen/0").map_err(io::Error::other)?;
         text.parse().map_err(io::Error::other)
     }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// What is kept in flight for it: more than the pool holds (64 messages of 256 KiB are 16 MiB, and the most that a daemon
 /// lets one sender have unfinished), so that without escape nothing is left for others.
-const DEPTH_LARGE: usize = 64;
+pub const DEPTH_LARGE: usize = 64;
 /// How long it runs beside the others before anything happens to it.
 const BEFORE: Duration = Duration::from_millis(300);
 
@@ -41,6 +41,7 @@ pub struct Recovery {
 
 /// The application and its sender.
 pub struct Fourth {
+    name: String,
     process: ConsumerProcess,
     /// Its sender.
     pub feed: Feed,
@@ -58,7 +59,7 @@ impl Fourth {
         let process = ConsumerProcess::start(rig, &name, Look::Every)?;
         let depth = Depth { large: DEPTH_LARGE, ..depth };
         let feed = Feed::connect(rig.address()?, &name, depth, Words::Every)?;
-        Ok(Self { process, feed })
+        Ok(Self { name, process, feed })
     }
 
     /// Runs it beside the others for a moment and stops it.
@@ -74,12 +75,14 @@ impl Fourth {
         Ok(())
     }
 
-    /// Runs it beside the others for a moment and kills it.
+    /// Runs it beside the others for a moment and kills it, with slabs in its hands: it is stopped before until it has some.
     ///
     /// # Errors
     /// As [`Self::run_and_stop`].
     pub fn run_and_kill(&mut self, load: &mut Load) -> Result<Instant, Box<dyn Error>> {
         load.run(BEFORE, Some(&mut self.feed))?;
+        self.process.signal(Signal::STOP)?;
+        load.until_held(&self.name, &mut self.feed)?;
         self.process.signal(Signal::KILL)?;
         let killed = Instant::now();
         self.process.wait()?;
@@ -102,7 +105,7 @@ impl Fourth {
         }
         let read = load.drain_other(&mut self.feed)?;
         load.drain()?;
-        let whole = load.until_whole()?;
+        let whole = load.until_whole(|_| {})?;
         let ends = self.feed.ends();
         let taken = self.process.order(Order::Report)?.taken;
         let same =

@@ -1,20 +1,51 @@
 //! One of four applications is killed at full load.
 //!
 //! A: three alone, for a second; B: the second that begins when the fourth, which ran beside them, is killed. Then the
-//! load rests, and what the dead one held has to be back when its quarantine is over. Its messages have to end.
+//! load rests, and what the dead one held has to be back when its quarantine is over, and not before: its own I/O may
+//! still be reading those slabs. Its messages have to end.
 
 use super::feed::Depth;
 use super::fourth::Fourth;
-use super::load::{Load, milliseconds};
+use super::load::{Load, Standing, milliseconds};
 use super::{PartRows, Plan};
 use crate::pattern::Words;
 use crate::report::{Bound, Row, pairwise};
 use std::error::Error;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const SPAN: Duration = Duration::from_secs(1);
+const SPAN_BRIEF: Duration = Duration::from_millis(200);
 const DEPTH: Depth = Depth { large: 16, small: 0 };
-const QUARANTINE: Duration = Duration::from_secs(1);
+/// Longer than a span and what it takes the load to rest, so that there is time to look before its end.
+const QUARANTINE: Duration = Duration::from_secs(3);
+
+/// What a dead application held, as the daemon tells it while the load rests: nobody else holds anything then.
+struct Quarantine {
+    end: Instant,
+    slabs_min: Option<u64>,
+}
+
+impl Quarantine {
+    /// Of an application that was killed then. The daemon hears of it later, and counts from there.
+    fn of(killed: Instant) -> Self {
+        Self { end: killed + QUARANTINE, slabs_min: None }
+    }
+
+    /// What was answered before its end counts; later it may be over.
+    fn look(&mut self, standing: &Standing) {
+        if Instant::now() < self.end {
+            // In the pool, and what had been copied.
+            let slabs = standing.quarantined + standing.memory_used;
+            self.slabs_min = Some(self.slabs_min.map_or(slabs, |least| least.min(slabs)));
+        }
+    }
+
+    /// The least that was seen; 0 where nobody looked in time.
+    #[allow(clippy::cast_precision_loss)] // some thousands
+    fn figure(&self) -> f64 {
+        self.slabs_min.unwrap_or(0) as f64
+    }
+}
 
 /// Runs it.
 ///
@@ -24,22 +55,30 @@ pub fn run(plan: &Plan<'_>, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
     let quarantine = format!("session.quarantine_ms={}", QUARANTINE.as_millis());
     let settings = [plan.settings, &[quarantine]].concat();
     let mut load = Load::start(plan.fabric, &settings, 3, 1, DEPTH, Words::FirstOfSlab)?;
-    load.run(SPAN / 4, None)?;
-    let (mut alone, mut after, mut ended, mut whole) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let span = plan.extent.of(SPAN, SPAN_BRIEF);
+    load.run(span / 4, None)?;
+    let (mut alone, mut after, mut whole) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut gone, mut unended, mut quarantined) = (Vec::new(), Vec::new(), Vec::new());
     for turn in 1..=plan.samples {
         plan.progress(&format!("kill: {turn} of {}", plan.samples));
-        alone.push(load.run(SPAN, None)?.gigabytes_per_s());
+        alone.push(load.run(span, None)?.gigabytes_per_s());
         let mut fourth = Fourth::start(&load.rig, DEPTH)?;
         let killed = fourth.run_and_kill(&mut load)?;
+        let mut quarantine = Quarantine::of(killed);
         // Its sender sends nothing more: what it has in flight has to end.
-        let measured = load.run(SPAN, None)?;
+        let measured = load.run(span, None)?;
         after.push(measured.gigabytes_per_s());
         load.drain()?;
         load.drain_other(&mut fourth.feed)?;
         #[allow(clippy::cast_precision_loss)] // dozens
-        ended.push(fourth.feed.ends().gone as f64);
-        let seen = load.until_whole()?;
-        whole.push(milliseconds(seen.saturating_duration_since(killed + QUARANTINE)));
+        {
+            gone.push(fourth.feed.ends().gone as f64);
+            unended.push(fourth.feed.in_flight() as f64);
+        }
+        // Its messages have ended: the daemon knows that it is dead.
+        let seen = load.until_whole(|standing| quarantine.look(standing))?;
+        quarantined.push(quarantine.figure());
+        whole.push(milliseconds(seen.saturating_duration_since(quarantine.end)));
     }
     let ratios = pairwise(&after, &alone);
     #[allow(clippy::cast_precision_loss)] // none, it is hoped
@@ -48,7 +87,9 @@ pub fn run(plan: &Plan<'_>, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
     part.timed("three alone", "GB/s", alone, Bound::None);
     part.timed("three, in the second after the fourth's death", "GB/s", after, Bound::None);
     part.timed("after / alone", "ratio", ratios, Bound::None);
-    part.timed("the dead one's messages that ended as gone", "messages", ended, Bound::None);
+    part.exact("the dead one's messages that ended as gone", "messages", gone, Bound::AtLeast(1.0));
+    part.exact("the dead one's messages without an end", "messages", unended, Bound::AtMost(0.0));
+    part.exact("slabs in quarantine, the least before its end", "slabs", quarantined, Bound::AtLeast(1.0));
     part.exact("the others' messages lost or damaged", "messages", vec![damaged], Bound::AtMost(0.0));
     part.timed("quarantine's end to whole, no escape memory", "ms", whole, Bound::AtMost(100.0));
     Ok(())

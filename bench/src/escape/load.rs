@@ -13,6 +13,7 @@ use super::feed::{Depth, Feed, Latencies};
 use crate::consumer::{Behaviour, Consumer, Look};
 use crate::pattern::Words;
 use crate::rig::Rig;
+use crate::status;
 use std::error::Error;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -97,7 +98,10 @@ impl Load {
     }
 
     /// One turn: everything that came is taken, everything that is free is sent.
-    fn turn(
+    ///
+    /// # Errors
+    /// What the sessions or the senders say.
+    pub fn turn(
         &mut self,
         other: Option<&mut Feed>,
         mut latencies: Option<&mut Latencies>,
@@ -182,6 +186,21 @@ impl Load {
         })
     }
 
+    /// The load goes on, with another's sender beside it, until the application of such a name holds slabs.
+    ///
+    /// # Errors
+    /// As [`Self::drain`].
+    pub fn until_held(&mut self, app: &str, other: &mut Feed) -> Result<(), Box<dyn Error>> {
+        let deadline = Instant::now() + LIMIT;
+        while status::count(status::session(&self.rig.status()?, app)?, "/held_slabs")? == 0 {
+            self.turn(Some(&mut *other), None, true)?;
+            if Instant::now() > deadline {
+                return Err(format!("waited {LIMIT:?} for {app} to hold anything").into());
+            }
+        }
+        Ok(())
+    }
+
     fn until(
         &mut self,
         what: &str,
@@ -199,15 +218,17 @@ impl Load {
         Ok(Instant::now())
     }
 
-    /// Waits until the pool is whole and no escape memory is in use, and says when that was seen. The load is drained.
+    /// Waits until the pool is whole and no escape memory is in use, and says when that was seen; `look` is shown what the
+    /// daemon says meanwhile, and at the end. The load is drained.
     ///
     /// # Errors
     /// As [`Self::drain`].
-    pub fn until_whole(&mut self) -> Result<Instant, Box<dyn Error>> {
+    pub fn until_whole(&mut self, mut look: impl FnMut(&Standing)) -> Result<Instant, Box<dyn Error>> {
         let deadline = Instant::now() + LIMIT;
         loop {
             let standing = Standing::of(&self.rig)?;
             let seen = Instant::now();
+            look(&standing);
             if standing.whole && standing.memory_used == 0 {
                 return Ok(seen);
             }
@@ -219,6 +240,11 @@ impl Load {
             // Senders answer what the daemon asks (credit that it calls back).
             self.turn(None, None, false)?;
         }
+    }
+
+    /// Messages that the healthy ones had whole.
+    pub fn taken(&self) -> u64 {
+        self.consumers.iter().map(|consumer| consumer.taken().messages).sum()
     }
 
     /// Messages of the healthy ones that came not, more than once, or with other bytes. The load is drained.
@@ -240,16 +266,19 @@ impl Load {
 /// How long a thread was ready to run and did not: the second number of its `schedstat`.
 fn waiting_ns(task: impl AsRef<Path>) -> std::io::Result<u64> {
     let text = std::fs::read_to_string(task.as_ref().join("schedstat"))?;
-    Ok(text.split_whitespace().nth(1).and_then(|n| n.parse().ok()).unwrap_or(0))
+    let second = text.split_whitespace().nth(1).and_then(|n| n.parse().ok());
+    second.ok_or_else(|| std::io::Error::other(format!("a schedstat without a second number: {text:?}")))
 }
 
-/// What the daemon says of pool and escape memory, in slabs. Fields that a daemon does not show are 0.
+/// What the daemon says of pool and escape memory, in slabs.
 #[derive(Clone, Copy, Debug)]
 pub struct Standing {
     /// Of the pool: free or posted.
     pub free: u64,
     /// Of the pool: the most in use at once.
     pub high_water: u64,
+    /// Of the pool: dead applications held them.
+    pub quarantined: u64,
     /// Nothing of the pool is held.
     pub whole: bool,
     /// Escape memory in use.
@@ -272,21 +301,22 @@ impl Standing {
     /// Asks the daemon.
     ///
     /// # Errors
-    /// Where it does not answer.
+    /// Where it does not answer, or does not show one of these.
     pub fn of(rig: &Rig) -> Result<Self, Box<dyn Error>> {
         let status = rig.status()?;
-        let n = |pointer: &str| status.pointer(pointer).and_then(serde_json::Value::as_u64).unwrap_or(0);
+        let n = |pointer: &str| status::count(&status, pointer);
         Ok(Self {
-            free: n("/pool/free") + n("/pool/posted"),
-            high_water: n("/pool/high_water"),
-            whole: status.pointer("/pool/whole").and_then(serde_json::Value::as_bool) == Some(true),
-            memory_used: n("/escape/memory/used"),
-            memory_used_max: n("/escape/memory/used_max"),
-            memory_used_slab_ms: n("/escape/memory/used_slab_ms"),
-            replaced: n("/escape/replaced/total"),
-            copied_bytes: n("/escape/copied/bytes"),
-            granted: n("/escape/memory_grants/total"),
-            signals: n("/escape/signals"),
+            free: n("/pool/free")? + n("/pool/posted")?,
+            high_water: n("/pool/high_water")?,
+            quarantined: n("/pool/quarantined")?,
+            whole: status::flag(&status, "/pool/whole")?,
+            memory_used: n("/escape/memory/used")?,
+            memory_used_max: n("/escape/memory/used_max")?,
+            memory_used_slab_ms: n("/escape/memory/used_slab_ms")?,
+            replaced: n("/escape/replaced/total")?,
+            copied_bytes: n("/escape/copied/bytes")?,
+            granted: n("/escape/memory_grants/total")?,
+            signals: n("/escape/signals")?,
         })
     }
 }

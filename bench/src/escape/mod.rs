@@ -20,7 +20,7 @@ mod load;
 mod stall;
 mod stragglers;
 
-use crate::report::{Bound, Row};
+use crate::report::{Bound, Extent, Row};
 use std::error::Error;
 use std::io::Write;
 use std::time::Duration;
@@ -62,6 +62,7 @@ pub struct Args {
 
 /// What each part is told.
 struct Plan<'a> {
+    extent: Extent,
     samples: u32,
     fabric: &'a str,
     settings: &'a [String],
@@ -98,9 +99,10 @@ impl PartRows<'_> {
 ///
 /// # Errors
 /// What the parts say.
-pub fn run(samples: u32, args: &Args) -> Result<Vec<Row>, Box<dyn Error>> {
+pub fn run(extent: Extent, args: &Args) -> Result<Vec<Row>, Box<dyn Error>> {
     let plan = Plan {
-        samples,
+        extent,
+        samples: extent.samples,
         fabric: &args.fabric,
         settings: &args.set,
         hold: Duration::from_micros(args.hold_us),

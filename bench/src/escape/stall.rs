@@ -13,7 +13,7 @@
 use super::feed::{Depth, Latencies};
 use super::fourth::{Fourth, Recovery, Stop};
 use super::load::{Load, Measured, mebibytes, milliseconds};
-use super::{BENCH, PartRows, Plan};
+use super::{PartRows, Plan};
 use crate::pattern::Words;
 use crate::report::{Bound, Row, median, pairwise};
 use std::error::Error;
@@ -21,12 +21,20 @@ use std::time::Duration;
 
 /// What the issue asks for.
 const STOPPED: Duration = Duration::from_secs(5);
+const STOPPED_BRIEF: Duration = Duration::from_millis(500);
 /// Spans of A, and of C: long enough for 99.9 % of 256 KiB messages to be dozens of them.
 const BASE: Duration = Duration::from_millis(1500);
+const BASE_BRIEF: Duration = Duration::from_millis(200);
 /// At full load and no more: what waits in the senders' queues is latency that the receiver cannot help.
 const LARGE: Depth = Depth { large: 16, small: 0 };
 /// The same with small messages between.
 const MIXED: Depth = Depth { large: 16, small: 32 };
+
+/// How long the parts of a turn last.
+struct Spans {
+    base: Duration,
+    stopped: Duration,
+}
 
 /// Samples of one way to be stopped.
 #[derive(Default)]
@@ -66,11 +74,13 @@ impl Figures {
 pub fn run(plan: &Plan<'_>, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
     // A turn of this one takes fifteen seconds: half as many.
     let turns = plan.samples.div_ceil(2);
+    let spans =
+        Spans { base: plan.extent.of(BASE, BASE_BRIEF), stopped: plan.extent.of(STOPPED, STOPPED_BRIEF) };
     let off = [plan.settings, &["escape.enabled=false".to_owned()]].concat();
     for (kind, depth) in [("256 KiB", LARGE), ("mixed", MIXED)] {
         let mut load = Load::start(plan.fabric, plan.settings, 3, 1, depth, Words::FirstOfSlab)?;
         let mut unescaped = Load::start(plan.fabric, &off, 3, 1, depth, Words::FirstOfSlab)?;
-        load.run(BASE / 4, None)?;
+        load.run(spans.base / 4, None)?;
         let (mut not_reading, mut signal) = (Samples::default(), Samples::default());
         let mut without = Samples::default();
         // Mixed traffic is there to be compared, and SIGSTOP differs by nothing but what it holds in its hands.
@@ -80,16 +90,16 @@ pub fn run(plan: &Plan<'_>, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
         for turn in 1..=turns {
             plan.progress(&format!("stall, {kind}: {turn} of {turns}"));
             for (stop, samples) in &mut *ways {
-                let measured = load.run(BASE, None)?;
+                let measured = load.run(spans.base, None)?;
                 samples.absent.add(&measured);
                 samples.waited.push(measured.waited_percent());
-                stopped(&mut load, *stop, depth, false, samples)?;
+                stopped(&mut load, *stop, depth, spans.stopped, false, samples)?;
             }
             if kind != "mixed" {
-                unescaped.run(BASE / 4, None)?;
+                unescaped.run(spans.base / 4, None)?;
                 unescaped.drain()?;
-                without.absent.add(&unescaped.run(BASE, None)?);
-                stopped(&mut unescaped, Stop::NotReading, depth, true, &mut without)?;
+                without.absent.add(&unescaped.run(spans.base, None)?);
+                stopped(&mut unescaped, Stop::NotReading, depth, spans.base, true, &mut without)?;
             }
         }
         load.drain()?;
@@ -100,14 +110,11 @@ pub fn run(plan: &Plan<'_>, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
             comparison(&format!("{kind}, without escape"), &without, false, rows);
         }
         let damaged = load.damaged() + unescaped.damaged();
-        #[allow(clippy::cast_precision_loss)] // none, it is hoped
-        rows.push(Row::exact(
-            BENCH,
-            &format!("stall, {kind}: the others' messages lost or damaged"),
-            "messages",
-            vec![damaged as f64],
-            Bound::AtMost(0.0),
-        ));
+        let mut part = PartRows { rows, name: format!("stall, {kind}") };
+        #[allow(clippy::cast_precision_loss)] // a million, and none
+        let (taken, damaged) = (vec![load.taken() as f64], vec![damaged as f64]);
+        part.exact("the others' messages", "messages", taken, Bound::AtLeast(1.0));
+        part.exact("the others' messages lost or damaged", "messages", damaged, Bound::AtMost(0.0));
     }
     Ok(())
 }
@@ -117,12 +124,13 @@ fn stopped(
     load: &mut Load,
     stop: Stop,
     depth: Depth,
+    span: Duration,
     starves: bool,
     samples: &mut Samples,
 ) -> Result<(), Box<dyn Error>> {
     let mut fourth = Fourth::start(&load.rig, depth)?;
     fourth.run_and_stop(load, stop)?;
-    let measured = load.run(if starves { BASE } else { STOPPED }, Some(&mut fourth.feed))?;
+    let measured = load.run(span, Some(&mut fourth.feed))?;
     samples.stopped.add(&measured);
     samples.waited.push(measured.waited_percent());
     #[allow(clippy::cast_precision_loss)] // some thousands
@@ -163,6 +171,9 @@ fn comparison(what: &str, samples: &Samples, bounded: bool, rows: &mut Vec<Row>)
             bound(Bound::AtMost(2.0)),
         );
     }
+    // What it has coming when it is stopped is what its sender has in flight: all of it has to come.
+    #[allow(clippy::cast_precision_loss)] // dozens
+    let backlog = super::fourth::DEPTH_LARGE as f64;
     part.timed("daemon or load without a core", "%", waited.clone(), Bound::None);
     part.timed("free slabs at the end of the stop", "slabs", free.clone(), Bound::None);
     part.timed("escape memory at the end of the stop", "MiB", memory.clone(), Bound::None);
@@ -171,11 +182,11 @@ fn comparison(what: &str, samples: &Samples, bounded: bool, rows: &mut Vec<Row>)
     let span = |of: fn(&Recovery) -> Duration| {
         recoveries.iter().map(|one| milliseconds(of(one))).collect::<Vec<f64>>()
     };
-    part.timed(
+    part.exact(
         "the fourth's messages, every word checked",
         "messages",
         count(|one| one.messages),
-        Bound::None,
+        Bound::AtLeast(backlog),
     );
     part.exact(
         "the fourth's messages lost or damaged",

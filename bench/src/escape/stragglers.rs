@@ -90,7 +90,7 @@ fn compare(plan: &Plan<'_>, case: &Case, rows: &mut Vec<Row>) -> Result<(), Box<
         samples.add(&measured, &before);
         load.consumers.iter_mut().for_each(|consumer| consumer.behave(HEALTHY));
         load.drain()?;
-        load.until_whole()?;
+        load.until_whole(|_| {})?;
     }
     let memory_max = mebibytes(Standing::of(&load.rig)?.memory_used_max);
     let damaged = load.damaged();
