@@ -16,7 +16,9 @@ use std::time::{Duration, Instant};
 const ENTRIES: u32 = 64;
 const SLAB: u32 = 4096;
 /// SENDs given to the NIC at once.
-const BURST: usize = 16;
+pub const BURST: usize = 16;
+/// READs given to the NIC at once.
+pub const READ_BURST: u64 = 4;
 const READ_BYTES: u32 = 256 << 10;
 
 /// One end.
@@ -29,6 +31,7 @@ struct End {
     sent: u64,
     received: u64,
     read: u64,
+    polls: u64,
 }
 
 impl End {
@@ -51,8 +54,17 @@ impl End {
             work: Work::Send { id: 0 },
             status: Status::Flushed,
         };
-        let mut end =
-            Self { nic, qp: None, headers, slabs, completions: [nothing; 64], sent: 0, received: 0, read: 0 };
+        let mut end = Self {
+            nic,
+            qp: None,
+            headers,
+            slabs,
+            completions: [nothing; 64],
+            sent: 0,
+            received: 0,
+            read: 0,
+            polls: 0,
+        };
         (0..ENTRIES).try_for_each(|entry| end.post_entry(entry))?;
         Ok(end)
     }
@@ -81,6 +93,7 @@ impl End {
     }
 
     fn step(&mut self) -> Result<(), Box<dyn Error>> {
+        self.polls += 1;
         let count = self.nic.poll(&mut self.completions);
         for at in 0..count {
             let completion = self.completions[at];
@@ -118,6 +131,9 @@ pub struct Carried {
     pub reads: u64,
     pub send_allocations: u64,
     pub read_allocations: u64,
+    /// Looks for completions meanwhile, of both ends.
+    pub send_polls: u64,
+    pub read_polls: u64,
 }
 
 /// The second end connects to the first.
@@ -172,7 +188,8 @@ pub fn half_round_trip(ip: IpAddr, trips: usize) -> Result<f64, Box<dyn Error>> 
     Ok(crate::report::median(&spans))
 }
 
-/// Carries messages; tells `mark` when the SENDs begin, when the READs begin, and when all is over.
+/// Carries messages, SENDs in chains of [`BURST`] and READs in chains of [`READ_BURST`]. Tells `mark` twice before, so that what
+/// marking itself takes is known; then when the SENDs begin, when the READs begin, and when all is over.
 ///
 /// # Errors
 /// What the NICs say.
@@ -202,12 +219,12 @@ pub fn carry(ip: IpAddr, sends: u64, reads: u64, mut mark: impl FnMut()) -> Resu
         let from = ends[1].nic.remote_address(source_key, 0);
         let scatter = [Sge { key: ends[0].slabs, offset: 0, bytes: READ_BYTES }];
         while ends[0].read < until {
-            for id in 0..4 {
+            for id in 0..READ_BURST {
                 let request = ReadRequest { id, address: from, key: source_key.0, scatter: &scatter };
                 ends[0].nic.post_read(qp, request)?;
             }
             ends[0].nic.flush();
-            let target = ends[0].read + 4;
+            let target = ends[0].read + READ_BURST;
             while ends[0].read < target {
                 ends.iter_mut().try_for_each(End::step)?;
             }
@@ -216,15 +233,26 @@ pub fn carry(ip: IpAddr, sends: u64, reads: u64, mut mark: impl FnMut()) -> Resu
     };
     // Everything is used once before it is counted.
     send(&mut ends, BURST as u64)?;
-    read(&mut ends, 4)?;
+    read(&mut ends, READ_BURST)?;
     mark();
+    mark();
+    let polls = |ends: &[End; 2]| ends.iter().map(|end| end.polls).sum::<u64>();
+    let polls_before = polls(&ends);
     let before = allocations::count();
     send(&mut ends, BURST as u64 + sends)?;
     let between = allocations::count();
+    let polls_between = polls(&ends);
     mark();
     let between_after = allocations::count();
-    read(&mut ends, 4 + reads)?;
+    read(&mut ends, READ_BURST + reads)?;
     let after = allocations::count();
     mark();
-    Ok(Carried { sends, reads, send_allocations: between - before, read_allocations: after - between_after })
+    Ok(Carried {
+        sends,
+        reads,
+        send_allocations: between - before,
+        read_allocations: after - between_after,
+        send_polls: polls_between - polls_before,
+        read_polls: polls(&ends) - polls_between,
+    })
 }

@@ -1,8 +1,8 @@
 //! Counts the system calls of a process, as a tracer sees them.
 
 use std::collections::BTreeMap;
-use std::io;
-use std::process::Command;
+use std::io::{self, Read};
+use std::process::{Command, Stdio};
 
 /// A stop that is a system call's, as `PTRACE_O_TRACESYSGOOD` marks it.
 const SYSCALL_STOP: i32 = libc::SIGTRAP | 0x80;
@@ -13,11 +13,11 @@ pub fn mark() {
     unsafe { libc::raise(libc::SIGSTOP) };
 }
 
-/// Runs a command that marks, and gives the calls between its marks, by number.
+/// Runs a command that marks, and gives the calls between its marks, by number, and what it printed: no more than a pipe holds.
 ///
 /// # Errors
 /// What the system says, or that the command failed.
-pub fn count(command: &mut Command) -> io::Result<Vec<BTreeMap<u64, u64>>> {
+pub fn count(command: &mut Command) -> io::Result<(Vec<BTreeMap<u64, u64>>, String)> {
     use std::os::unix::process::CommandExt;
     // SAFETY: one system call between fork and exec.
     unsafe {
@@ -26,7 +26,7 @@ pub fn count(command: &mut Command) -> io::Result<Vec<BTreeMap<u64, u64>>> {
             _ => Err(io::Error::last_os_error()),
         });
     }
-    let child = command.spawn()?;
+    let mut child = command.stdout(Stdio::piped()).spawn()?;
     let pid = libc::pid_t::try_from(child.id()).map_err(io::Error::other)?;
     let mut counts: Vec<BTreeMap<u64, u64>> = vec![BTreeMap::new()];
     let mut entering = true;
@@ -39,7 +39,12 @@ pub fn count(command: &mut Command) -> io::Result<Vec<BTreeMap<u64, u64>>> {
         }
         if libc::WIFEXITED(status) || libc::WIFSIGNALED(status) {
             let ok = libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0;
-            return if ok { Ok(counts) } else { Err(io::Error::other("the counted process failed")) };
+            if !ok {
+                return Err(io::Error::other("the counted process failed"));
+            }
+            let mut said = String::new();
+            child.stdout.take().map_or(Ok(0), |mut out| out.read_to_string(&mut said))?;
+            return Ok((counts, said));
         }
         let mut signal = 0;
         match libc::WSTOPSIG(status) {
