@@ -6,7 +6,7 @@ mod tool_support;
 use rustix::process::Signal;
 use std::fs;
 use std::path::PathBuf;
-use tool_support::{Host, assert_same, large_tree, odd_tree, until};
+use tool_support::{Host, assert_same, fabrics, large_tree, odd_tree, until};
 
 const SENDERS: u64 = 3;
 const FILES: u64 = 22;
@@ -16,8 +16,7 @@ const GIBIBYTE: u64 = 1 << 30;
 /// One fabric after the other, so that the disk holds one tree and its copy at a time.
 #[test]
 fn a_gibibyte_survives_the_death_of_each() {
-    a_gibibyte_over("shm");
-    a_gibibyte_over("tcp");
+    fabrics().iter().for_each(|fabric| a_gibibyte_over(fabric));
 }
 
 fn a_gibibyte_over(fabric: &str) {
@@ -39,7 +38,7 @@ fn a_gibibyte_over(fabric: &str) {
     // A receiver that is stopped while it holds slabs makes "on the way" certain.
     let mut daemon = host.daemon();
     let mut recv = host.recv(&out, &[]);
-    recv.signal(Signal::STOP);
+    recv.pause();
     let mut senders: Vec<_> = trees.iter().map(|tree| host.send(&[tree], &[])).collect();
     host.wait_held();
     daemon.kill();
@@ -47,13 +46,13 @@ fn a_gibibyte_over(fabric: &str) {
     recv.signal(Signal::CONT);
 
     until("some files to be written", || written(6));
-    recv.signal(Signal::STOP);
+    recv.pause();
     host.wait_held();
     recv.kill();
     let recv = host.recv(&out, &[]);
 
     until("more files to be written", || written(16));
-    recv.signal(Signal::STOP);
+    recv.pause();
     host.wait_held();
     senders[0].kill();
     senders[0] = host.send(&[&trees[0]], &[]);

@@ -7,7 +7,7 @@ mod tool_support;
 
 use rustix::process::Signal;
 use std::fs;
-use tool_support::{Host, assert_same, large_tree, odd_tree};
+use tool_support::{Host, assert_same, fabrics, large_tree, odd_tree};
 
 const FILES: u64 = 16;
 const FILE_BYTES: usize = 3 << 20;
@@ -22,12 +22,12 @@ fn trees(host: &Host) -> std::path::PathBuf {
 
 #[test]
 fn a_receiver_killed_with_slabs_in_its_hands_is_followed_by_another() {
-    for fabric in ["shm", "tcp"] {
+    for &fabric in fabrics() {
         let host = Host::new(fabric);
         let (tree, out) = (trees(&host), host.path("out"));
         let _daemon = host.daemon();
         let mut first = host.recv(&out, &[]);
-        first.signal(Signal::STOP);
+        first.pause();
         let send = host.send(&[&tree], PIECES);
         host.wait_held();
         first.kill();
@@ -49,13 +49,13 @@ fn a_receiver_killed_with_slabs_in_its_hands_is_followed_by_another() {
 
 #[test]
 fn a_sender_killed_in_the_middle_costs_nobody_else_and_is_run_again() {
-    for fabric in ["shm", "tcp"] {
+    for &fabric in fabrics() {
         let host = Host::new(fabric);
         let (tree, other, out) = (trees(&host), host.path("other"), host.path("out"));
         large_tree(&other, 3, 2_000_000);
         let _daemon = host.daemon();
         let recv = host.recv(&out, &[]);
-        recv.signal(Signal::STOP);
+        recv.pause();
         let mut killed = host.send(&[&tree], PIECES);
         let others = host.send(&[&other], PIECES);
         host.wait_held();
@@ -75,12 +75,12 @@ fn a_sender_killed_in_the_middle_costs_nobody_else_and_is_run_again() {
 
 #[test]
 fn a_daemon_killed_under_load_is_followed_by_another_and_what_comes_again_is_marked() {
-    for fabric in ["shm", "tcp"] {
+    for &fabric in fabrics() {
         let host = Host::new(fabric);
         let (tree, out) = (trees(&host), host.path("out"));
         let mut daemon = host.daemon();
         let recv = host.recv(&out, &[]);
-        recv.signal(Signal::STOP);
+        recv.pause();
         let send = host.send(&[&tree], PIECES);
         host.wait_held();
         daemon.kill();
@@ -105,7 +105,7 @@ fn an_interrupted_sender_leaves_no_parts() {
     large_tree(&tree, FILES, FILE_BYTES);
     let _daemon = host.daemon();
     let recv = host.recv(&out, &[]);
-    recv.signal(Signal::STOP);
+    recv.pause();
     let mut send = host.send(&[&tree], PIECES);
     host.wait_held();
     send.signal(Signal::INT);

@@ -17,7 +17,7 @@ fn a_sweep_leaves_the_parts_of_a_receiver_that_lives() {
     large_tree(&tree, 2, 6 << 20);
     let _daemon = host.daemon();
     let recv = host.recv(&out, &[]);
-    recv.signal(Signal::STOP);
+    recv.pause();
     let send = host.send(&[&tree], PIECES);
     host.wait_held();
     let (control, os) = (host.control(), OsStr::new);
@@ -55,7 +55,7 @@ fn a_daemon_that_goes_is_told_by_both_ends_and_so_is_the_next() {
     large_tree(&tree, 2, 6 << 20);
     let mut daemon = host.daemon();
     let recv = host.recv(&out, &[]);
-    recv.signal(Signal::STOP);
+    recv.pause();
     let send = host.send(&[&tree], PIECES);
     host.wait_held();
     daemon.kill();
@@ -146,7 +146,7 @@ fn checksums_that_the_next_daemon_checks_none_of_are_told_and_counted() {
     large_tree(&tree, 4, 6 << 20);
     let mut daemon = host.daemon_with(&["read.checksums=workers"]);
     let recv = host.recv(&out, &[]);
-    recv.signal(Signal::STOP);
+    recv.pause();
     let send = host.send(&[&tree], &["--piece-bytes", "1048576", "--crc"]);
     host.wait_held();
     assert!(!send.said().contains("checksums"), "{}", send.said());

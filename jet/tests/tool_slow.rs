@@ -6,7 +6,7 @@ mod tool_support;
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
-use tool_support::{Host, assert_same, large_tree, odd_tree, until};
+use tool_support::{Host, assert_same, fabrics, large_tree, odd_tree, until};
 
 const PIECES: &[&str] = &["--piece-bytes", "1048576"];
 
@@ -32,7 +32,7 @@ fn arrives(fabric: &str, recv_options: &[&str]) -> (Value, String) {
 
 #[test]
 fn one_slice_in_ten_is_held_and_every_byte_arrives() {
-    for fabric in ["shm", "tcp"] {
+    for &fabric in fabrics() {
         let (received, said) = arrives(fabric, &["--slow", "5ms/10"]);
         assert!(said.contains("slow on purpose: one slice in 10 is held 5ms before it is written"), "{said}");
         assert_eq!(received["slow"], "5ms/10", "{received}");

@@ -233,6 +233,12 @@ fn copy(memory: &SharedMemory, from: usize, bytes: usize) -> Vec<u8> {
 
 impl End {
     pub fn new(fabric: &dyn Fabric, name: &'static str, options: SoftOptions, entries: u32) -> Self {
+        // Whoever names a device wants to see that one conform.
+        assert!(
+            cfg!(feature = "verbs") || std::env::var_os("JET_RDMA_ADDRESS").is_none(),
+            "JET_RDMA_ADDRESS names a device, and this suite was built without verbs: \
+             cargo test -p jet-fabric --features verbs --test conformance"
+        );
         let mut nic = fabric.nic(name, options);
         let memory = |what: &str, bytes: usize| Arc::new(SharedMemory::new(what, bytes, false).unwrap());
         let slabs = memory("slabs", entries as usize * SLAB + READ_AREA);

@@ -2,7 +2,7 @@
 
 use crate::children::Role;
 use crate::raw_peer::{RawPeer, hello};
-use crate::rig::{Actor, NIC_THREAD, NO_NIC_THREAD, Random, Rig, number};
+use crate::rig::{Actor, Random, Rig, nic_threads, number};
 use crate::traffic::{Traffic, fill};
 use jet_client::send::{AckStatus, RetryPolicy, SendError, Sender, SenderOptions};
 use jet_fabric::Address;
@@ -132,7 +132,7 @@ fn headers_that_cannot_be_cost_their_sender_its_connection_and_nobody_else_anyth
         header.0[7] |= 1;
         cases.push(("random bytes of this version", header, vec![], malformed));
     }
-    for address in bystanders.rig.addresses() {
+    for address in bystanders.rig.fabrics() {
         for (what, header, payload, reason) in &cases {
             let before = number(&bystanders.rig.status(), "faults.peers");
             let mut peer = RawPeer::connect(&address, "store", 4096);
@@ -149,9 +149,9 @@ fn headers_that_cannot_be_cost_their_sender_its_connection_and_nobody_else_anyth
 fn memory_that_cannot_be_read_costs_its_sender_its_connection() {
     const REGION: usize = 512 << 10;
     let mut random = Random::for_test("memory", 2);
-    for thread in [NO_NIC_THREAD, NIC_THREAD] {
+    for &thread in nic_threads() {
         let mut bystanders = Bystanders::new(&mut random, &[thread]);
-        for address in bystanders.rig.addresses() {
+        for address in bystanders.rig.fabrics() {
             for what in [
                 "an unknown key",
                 "a guessed key",
@@ -197,9 +197,9 @@ fn memory_that_cannot_be_read_costs_its_sender_its_connection() {
 #[test]
 fn more_sends_than_the_credit_cost_their_sender_its_connection() {
     let mut random = Random::for_test("credit", 3);
-    for thread in [NO_NIC_THREAD, NIC_THREAD] {
+    for &thread in nic_threads() {
         let mut bystanders = Bystanders::new(&mut random, &[thread]);
-        for address in bystanders.rig.addresses() {
+        for address in bystanders.rig.fabrics() {
             let before = number(&bystanders.rig.status(), "faults.peers");
             let mut peer = RawPeer::connect(&address, "store", 4096);
             let mut sequence = 0;
@@ -243,7 +243,7 @@ fn first_words_that_cannot_be_are_refused() {
     for _ in 0..10 {
         cases.push(((0..HELLO_BYTES).map(|_| random.next().to_le_bytes()[0]).collect(), Refusal::Malformed));
     }
-    for address in bystanders.rig.addresses() {
+    for address in bystanders.rig.fabrics() {
         for (words, refusal) in &cases {
             // RDMA CM pads with zeros, and a hello ends in zeros.
             if matches!(address, Address::Rdma(_)) && words.len() == HELLO_BYTES - 1 {
@@ -314,7 +314,7 @@ fn cannot_be_delivered(checksums: &str) {
     let checksums = format!("read.checksums={checksums}");
     let mut bystanders =
         Bystanders::new(&mut random, &["read.message_bytes_max=1000000", "admission.classes=2", &checksums]);
-    for address in bystanders.rig.addresses() {
+    for address in bystanders.rig.fabrics() {
         let options = SenderOptions { retry: RetryPolicy::NEVER, ..Rig::sender_options(&address, "nobody") };
         let mut stray = Traffic::over(Sender::connect(options).unwrap(), random.fork());
         for bytes in [0, 100, 4096, 4097, 300_000] {
@@ -368,7 +368,7 @@ fn cannot_be_delivered(checksums: &str) {
 fn where_nobody_checks_a_wrong_checksum_is_delivered_and_senders_make_none() {
     let mut random = Random::for_test("unchecked", 7);
     let mut bystanders = Bystanders::new(&mut random, &["read.checksums=off"]);
-    for address in bystanders.rig.addresses() {
+    for address in bystanders.rig.fabrics() {
         let sender =
             Sender::connect(SenderOptions { crc: true, ..Rig::sender_options(&address, "store") }).unwrap();
         assert!(!sender.sends_checksums(), "over {address}");

@@ -2,7 +2,7 @@
 //! application may have seen before is marked.
 
 use crate::children::Role;
-use crate::rig::{Actor, NIC_THREAD, NO_NIC_THREAD, PATIENCE, Random, Rig};
+use crate::rig::{Actor, PATIENCE, Random, Rig, fabric_count, nic_threads};
 use crate::traffic::Traffic;
 use jet_client::send::{AckStatus, RetryPolicy, Sender, SenderOptions};
 use std::collections::{HashMap, HashSet};
@@ -43,7 +43,9 @@ fn a_daemon_killed_under_load_loses_nothing() {
     const KILLS: usize = 4;
     const MESSAGES: usize = 400;
     let mut random = Random::for_test("daemon", 60);
-    for (fabric, thread) in [(0, NO_NIC_THREAD), (0, NIC_THREAD), (1, NO_NIC_THREAD), (1, NIC_THREAD)] {
+    let fabrics =
+        (0..fabric_count()).flat_map(|fabric| nic_threads().iter().map(move |thread| (fabric, *thread)));
+    for (fabric, thread) in fabrics {
         let mut rig = Rig::start(&[thread]);
         let application = rig.application(Role::Consumer, "store");
         let address = rig.addresses()[fabric].clone();

@@ -2,7 +2,7 @@
 
 use crate::children::Role;
 use crate::hand_session::HandSession;
-use crate::rig::{NIC_THREAD, NO_NIC_THREAD, Random, Rig, number, until};
+use crate::rig::{Random, Rig, fabric_count, nic_threads, number, until};
 use crate::traffic::Traffic;
 use jet_client::send::{AckStatus, RetryPolicy, Sender, SenderOptions};
 use rustix::process::Signal;
@@ -11,11 +11,11 @@ use rustix::process::Signal;
 fn a_sender_killed_while_its_reads_run_leaves_nothing_behind() {
     const TIMES: u32 = 20;
     let mut random = Random::for_test("killed senders", 30);
-    for thread in [NO_NIC_THREAD, NIC_THREAD] {
+    for &thread in nic_threads() {
         let rig = Rig::start(&[thread]);
         let good = rig.application(Role::Consumer, "store");
         let mut withdrawn = 0;
-        for address in rig.addresses() {
+        for address in rig.fabrics() {
             let mut traffic = Traffic::new(&address, "store", random.fork());
             let halting = rig.application(Role::Consumer, "halting");
             for time in 0..TIMES {
@@ -55,7 +55,9 @@ fn a_sender_killed_while_its_reads_run_leaves_nothing_behind() {
             drop(traffic);
             rig.wait_status("nobody", |status| number(status, "peer_count") == 0);
         }
-        assert!(withdrawn >= TIMES as usize / 2, "{withdrawn} messages were taken back");
+        // Half of the senders had a message in the middle; half of those are certain.
+        let least = fabric_count() * TIMES as usize / 4;
+        assert!(withdrawn >= least, "{withdrawn} messages were taken back, not {least}");
         assert_eq!((good.reported("registered"), good.reported("wrong")), (1, 0));
     }
 }
@@ -114,7 +116,7 @@ fn an_application_killed_with_slabs_in_its_hands_gives_them_back_after_the_quara
 fn what_a_dead_application_did_not_finish_comes_to_the_next_and_is_marked() {
     let mut random = Random::for_test("next application", 32);
     let rig = Rig::start(&["session.quarantine_ms=20"]);
-    for address in rig.addresses() {
+    for address in rig.fabrics() {
         let mut keeper = rig.application(Role::Keeper, "relay");
         let retry = RetryPolicy::all_for_ns(u64::MAX);
         let options = SenderOptions { retry, ..Rig::sender_options(&address, "relay") };

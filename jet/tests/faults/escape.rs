@@ -2,7 +2,7 @@
 //! slow waits alone, and loses nothing.
 
 use crate::children::Role;
-use crate::rig::{NIC_THREAD, NO_NIC_THREAD, Random, Rig, number, until};
+use crate::rig::{Random, Rig, fabric_count, nic_threads, number, until};
 use crate::traffic::Traffic;
 use jet_client::receive::{RegisterOptions, Session};
 use jet_client::send::{AckStatus, Sender, SenderOptions};
@@ -62,13 +62,14 @@ fn wait_home(rig: &Rig, traffic: &mut Traffic) {
 #[test]
 fn a_stopped_applications_backlog_moves_to_memory_and_comes_to_it_whole() {
     let mut random = Random::for_test("stopped backlog", 60);
-    for thread in [NIC_THREAD, NO_NIC_THREAD] {
+    for &thread in nic_threads() {
         // Under pressure early: one application alone leaves enough of the pool not to bring it there.
         let rig = Rig::start(&[thread, "escape.safe_permille=900"]);
         let good = rig.application(Role::Consumer, "store");
         let stopped = rig.application(Role::Consumer, "stopped");
         stopped.process.stop();
-        for which in 0..2 {
+        let fabrics = fabric_count();
+        for which in 0..fabrics {
             let mut waiting = crowd(&rig, which, "stopped", random.fork());
             let copied = number(&rig.status(), "escape.copied.total");
             pile_up(&mut waiting, 60, 200);
@@ -88,7 +89,7 @@ fn a_stopped_applications_backlog_moves_to_memory_and_comes_to_it_whole() {
             stopped.process.signal(Signal::CONT);
             assert_eq!(waiting.ends(260), [AckStatus::Consumed; 260]);
             wait_home(&rig, &mut traffic);
-            if which == 0 {
+            if which + 1 < fabrics {
                 stopped.process.stop();
             }
         }

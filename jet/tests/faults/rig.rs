@@ -139,7 +139,26 @@ impl Actor {
 
 /// The RDMA device that the tests are to run on, by its address.
 fn device_address() -> Option<String> {
-    std::env::var("JET_RDMA_ADDRESS").ok().filter(|_| cfg!(feature = "verbs"))
+    let address = std::env::var("JET_RDMA_ADDRESS").ok()?;
+    if cfg!(feature = "verbs") {
+        return Some(address);
+    }
+    // Software NICs in its place would be a check of nothing that was asked for.
+    panic!(
+        "JET_RDMA_ADDRESS={address} names a device, and these tests were built without verbs: \
+         cargo test -p jet --features verbs"
+    );
+}
+
+/// Where the NIC's work is done: on a thread of its own and on the reactor's. An RDMA device does it itself, so there once.
+pub fn nic_threads() -> &'static [&'static str] {
+    const BOTH: [&str; 2] = [NO_NIC_THREAD, NIC_THREAD];
+    if device_address().is_some() { &BOTH[..1] } else { &BOTH }
+}
+
+/// How many fabrics the tests run on: `shm:` and `tcp:`, or the RDMA device that is named.
+pub fn fabric_count() -> usize {
+    if device_address().is_some() { 1 } else { 2 }
 }
 
 /// Where senders leave from that go to this address, if another device was named for them.
@@ -162,7 +181,8 @@ pub struct Rig {
 
 impl Rig {
     /// Starts a daemon with these keys of its configuration set, and waits until it answers. It listens on `shm:` and
-    /// `tcp:`, or, where an RDMA device is named (docs/rdma.md), twice on that.
+    /// `tcp:`, or, where an RDMA device is named (docs/rdma.md), twice on that: for what is about two addresses of one
+    /// daemon. What is to be seen on every fabric goes through [`Self::fabrics`].
     pub fn start(settings: &[&str]) -> Self {
         Self::start_as(None, settings, device_address().as_deref())
     }
@@ -244,6 +264,13 @@ impl Rig {
     /// Where it listens.
     pub fn addresses(&self) -> Vec<Address> {
         self.addresses.iter().map(|text| text.parse().expect("an address")).collect()
+    }
+
+    /// An address of each fabric: of all that it listens on, those that are not the same device again.
+    pub fn fabrics(&self) -> Vec<Address> {
+        let mut addresses = self.addresses();
+        addresses.truncate(fabric_count());
+        addresses
     }
 
     pub fn daemon(&mut self) -> &mut Process {

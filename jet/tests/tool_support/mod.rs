@@ -28,6 +28,15 @@ pub struct Jet {
 }
 
 impl Jet {
+    /// Stops it (SIGSTOP) and waits until it stands still, which is later than the signal.
+    pub fn pause(&self) {
+        use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
+        self.signal(Signal::STOP);
+        let stopped =
+            waitid(WaitId::Pid(Pid::from_child(&self.child)), WaitIdOptions::STOPPED).expect("a child");
+        assert!(stopped.is_some_and(|status| status.stopped()), "{stopped:?}");
+    }
+
     pub fn signal(&self, signal: rustix::process::Signal) {
         rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal)
             .expect("it runs");
@@ -91,6 +100,24 @@ impl Drop for Jet {
     }
 }
 
+/// The RDMA device that the tests are to run on, by its address.
+fn device_address() -> Option<String> {
+    let address = std::env::var("JET_RDMA_ADDRESS").ok()?;
+    if cfg!(feature = "verbs") {
+        return Some(address);
+    }
+    // Software NICs in its place would be a check of nothing that was asked for.
+    panic!(
+        "JET_RDMA_ADDRESS={address} names a device, and these tests were built without verbs: \
+         cargo test -p jet --features verbs"
+    );
+}
+
+/// What is seen on every fabric is seen on these: on the one device where one is named.
+pub fn fabrics() -> &'static [&'static str] {
+    if device_address().is_some() { &["rdma"] } else { &["shm", "tcp"] }
+}
+
 /// A host: a directory with a daemon's sockets, trees and logs.
 pub struct Host {
     pub dir: tempfile::TempDir,
@@ -104,7 +131,7 @@ impl Host {
     /// `fabric` is shm or tcp; where an RDMA device is named, all of it runs on verbs.
     pub fn new(fabric: &str) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
-        let device = std::env::var("JET_RDMA_ADDRESS").ok().filter(|_| cfg!(feature = "verbs"));
+        let device = device_address();
         let (listen, _port) = match fabric {
             _ if device.is_some() => {
                 let (port, lock) = own_port();
