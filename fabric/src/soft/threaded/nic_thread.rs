@@ -56,6 +56,8 @@ pub(super) struct Carried {
     batch: Vec<Completion>,
     pushed: u64,
     refused: u64,
+    /// The counters as they are shown.
+    shown: Counters,
 }
 
 impl Carried {
@@ -70,6 +72,7 @@ impl Carried {
             batch: vec![empty; BATCH],
             pushed: 0,
             refused: 0,
+            shown: Counters::default(),
         }
     }
 }
@@ -156,19 +159,30 @@ impl<N: Nic> NicThread<N> {
         let events = self.carry_events();
         if self.work.pushed != pushed_before || posted || events {
             self.show();
+        } else {
+            // Also what brings nobody anything is counted: a peer that was hung up on before it was one.
+            self.show_counters();
         }
         busy | posted | (polled > 0) | events
     }
 
     /// Shows the front what was pushed, and wakes it where it sleeps.
     fn show(&mut self) {
-        let Counters { flushed, .. } = self.nic.counters();
-        let flushed = flushed + self.work.refused;
-        self.shared.store_counters(&Counters { flushed, ..self.nic.counters() });
+        self.show_counters();
         self.returned.publish();
         self.completions.publish();
         if self.completions.wake_needed() {
             self.bell.ring();
+        }
+    }
+
+    /// Stores the counters where they have changed.
+    fn show_counters(&mut self) {
+        let counted = self.nic.counters();
+        let counters = Counters { flushed: counted.flushed + self.work.refused, ..counted };
+        if counters != self.work.shown {
+            self.work.shown = counters;
+            self.shared.store_counters(&counters);
         }
     }
 
