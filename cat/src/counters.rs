@@ -304,13 +304,10 @@ mod tests {
         Kind { name: "software", event: Event::Software(event), required }
     }
 
-    /// Counts of what works on any machine that lets us; `None` where it does not.
-    fn opened(kinds: &[Kind], threads: &[i32], inherit: bool) -> Option<CacheCounters> {
-        match CacheCounters::open(kinds, threads, inherit) {
-            Ok(counters) => Some(counters),
-            Err(CountersError::NotPermitted { .. } | CountersError::NoKernelSupport) => None,
-            Err(error) => panic!("{error}"),
-        }
+    /// Counts of what works on any machine that lets us. Containers, and hosts that count for root alone, do not: so what
+    /// needs it is ignored, and run apart where it is let.
+    fn opened(kinds: &[Kind], threads: &[i32], inherit: bool) -> CacheCounters {
+        CacheCounters::open(kinds, threads, inherit).unwrap_or_else(|error| panic!("{error}"))
     }
 
     fn fault_pages(pages: usize) {
@@ -346,25 +343,19 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "needs perf_event_open, which root is let: .ci/run has it apart"]
     fn a_thread_that_is_not_there_is_an_error() {
         let kinds = [software(Software::PAGE_FAULTS, true)];
         // Above what Linux ever numbers threads with.
         let refused = CacheCounters::open(&kinds, &[1 << 23], false).unwrap_err();
-        assert!(
-            matches!(
-                refused,
-                CountersError::NoThread { thread: 8_388_608 }
-                    | CountersError::NotPermitted { .. }
-                    | CountersError::NoKernelSupport
-            ),
-            "{refused}"
-        );
+        assert!(matches!(refused, CountersError::NoThread { thread: 8_388_608 }), "{refused}");
     }
 
     #[test]
+    #[ignore = "needs perf_event_open, which root is let: .ci/run has it apart"]
     fn counts_start_at_0_stop_and_can_be_read_twice() {
         let kinds = [software(Software::TASK_CLOCK, true), software(Software::TASK_CLOCK, true)];
-        let Some(mut counters) = opened(&kinds, &[0], false) else { return };
+        let mut counters = opened(&kinds, &[0], false);
         fault_pages(100);
         assert_eq!(counters.read().unwrap().llc_references, 0);
         counters.start().unwrap();
@@ -381,11 +372,11 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "needs perf_event_open, which root is let: .ci/run has it apart"]
     fn a_process_is_its_threads_and_those_to_come() {
         let kinds = [software(Software::TASK_CLOCK, true), software(Software::TASK_CLOCK, true)];
-        let Some(mut alone) = opened(&kinds, &[0], false) else { return };
-        let mut process =
-            opened(&kinds, &threads().unwrap(), true).expect("what is permitted for one is for all");
+        let mut alone = opened(&kinds, &[0], false);
+        let mut process = opened(&kinds, &threads().unwrap(), true);
         alone.start().unwrap();
         process.start().unwrap();
         std::thread::spawn(|| fault_pages(2000)).join().unwrap();

@@ -5,6 +5,8 @@
 
 #[path = "kernel/adjusted.rs"]
 mod adjusted;
+#[path = "kernel/children.rs"]
+mod children;
 #[path = "kernel/crashes.rs"]
 mod crashes;
 #[path = "kernel/everywhere.rs"]

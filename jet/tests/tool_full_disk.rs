@@ -6,13 +6,13 @@ use std::ffi::CString;
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use tool_support::{Host, assert_same, bytes};
+use tool_support::{Host, assert_same, bytes, fabrics};
 
-/// A tiny file system, unmounted when dropped. `None` where this process may not mount.
+/// A tiny file system, unmounted when dropped.
 struct TinyDisk(PathBuf);
 
 impl TinyDisk {
-    fn mount(at: &Path) -> Option<Self> {
+    fn mount(at: &Path) -> Self {
         fs::create_dir_all(at).unwrap();
         let target = c_path(at);
         // SAFETY: all strings end with a zero byte and outlive the call.
@@ -20,14 +20,8 @@ impl TinyDisk {
             libc::mount(c"tmpfs".as_ptr(), target.as_ptr(), c"tmpfs".as_ptr(), 0, c"size=1m".as_ptr().cast())
         };
         let error = std::io::Error::last_os_error();
-        match (mounted, error.raw_os_error()) {
-            (0, _) => Some(Self(at.to_owned())),
-            (_, Some(libc::EPERM | libc::EACCES)) => {
-                eprintln!("no mount allowed here ({error}): a file size limit takes the full disk's place");
-                None
-            }
-            _ => panic!("mount: {error}"),
-        }
+        assert_eq!(mounted, 0, "mount: {error}; it takes root, and in a container CAP_SYS_ADMIN");
+        Self(at.to_owned())
     }
 }
 
@@ -43,8 +37,16 @@ fn c_path(path: &Path) -> CString {
     CString::new(path.as_os_str().as_encoded_bytes()).unwrap()
 }
 
-/// Runs the case where large files meet a limit of 1 MiB, given by `tiny` or by the process's own limit.
-fn large_files_are_rejected(fabric: &str, tiny: bool) {
+/// What ends the files at 1 MiB.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Limit {
+    /// A tiny disk.
+    Disk,
+    /// What the receiver's process may write to one file.
+    FileSize,
+}
+
+fn large_files_are_rejected(fabric: &str, limit: Limit) {
     let host = Host::new(fabric);
     let (tree, out) = (host.path("tree"), host.path("out"));
     fs::create_dir_all(&tree).unwrap();
@@ -52,11 +54,10 @@ fn large_files_are_rejected(fabric: &str, tiny: bool) {
     fs::write(tree.join("b large"), bytes(2, 4 << 20)).unwrap();
     fs::write(tree.join("c pieces"), bytes(3, 6 << 20)).unwrap();
     let _daemon = host.daemon();
-    let disk = if tiny { TinyDisk::mount(&out) } else { None };
-    let errno = if disk.is_some() { "ENOSPC" } else { "EFBIG" };
-    let limit = disk.is_none();
+    let _disk = (limit == Limit::Disk).then(|| TinyDisk::mount(&out));
+    let errno = if limit == Limit::Disk { "ENOSPC" } else { "EFBIG" };
     let recv = host.recv_with(&out, &[], |command| {
-        if limit {
+        if limit == Limit::FileSize {
             // SAFETY: one system call between fork and exec.
             unsafe {
                 command.pre_exec(|| {
@@ -89,11 +90,12 @@ fn large_files_are_rejected(fabric: &str, tiny: bool) {
 }
 
 #[test]
+#[ignore = "mounts a file system, which takes root: .ci/run has it apart"]
 fn a_full_disk_is_heard_by_the_sender() {
-    large_files_are_rejected("shm", true);
+    fabrics().iter().for_each(|fabric| large_files_are_rejected(fabric, Limit::Disk));
 }
 
 #[test]
 fn a_file_size_limit_is_heard_by_the_sender() {
-    large_files_are_rejected("tcp", false);
+    fabrics().iter().for_each(|fabric| large_files_are_rejected(fabric, Limit::FileSize));
 }

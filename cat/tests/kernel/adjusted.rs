@@ -6,6 +6,7 @@ use jet_cat::plan::Exclusiveness;
 use jet_cat::resctrl::{GroupName, IoAlloc, Resctrl, WayMask};
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::Command;
 
 fn batch() -> GroupName {
@@ -65,7 +66,7 @@ fn bandwidth_is_given_back_after_a_kill_unless_somebody_changed_it_meanwhile() {
     let before = mounted.picture();
     let kill = || {
         let mut child = Command::new(std::env::current_exe().unwrap());
-        child.args(["--exact", "adjusted::throttles_and_dies", "--ignored"]);
+        child.args(["--exact", "children::throttles_and_dies", "--ignored"]);
         let output = child.env("JET_CAT_FOLDER", mounted.folder()).output().unwrap();
         assert_eq!(output.status.signal(), Some(9), "{}", String::from_utf8_lossy(&output.stderr));
     };
@@ -95,13 +96,10 @@ fn bandwidth_is_given_back_after_a_kill_unless_somebody_changed_it_meanwhile() {
     assert!(!recover(&mounted.resctrl, mounted.folder()).unwrap(), "unmounting gave everything back");
 }
 
-/// The child process of the test above.
-#[test]
-#[ignore = "is run by another test, and killed"]
-fn throttles_and_dies() {
-    let Some(folder) = std::env::var_os("JET_CAT_FOLDER") else { return };
+/// What a child process does; see `children`.
+pub fn throttles_and_dies(folder: &Path) {
     let resctrl = Resctrl::find().unwrap();
-    let _adjustments = Adjustments::make(&resctrl, &throttled(&resctrl), folder.as_ref()).unwrap();
+    let _adjustments = Adjustments::make(&resctrl, &throttled(&resctrl), folder).unwrap();
     rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).unwrap();
 }
 

@@ -5,6 +5,7 @@ use jet_cat::plan::Request;
 use jet_cat::resctrl::Resctrl;
 use jet_cat::reservation::{Reservation, Restored, Step, recover};
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::Command;
 
 /// Every step there is with two changes at most; `Step` itself is read back from its words.
@@ -19,7 +20,7 @@ fn word(step: Step) -> String {
 /// when it has reserved.
 fn crash_after(mounted: &Mounted, step: Option<Step>) -> bool {
     let mut child = Command::new(std::env::current_exe().unwrap());
-    child.args(["--exact", "crashes::reserves_and_dies", "--ignored", "--nocapture"]);
+    child.args(["--exact", "children::reserves_and_dies", "--ignored", "--nocapture"]);
     child.env("JET_CAT_FOLDER", mounted.folder()).env("JET_CAT_STEP", step.map_or_else(String::new, word));
     let output = child.output().unwrap();
     let said =
@@ -28,11 +29,8 @@ fn crash_after(mounted: &Mounted, step: Option<Step>) -> bool {
     !said.contains("reserved everything")
 }
 
-/// The child process.
-#[test]
-#[ignore = "is run by other tests, and killed"]
-fn reserves_and_dies() {
-    let Some(folder) = std::env::var_os("JET_CAT_FOLDER") else { return };
+/// What a child process does; see `children`.
+pub fn reserves_and_dies(folder: &Path) {
     let last = std::env::var("JET_CAT_STEP").unwrap();
     let die =
         || rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).unwrap();
@@ -46,7 +44,7 @@ fn reserves_and_dies() {
             die();
         }
     };
-    let reservation = Reservation::make(&resctrl, &request, folder.as_ref(), &mut watch).unwrap();
+    let reservation = Reservation::make(&resctrl, &request, folder, &mut watch).unwrap();
     // As a service has them: in the group when it is killed.
     reservation.add_thread(rustix::thread::gettid().as_raw_pid()).unwrap();
     println!("reserved everything");

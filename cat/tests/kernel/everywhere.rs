@@ -5,6 +5,7 @@ use jet_cat::plan::{Exclusiveness, Refusal, l3_ways};
 use jet_cat::resctrl::{AccessError, GroupName, Line, Mode, WayMask};
 use jet_cat::reservation::{Reservation, ReserveError, RestoreError, Restored, recover, restore_all};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 
 #[test]
@@ -180,7 +181,7 @@ fn a_user_without_the_right_is_told_and_nothing_changes() {
     let places = "chmod 755 .; mkdir -m 700 own closed; mkdir -m 777 open; chown 65534 own";
     host(&format!("cd {}; {places}", mounted.folder().display()));
     let mut child = Command::new(std::env::current_exe().unwrap());
-    child.args(["--exact", "everywhere::as_nobody", "--ignored", "--nocapture"]);
+    child.args(["--exact", "children::as_nobody", "--ignored", "--nocapture"]);
     let output = child.env("JET_CAT_FOLDER", mounted.folder()).uid(65534).gid(65534).output().unwrap();
     let said =
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
@@ -193,18 +194,15 @@ fn a_user_without_the_right_is_told_and_nothing_changes() {
     assert_eq!(mounted.picture(), before);
 }
 
-/// The child process of the test above.
-#[test]
-#[ignore = "is run by another test, as another user"]
-fn as_nobody() {
-    let Some(folder) = std::env::var_os("JET_CAT_FOLDER") else { return };
+/// What a child process does; see `children`.
+pub fn as_nobody(folder: &Path) {
     let resctrl = jet_cat::resctrl::Resctrl::find().unwrap();
     let request = jet_cat::plan::Request::new(jet(), 1);
-    let own = std::path::Path::new(&folder).join("own");
+    let own = folder.join("own");
     let error = Reservation::make(&resctrl, &request, &own, &mut |_| {}).unwrap_err();
     assert!(error.to_string().contains("run as root"), "{error}");
     // And where there is not even a place for the journal.
-    let closed = std::path::Path::new(&folder).join("closed/journals");
+    let closed = folder.join("closed/journals");
     let error = Reservation::make(&resctrl, &request, &closed, &mut |_| {}).unwrap_err();
     assert!(error.to_string().contains("reserving cache needs root"), "{error}");
 }

@@ -257,7 +257,7 @@ fn io_devices_get_ways_of_their_own_and_lose_them() {
     assert_eq!(mounted.resctrl.io_alloc().unwrap(), IoAlloc::Disabled);
 }
 
-mod locked {
+pub mod locked {
     //! Memory in the cache: on the one profile whose processor the kernel does that for.
 
     use crate::mounted::{Mounted, jet};
@@ -265,6 +265,7 @@ mod locked {
     use jet_cat::resctrl::{GroupName, Mode, Resctrl, WayMask};
     use jet_cat::reservation::{LockError, LockedRegion, ReserveError, recover};
     use std::os::unix::process::ExitStatusExt;
+    use std::path::Path;
     use std::process::Command;
 
     /// One way of the second socket's cache.
@@ -324,7 +325,7 @@ mod locked {
         let mounted = Mounted::new();
         let before = mounted.picture();
         let mut child = Command::new(std::env::current_exe().unwrap());
-        child.args(["--exact", "special::locked::locks_and_dies", "--ignored"]);
+        child.args(["--exact", "children::locks_and_dies", "--ignored"]);
         let output = child.env("JET_CAT_FOLDER", mounted.folder()).output().unwrap();
         assert_eq!(output.status.signal(), Some(9), "{}", String::from_utf8_lossy(&output.stderr));
         assert_eq!(mounted.resctrl.group(&jet()).mode().unwrap(), Mode::PseudoLocked);
@@ -333,19 +334,16 @@ mod locked {
         assert_eq!(mounted.picture(), before);
     }
 
-    /// The child process of the test above.
-    #[test]
-    #[ignore = "is run by another test, and killed"]
-    fn locks_and_dies() {
-        let Some(folder) = std::env::var_os("JET_CAT_FOLDER") else { return };
+    /// What a child process does; see `children`.
+    pub fn locks_and_dies(folder: &Path) {
         let resctrl = Resctrl::find().unwrap();
         let request = Request { domains: Some(vec![1]), ..Request::new(jet(), 1 << 20) };
-        let _region = LockedRegion::make(&resctrl, &request, folder.as_ref()).unwrap();
+        let _region = LockedRegion::make(&resctrl, &request, folder).unwrap();
         rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).unwrap();
     }
 }
 
-mod ddio {
+pub mod ddio {
     //! Registers: in a guest whose processor has them.
 
     use crate::mounted::host;
@@ -354,6 +352,7 @@ mod ddio {
     use jet_cat::topology::Topology;
     use std::collections::BTreeMap;
     use std::os::unix::process::ExitStatusExt;
+    use std::path::Path;
     use std::process::Command;
 
     const DDIO: u32 = 0xc8b;
@@ -405,7 +404,7 @@ mod ddio {
         let before = registers();
         let kill = || {
             let mut child = Command::new(std::env::current_exe().unwrap());
-            child.args(["--exact", "special::ddio::sets_and_dies", "--ignored"]);
+            child.args(["--exact", "children::sets_and_dies", "--ignored"]);
             let output = child.env("JET_CAT_FOLDER", folder.path()).output().unwrap();
             assert_eq!(output.status.signal(), Some(9), "{}", String::from_utf8_lossy(&output.stderr));
         };
@@ -435,13 +434,10 @@ mod ddio {
         assert_eq!(registers(), before);
     }
 
-    /// The child process of the test above.
-    #[test]
-    #[ignore = "is run by another test, and killed"]
-    fn sets_and_dies() {
-        let Some(folder) = std::env::var_os("JET_CAT_FOLDER") else { return };
+    /// What a child process does; see `children`.
+    pub fn sets_and_dies(folder: &Path) {
         let topology = Topology::of_host().unwrap();
-        let _settings = Settings::make(&topology, &wanted(&topology), folder.as_ref()).unwrap();
+        let _settings = Settings::make(&topology, &wanted(&topology), folder).unwrap();
         let own = rustix::process::getpid();
         rustix::process::kill_process(own, rustix::process::Signal::KILL).unwrap();
     }
