@@ -37,6 +37,16 @@ impl Traffic {
         Self { sender, random, next_tag: 1 }
     }
 
+    /// Its messages have tags from this one on, so that none is another sender's.
+    pub fn with_tags_from(self, next_tag: u64) -> Self {
+        Self { next_tag, ..self }
+    }
+
+    /// The tag of the next message.
+    pub fn next_tag(&self) -> u64 {
+        self.next_tag
+    }
+
     /// Sends a message of so many bytes.
     pub fn send(&mut self, bytes: usize) -> Result<Ticket, SendError> {
         let tag = self.next_tag;
