@@ -34,6 +34,8 @@ mod hand_session;
 mod load;
 #[path = "faults/nodes.rs"]
 mod nodes;
+#[path = "faults/pace.rs"]
+mod pace;
 #[path = "faults/raw_peer.rs"]
 mod raw_peer;
 #[path = "faults/rig.rs"]
