@@ -16,10 +16,13 @@ const REGION_BYTES: usize = 8 << 20;
 const ROUNDS: u64 = 16;
 const ROUND_TOUCHES: u32 = 160;
 const ATTEMPTS: usize = 15;
+/// Calibrations, one every [`PAUSE`], until the machine is calm enough for one.
+const CALIBRATIONS: usize = 600;
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// A calibration may refuse while a neighbour hammers the cache: then it is made again.
 fn warmer(region: &Region) -> Warmer {
-    for _ in 0..ATTEMPTS {
+    for _ in 0..CALIBRATIONS {
         match Warmer::new(region.clone(), WarmerOptions::default()) {
             Ok(warmer) => return warmer,
             Err(WarmerError::Calibration(
@@ -27,7 +30,7 @@ fn warmer(region: &Region) -> Warmer {
             )) => eprintln!("made again: {error}"),
             Err(error) => panic!("{error}"),
         }
-        std::thread::sleep(Duration::from_millis(100));
+        std::thread::sleep(PAUSE);
     }
     panic!("never calibrated");
 }
@@ -116,11 +119,12 @@ fn a_thread_publishes_readings_and_stops_at_once() {
     let memory = Arc::new(vec![0u8; 1 << 20]);
     // SAFETY: the bytes of a vector that nobody changes stay where they are while the Arc lives.
     let region = unsafe { Region::new(memory.as_ptr(), memory.len(), memory.clone()) }.unwrap();
-    let warmer = (0..ATTEMPTS)
+    let warmer = (0..CALIBRATIONS)
         .find_map(|_| match WarmerThread::start(region.clone(), WarmerOptions::default()) {
             Ok(warmer) => Some(warmer),
             Err(StartError::Warmer(WarmerError::Calibration(error))) => {
                 eprintln!("made again: {error}");
+                std::thread::sleep(PAUSE);
                 None
             }
             Err(error) => panic!("{error}"),

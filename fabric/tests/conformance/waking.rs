@@ -94,12 +94,13 @@ pub fn a_sleeper_wakes_for_everything(fabric: &dyn Fabric) {
     world.until("the end", |ends| ends[SERVER].ended.contains_key(&theirs));
 }
 
-/// Waits on the descriptor for at most what is left, as an application does.
+/// Waits on the descriptor, as an application does.
 fn sleep(end: &mut End) {
     if end.nic().arm() {
         let fd = end.nic().wait_fd();
         let mut fds = [PollFd::new(&fd, PollFlags::IN)];
-        let woken = poll(&mut fds, Some(&Timespec { tv_sec: 10, tv_nsec: 0 })).unwrap();
+        let limit = Timespec::try_from(deadline()).unwrap();
+        let woken = poll(&mut fds, Some(&limit)).unwrap();
         let (received, in_flight) = (end.received.len(), end.sends.len());
         assert!(woken > 0, "{} slept: {received} came, {in_flight} in flight", end.name);
     }
@@ -119,7 +120,8 @@ fn answer(mut end: End, qp: Qp, first: bool, done: &AtomicUsize) -> End {
         }
     }
     done.fetch_add(1, Ordering::AcqRel);
-    let give_up = Instant::now() + deadline();
+    // A little longer than the other may sleep before it says that nobody woke it.
+    let give_up = Instant::now() + 2 * deadline();
     while done.load(Ordering::Acquire) < 2 && Instant::now() < give_up {
         end.step();
         std::thread::yield_now();

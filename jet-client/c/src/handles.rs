@@ -145,6 +145,10 @@ pub(crate) fn remove<T: Kind>(handle: *mut T::Opaque) -> Result<Box<T>, Failure>
 mod tests {
     use super::*;
     use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+
+    /// The table is one for the whole process: no test makes a handle while another fills it.
+    static TABLE: RwLock<()> = RwLock::new(());
 
     struct One(u32);
     struct Two;
@@ -161,6 +165,10 @@ mod tests {
         type Opaque = OpaqueTwo;
     }
 
+    fn beside_others() -> RwLockReadGuard<'static, ()> {
+        TABLE.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn code<R>(result: Result<R, Failure>) -> String {
         result.map_or_else(|failure| format!("{failure:?}"), |_| String::new())
     }
@@ -172,6 +180,7 @@ mod tests {
 
     #[test]
     fn what_was_freed_or_is_another_or_nothing_is_told() {
+        let _table = beside_others();
         let one = insert(One(4)).unwrap();
         assert_eq!(with(one, count).unwrap(), 5);
         assert!(code(with::<Two, ()>(one.cast(), |_| Ok(()))).contains("Handle"), "another kind");
@@ -189,6 +198,7 @@ mod tests {
 
     #[test]
     fn one_thread_at_a_time() {
+        let _table = beside_others();
         let one = insert(One(0)).unwrap();
         let address = one.addr();
         with::<One, ()>(one, |_| {
@@ -218,6 +228,7 @@ mod tests {
 
     #[test]
     fn what_a_panic_left_can_only_be_freed() {
+        let _table = beside_others();
         let one = insert(One(0)).unwrap();
         let panicked = catch_unwind(AssertUnwindSafe(|| with::<One, ()>(one, |_| panic!("on purpose"))));
         assert!(panicked.is_err());
@@ -228,6 +239,7 @@ mod tests {
 
     #[test]
     fn there_are_only_so_many() {
+        let _table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
         let mut all = Vec::new();
         while let Ok(two) = insert(Two) {
             all.push(two);

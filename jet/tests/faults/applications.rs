@@ -105,13 +105,13 @@ fn what_is_not_held_cannot_be_released() {
     let mut other_end = other.end();
     let mut other_traffic = sender_to(&rig, "other", random.fork());
     other_traffic.send(3000).unwrap();
-    let held = wait_delivery(&mut other_end);
+    let held = wait_delivery(&mut other_end, &mut other_traffic);
     for (what, releases, words) in MISDEEDS {
         let before = number(&rig.status(), "faults.sessions");
         let mut session = HandSession::register(&control, "victim");
         let mut end = session.end();
         victim_traffic.send(1000).unwrap();
-        let delivery = wait_delivery(&mut end);
+        let delivery = wait_delivery(&mut end, &mut victim_traffic);
         release(&session, &mut end, &releases(&delivery));
         let (code, message) = session.wait_ended();
         assert_eq!(code, ErrorCode::BadRequest, "{what}: {message}");
@@ -145,13 +145,10 @@ fn a_message_cannot_be_consumed_before_it_is_there() {
     let mut traffic = Traffic::new(&rig.addresses()[0], "store", random.fork());
     let mut session = HandSession::register(&rig.control(), "early");
     let mut end = session.end();
-    // Larger than the pool, so that it cannot all be there.
+    // Larger than the pool and escape memory, so that it cannot all be there.
     let mut sender = sender_to(&rig, "early", random.fork());
-    sender.send(32 << 20).unwrap();
-    let first = crate::rig::until("a delivery", || {
-        sender.sender.flush();
-        end.deliveries.pop().expect("a sound ring")
-    });
+    sender.send(64 << 20).unwrap();
+    let first = wait_delivery(&mut end, &mut sender);
     release(&session, &mut end, &[Release { code: 0, ..finish_of(&first, 0) }]);
     let (code, message) = crate::rig::until("the session to be ended", || {
         sender.sender.flush();
@@ -213,10 +210,7 @@ fn a_segment_scribbled_over_costs_its_own_session_only() {
                 sent += 1;
             }
             let mut end = session.end();
-            let first = crate::rig::until("a delivery", || {
-                sender.sender.flush();
-                end.deliveries.pop().expect("a sound ring")
-            });
+            let first = wait_delivery(&mut end, &mut sender);
             let mut scribbler = Scribbler { random: random.fork(), way, first, honest_turns: 5 };
             let said = crate::rig::until("the session to be ended", || {
                 scribbler.scribble(&session, &mut end);
@@ -362,10 +356,7 @@ fn an_application_gets_no_more_than_it_should() {
         sender.send(bytes).unwrap();
         let mut left = bytes;
         while left > 0 {
-            let delivery = crate::rig::until("a delivery", || {
-                sender.sender.flush();
-                end.deliveries.pop().expect("a sound ring")
-            });
+            let delivery = wait_delivery(&mut end, &mut sender);
             left -= delivery.bytes as usize;
             release(&session, &mut end, &[all_of(&delivery)]);
             if left == 0 {
@@ -407,7 +398,7 @@ fn doorbells_that_ring_without_end_or_are_never_answered_hold_nobody_up() {
         for _ in 0..600 {
             deaf_end.deliveries.prepare_sleep();
             to_deaf.send(64).unwrap();
-            let delivery = wait_delivery(&mut deaf_end);
+            let delivery = wait_delivery(&mut deaf_end, &mut to_deaf);
             deaf_end.deliveries.advance();
             release(
                 &deaf,

@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use crate::rig::until;
+use crate::traffic::Traffic;
 
 /// What the daemon handed over.
 pub struct HandSession {
@@ -94,10 +95,13 @@ impl HandSession {
     }
 }
 
-/// Waits for the next delivery.
+/// Waits for the next delivery, while its sender gets its turns: it sends when it has credit, and learns of that by them.
 #[track_caller]
-pub fn wait_delivery(end: &mut AppEnd) -> Delivery {
-    until("a delivery", || end.deliveries.pop().expect("a sound ring"))
+pub fn wait_delivery(end: &mut AppEnd, from: &mut Traffic) -> Delivery {
+    until("a delivery", || {
+        from.sender.flush();
+        end.deliveries.pop().expect("a sound ring")
+    })
 }
 
 /// Writes release entries and shows them.
