@@ -9,10 +9,10 @@
 //!   in [`Consumer::pop`]: an item is written before it is seen.
 //! * *room*: the consumer's Release store of `head` in [`Consumer::advance`] pairs with the producer's Acquire load in
 //!   [`Producer::push`]: an item is read before its cell is written again.
-//! * *sleep*: the SeqCst fences in [`Producer::wake_needed`] and [`Consumer::prepare_sleep`] order "publish, then
-//!   look at the flag" against "set the flag, then look for items", so that one of the two ends sees the other.
+//! * *sleep*: [`Producer::wake_needed`] and [`Consumer::prepare_sleep`] are the two sides of [`crate::sleep`].
 
-use crate::sync::{AtomicU32, Ordering, UnsafeCell, fence};
+use crate::sleep::Sleeper;
+use crate::sync::{AtomicU32, Ordering, UnsafeCell};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// What may travel in a ring: plain words, valid for every bit pattern, with a size that is a multiple of 8.
@@ -21,14 +21,14 @@ impl<T: Copy + FromBytes + IntoBytes + Immutable> Item for T {}
 
 /// A word alone on its pair of cache lines (the adjacent-line prefetcher fetches two).
 #[repr(C, align(128))]
-pub struct Padded(AtomicU32);
+struct Padded<T>(T);
 
 /// The shared indices of one ring.
 #[repr(C)]
 pub struct Indices {
-    tail: Padded,
-    head: Padded,
-    sleeping: Padded,
+    tail: Padded<AtomicU32>,
+    head: Padded<AtomicU32>,
+    consumer: Padded<Sleeper>,
 }
 
 #[cfg(any(test, loom))]
@@ -36,7 +36,7 @@ impl Indices {
     /// As if `index` items had passed already.
     fn starting_at(index: u32) -> Self {
         let padded = |value| Padded(AtomicU32::new(value));
-        Self { tail: padded(index), head: padded(index), sleeping: padded(0) }
+        Self { tail: padded(index), head: padded(index), consumer: Padded(Sleeper::awake()) }
     }
 }
 
@@ -206,12 +206,10 @@ impl<T: Item> Producer<T> {
         }
     }
 
-    /// After [`Self::publish`]: whether the consumer sleeps and must be woken (by its eventfd). Says so once a sleep.
+    /// After [`Self::publish`]: whether the consumer sleeps and must be woken (by its doorbell). Says so once a sleep.
     #[inline]
     pub fn wake_needed(&mut self) -> bool {
-        fence(Ordering::SeqCst); // label: sleep
-        let sleeping = &self.indices().sleeping.0;
-        sleeping.load(Ordering::Relaxed) != 0 && sleeping.swap(0, Ordering::Relaxed) != 0
+        self.indices().consumer.0.must_be_woken()
     }
 
     /// Items that the consumer has not taken, as of the last look.
@@ -284,8 +282,7 @@ impl<T: Item> Consumer<T> {
     /// Says "about to sleep" and looks once more. `true`: the ring is empty and the producer will wake this end;
     /// `false`: items came meanwhile, do not sleep.
     pub fn prepare_sleep(&mut self) -> bool {
-        self.indices().sleeping.0.store(1, Ordering::Relaxed);
-        fence(Ordering::SeqCst); // label: sleep
+        self.indices().consumer.0.sleeps();
         if self.is_empty() {
             return true;
         }
@@ -295,7 +292,7 @@ impl<T: Item> Consumer<T> {
 
     /// Takes the "sleeping" word back after waking for whatever reason.
     pub fn awake(&mut self) {
-        self.indices().sleeping.0.store(0, Ordering::Relaxed);
+        self.indices().consumer.0.is_up();
     }
 }
 
@@ -320,4 +317,4 @@ mod tests;
 
 #[cfg(all(test, loom))]
 #[path = "ring_loom.rs"]
-mod loom_tests;
+pub(crate) mod loom_tests;

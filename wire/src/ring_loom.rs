@@ -5,7 +5,7 @@ use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 use std::vec::Vec;
 
-struct Memory {
+pub(crate) struct Memory {
     indices: Indices,
     cells: Vec<RingCell<u64>>,
 }
@@ -16,7 +16,10 @@ unsafe impl Sync for Memory {}
 unsafe impl Send for Memory {}
 
 /// Both ends, each with its own hold on the memory.
-fn ring(capacity: u32, start: u32) -> ((Producer<u64>, Arc<Memory>), (Consumer<u64>, Arc<Memory>)) {
+pub(crate) fn ring(
+    capacity: u32,
+    start: u32,
+) -> ((Producer<u64>, Arc<Memory>), (Consumer<u64>, Arc<Memory>)) {
     let cells = (0..capacity).map(|_| RingCell(UnsafeCell::new(0))).collect();
     let memory = Arc::new(Memory { indices: Indices::starting_at(start), cells });
     let indices = &raw const memory.indices;

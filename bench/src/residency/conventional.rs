@@ -24,6 +24,7 @@ use jet_wire::message::hello::Welcome;
 use jet_wire::message::{
     ACK_RANGES_MAX, AckHeader, AckRange, AckStatus, FromSender, HEADER_BYTES, HeaderBytes, parse_from_sender,
 };
+use jet_wire::sleep::Sleeper;
 use jet_wire::{SLAB_BYTES, SLAB_BYTES_U32};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::VecDeque;
@@ -85,7 +86,7 @@ struct Shared {
     arrived: ArrayQueue<Arrived>,
     consumed: ArrayQueue<Arrived>,
     stop: AtomicBool,
-    asleep: AtomicBool,
+    application: Sleeper,
 }
 
 /// Runs until the process is killed. Each line on standard input is answered by one of JSON: what of the buffers is in the cache,
@@ -116,7 +117,7 @@ pub fn live(listen: &Address, shape: Shape, marks: Marks) -> Result<(), Box<dyn 
         arrived: ArrayQueue::new(places as usize),
         consumed: ArrayQueue::new(places as usize),
         stop: AtomicBool::new(false),
-        asleep: AtomicBool::new(false),
+        application: Sleeper::awake(),
     });
     let application = {
         let (shared, buffers) = (Arc::clone(&shared), Arc::clone(&buffers));
@@ -176,11 +177,11 @@ fn consume(shared: &Shared, buffers: &SharedMemory, stride: usize, marks: &Marks
                 std::thread::yield_now();
                 continue;
             }
-            shared.asleep.store(true, Ordering::SeqCst);
+            shared.application.sleeps();
             if shared.arrived.is_empty() {
                 std::thread::park();
             }
-            shared.asleep.store(false, Ordering::SeqCst);
+            shared.application.is_up();
             idle_since = None;
             continue;
         };
@@ -240,7 +241,7 @@ impl Conventional {
             }
             worked |= self.acknowledge()?;
             self.nic.flush();
-            if !self.shared.arrived.is_empty() && self.shared.asleep.load(Ordering::SeqCst) {
+            if !self.shared.arrived.is_empty() && self.shared.application.must_be_woken() {
                 application.unpark();
             }
             if worked {

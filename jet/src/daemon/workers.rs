@@ -2,15 +2,16 @@
 //! which bytes, and its end is reported.
 
 use crossbeam_queue::ArrayQueue;
+use jet_wire::sleep::{Sleeper, Sleepers};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{JoinHandle, Thread};
 
 /// Looks at an empty queue before a worker sleeps: about as long as waking it takes.
 const LOOKS: u32 = 800;
-/// The most threads: one bit each says which of them sleep.
-pub const WORKERS_MAX: usize = 64;
+/// The most threads: so many that sleep can be told apart.
+pub const WORKERS_MAX: usize = Sleepers::MAX;
 
 /// A copy to be made.
 ///
@@ -115,11 +116,11 @@ struct Shared {
     copies: ArrayQueue<CopyJob>,
     checks: ArrayQueue<CheckJob>,
     done: ArrayQueue<Done>,
-    /// Bit n: worker n is about to sleep, or sleeps.
-    sleeping: AtomicU64,
+    /// Workers without a job.
+    sleepers: Sleepers,
     closing: AtomicBool,
-    /// The bell rang, and was not armed since.
-    rung: AtomicBool,
+    /// Whoever takes what is done, from when it armed the bell until that rang.
+    taker: Sleeper,
     bell: Box<dyn Fn() + Send + Sync>,
 }
 
@@ -149,17 +150,16 @@ impl Workers {
             copies: ArrayQueue::new(capacity),
             checks: ArrayQueue::new(capacity),
             done: ArrayQueue::new(capacity),
-            sleeping: AtomicU64::new(0),
+            sleepers: Sleepers::awake(),
             closing: AtomicBool::new(false),
-            rung: AtomicBool::new(false),
+            taker: Sleeper::asleep(),
             bell: Box::new(bell),
         });
         let mut workers = Self { shared, under_way: 0, capacity, threads: Vec::with_capacity(threads) };
         for n in 0..threads {
             let shared = Arc::clone(&workers.shared);
-            let thread = std::thread::Builder::new()
-                .name(format!("jet-worker-{n}"))
-                .spawn(move || shared.work(1 << n))?;
+            let thread =
+                std::thread::Builder::new().name(format!("jet-worker-{n}")).spawn(move || shared.work(n))?;
             workers.threads.push((thread.thread().clone(), Some(thread)));
         }
         Ok(workers)
@@ -179,14 +179,8 @@ impl Workers {
         };
         assert!(pushed, "each job under way has a place in its queue");
         self.under_way += 1;
-        // A worker says that it sleeps and then looks for jobs; here a job is put and then looked who sleeps. With a
-        // fence between the two on both sides, one of them sees the other.
-        fence(Ordering::SeqCst);
-        let sleeping = self.shared.sleeping.load(Ordering::Relaxed);
-        if sleeping != 0 {
-            let first = sleeping.trailing_zeros() as usize;
-            self.shared.sleeping.fetch_and(!(1 << first), Ordering::Relaxed);
-            self.threads[first].0.unpark();
+        if let Some(worker) = self.shared.sleepers.to_wake() {
+            self.threads[worker].0.unpark();
         }
         Ok(())
     }
@@ -210,11 +204,9 @@ impl Workers {
         if self.under_way == 0 {
             return true;
         }
-        // A worker puts what is done and then looks whether the bell rang; here the bell is armed and then looked whether
-        // anything is done. All four steps are sequentially consistent, those of the queue too, so one sees the other.
         // Armed each time, not when the queue runs empty: a worker may be so slow to ring that it rings for a job that
         // was taken, and then nobody would be rung for the next.
-        self.shared.rung.store(false, Ordering::SeqCst);
+        self.shared.taker.sleeps();
         self.shared.done.is_empty()
     }
 }
@@ -224,7 +216,7 @@ impl Shared {
         self.copies.pop().map(Job::Copy).or_else(|| self.checks.pop().map(Job::Check))
     }
 
-    fn work(&self, bit: u64) {
+    fn work(&self, n: usize) {
         loop {
             let mut looks = 0;
             let job = loop {
@@ -239,12 +231,12 @@ impl Shared {
                     std::hint::spin_loop();
                     continue;
                 }
-                self.sleeping.fetch_or(bit, Ordering::Relaxed);
-                fence(Ordering::SeqCst); // see `submit`
+                self.sleepers.sleeps(n);
+                // Whoever closes unparks afterwards: parking returns at once then.
                 if self.copies.is_empty() && self.checks.is_empty() && !self.closing.load(Ordering::Relaxed) {
                     std::thread::park();
                 }
-                self.sleeping.fetch_and(!bit, Ordering::Relaxed);
+                self.sleepers.is_up(n);
                 looks = 0;
             };
             self.put_done(job.carry_out());
@@ -259,7 +251,7 @@ impl Shared {
 
     /// Rings, unless it did since the bell was armed; see [`Workers::arm`].
     fn ring(&self) {
-        if !self.rung.swap(true, Ordering::SeqCst) {
+        if self.taker.must_be_woken() {
             (self.bell)();
         }
     }
@@ -268,7 +260,6 @@ impl Shared {
 impl Drop for Workers {
     fn drop(&mut self) {
         self.shared.closing.store(true, Ordering::Release);
-        fence(Ordering::SeqCst); // see `submit`
         for (thread, _) in &self.threads {
             thread.unpark();
         }

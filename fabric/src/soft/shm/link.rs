@@ -6,10 +6,10 @@
 use crate::memory::{Mapping, SharedMemory};
 use crate::nic::Status;
 use jet_wire::SLAB_BYTES;
+use jet_wire::link::EndWords;
 use jet_wire::message::HEADER_BYTES;
 use jet_wire::ring::{Consumer, Indices, Producer, RingCell};
 use std::io;
-use std::sync::atomic::{AtomicU32, Ordering, fence};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Cells of each ring.
@@ -50,7 +50,7 @@ pub(super) mod source {
 
 const _: () = assert!(size_of::<SendItem>() == 256);
 
-/// Why an end gave a connection up, told to the other end in [`Words`].
+/// Why an end gave a connection up, told to the other end in [`EndWords`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum Fault {
@@ -100,19 +100,6 @@ impl Fault {
     }
 }
 
-/// What one end tells the other besides SENDs. Only that end writes its line.
-#[repr(C, align(128))]
-struct Words {
-    /// A [`Fault`]; 0 while the connection stands.
-    fault: AtomicU32,
-    /// SENDs that this end had taken when it set `fault`.
-    received: AtomicU32,
-    /// Registrations and deregistrations that this end has announced on the socket.
-    announced: AtomicU32,
-    /// This end sleeps until its SENDs are taken.
-    room_wanted: AtomicU32,
-}
-
 /// Which end of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
@@ -133,13 +120,13 @@ impl End {
     fn words_offset(self) -> usize {
         match self {
             Self::Connecting => 0,
-            Self::Accepting => size_of::<Words>(),
+            Self::Accepting => size_of::<EndWords>(),
         }
     }
 
     /// The ring in which this end sends.
     fn indices_offset(self) -> usize {
-        2 * size_of::<Words>()
+        2 * size_of::<EndWords>()
             + match self {
                 Self::Connecting => 0,
                 Self::Accepting => size_of::<Indices>(),
@@ -170,7 +157,7 @@ impl End {
     }
 }
 
-const CELLS_OFFSET: usize = (2 * size_of::<Words>() + 2 * size_of::<Indices>()).next_multiple_of(1024);
+const CELLS_OFFSET: usize = (2 * size_of::<EndWords>() + 2 * size_of::<Indices>()).next_multiple_of(1024);
 const CELLS_BYTES: usize = RING_CELLS as usize * size_of::<SendItem>();
 const STAGED_OFFSET: usize = (CELLS_OFFSET + 2 * CELLS_BYTES).next_multiple_of(SLAB_BYTES);
 
@@ -231,8 +218,8 @@ impl Link {
         }
     }
 
-    fn words(&self, end: End) -> &Words {
-        let words = base(&self.memory).wrapping_add(end.words_offset()).cast::<Words>();
+    fn words(&self, end: End) -> &EndWords {
+        let words = base(&self.memory).wrapping_add(end.words_offset()).cast::<EndWords>();
         // SAFETY: within the mapping, aligned, valid for every bit pattern, and only accessed as atomics.
         unsafe { &*words }
     }
@@ -257,46 +244,40 @@ impl Link {
 
     /// Tells the other end that this one gives up, and how many SENDs it took before.
     pub(super) fn set_fault(&self, fault: Fault, received: u32) {
-        let words = self.words(self.end);
-        words.received.store(received, Ordering::Relaxed);
-        words.fault.store(fault as u32, Ordering::Release); // label: fault
+        self.words(self.end).set_fault(fault as u32, received);
     }
 
     /// What the other end said when it gave up, and how many SENDs it had taken.
     pub(super) fn peer_fault(&self) -> Option<(Fault, u32)> {
-        let words = self.words(self.end.other());
-        let fault = Fault::from_word(words.fault.load(Ordering::Acquire))?; // label: fault
-        Some((fault, words.received.load(Ordering::Relaxed)))
+        let (fault, received) = self.words(self.end.other()).fault();
+        Some((Fault::from_word(fault)?, received))
     }
 
     /// Says how many registrations and deregistrations are on the socket, or on their way there.
     pub(super) fn set_announced(&self, count: u32) {
-        self.words(self.end).announced.store(count, Ordering::Release); // label: announced
+        self.words(self.end).set_announced(count);
     }
 
     /// How many the other end says are there to take.
     #[inline]
     pub(super) fn peer_announced(&self) -> u32 {
-        self.words(self.end.other()).announced.load(Ordering::Acquire) // label: announced
+        self.words(self.end.other()).announced()
     }
 
     /// Says that this end sleeps until its SENDs are taken. Look once more at the ring after this.
     pub(super) fn want_room(&self) {
-        self.words(self.end).room_wanted.store(1, Ordering::Relaxed);
-        fence(Ordering::SeqCst); // label: room-sleep
+        self.words(self.end).room().sleeps();
     }
 
     /// Takes [`Self::want_room`] back.
     pub(super) fn room_unwanted(&self) {
-        self.words(self.end).room_wanted.store(0, Ordering::Relaxed);
+        self.words(self.end).room().is_up();
     }
 
     /// After advancing past SENDs: whether the other end sleeps until that.
     #[inline]
     pub(super) fn room_is_wanted(&self) -> bool {
-        fence(Ordering::SeqCst); // label: room-sleep
-        let word = &self.words(self.end.other()).room_wanted;
-        word.load(Ordering::Relaxed) != 0 && word.swap(0, Ordering::Relaxed) != 0
+        self.words(self.end.other()).room().must_be_woken()
     }
 }
 

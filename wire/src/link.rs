@@ -1,0 +1,146 @@
+//! What the two ends of a connection over shared memory tell each other beside the rings: a few words, each written by one
+//! end alone.
+//!
+//! The pairs of orderings, by label:
+//! * *fault*: the Release in [`EndWords::set_fault`] pairs with the Acquire in [`EndWords::fault`]: who sees the fault sees the
+//!   count that belongs to it.
+//! * *announced*: the Release in [`EndWords::set_announced`] pairs with the Acquire in [`EndWords::announced`].
+//! * *sleep*: see [`crate::sleep`].
+
+use crate::sleep::Sleeper;
+use crate::sync::{AtomicU32, Ordering};
+
+/// The words of one end, on cache lines of their own. All bits 0 is how they begin; a stranger may write anything.
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub struct EndWords {
+    /// 0 while the connection stands.
+    fault: AtomicU32,
+    /// SENDs that this end had taken when it set `fault`.
+    received: AtomicU32,
+    announced: AtomicU32,
+    /// This end, while it waits for its SENDs to be taken.
+    room: Sleeper,
+}
+
+impl EndWords {
+    /// This end gives up, for a reason that is not 0, after it took so many SENDs.
+    pub fn set_fault(&self, fault: u32, received: u32) {
+        self.received.store(received, Ordering::Relaxed);
+        self.fault.store(fault, Ordering::Release); // label: fault
+    }
+
+    /// Why that end gave up (0: it did not), and how many SENDs it had taken.
+    pub fn fault(&self) -> (u32, u32) {
+        let fault = self.fault.load(Ordering::Acquire); // label: fault
+        (fault, self.received.load(Ordering::Relaxed))
+    }
+
+    /// Says how many announcements this end has made elsewhere, on a socket say.
+    pub fn set_announced(&self, count: u32) {
+        self.announced.store(count, Ordering::Release); // label: announced
+    }
+
+    /// How many that end says it has made.
+    #[inline]
+    pub fn announced(&self) -> u32 {
+        self.announced.load(Ordering::Acquire) // label: announced
+    }
+
+    /// Where this end says that it sleeps until its SENDs are taken, and the other end looks after it took some.
+    #[inline]
+    pub fn room(&self) -> &Sleeper {
+        &self.room
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use crate::ring::loom_tests::ring;
+    use loom::sync::{Arc, Condvar, Mutex};
+    use loom::thread;
+
+    fn words() -> EndWords {
+        let word = || AtomicU32::new(0);
+        EndWords { fault: word(), received: word(), announced: word(), room: Sleeper::awake() }
+    }
+
+    /// Label *fault*.
+    #[test]
+    fn loom_a_fault_is_seen_with_its_count() {
+        loom::model(|| {
+            let words = Arc::new(words());
+            let theirs = words.clone();
+            let end = thread::spawn(move || theirs.set_fault(3, 41));
+            let seen = words.fault();
+            assert!(seen.0 == 0 || seen == (3, 41), "{seen:?}");
+            end.join().unwrap();
+            assert_eq!(words.fault(), (3, 41));
+        });
+    }
+
+    /// What was announced before a SEND is known to whoever takes the SEND.
+    #[test]
+    fn loom_what_was_announced_before_a_send_is_seen_with_it() {
+        loom::model(|| {
+            let words = Arc::new(words());
+            let ((mut producer, memory), (mut consumer, _held)) = ring(2, 0);
+            let theirs = words.clone();
+            let end = thread::spawn(move || {
+                let _memory = memory;
+                theirs.set_announced(5);
+                producer.push(1).unwrap();
+                producer.publish();
+            });
+            if consumer.pop().unwrap().is_some() {
+                assert_eq!(words.announced(), 5);
+            }
+            end.join().unwrap();
+        });
+    }
+
+    /// A sender whose ring is full sleeps until some of it is taken.
+    #[test]
+    fn loom_who_waits_for_room_is_woken() {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(|| {
+            let words = Arc::new(words());
+            let bell = Arc::new((Mutex::new(false), Condvar::new()));
+            let ((mut producer, memory), (mut consumer, _held)) = ring(1, 0);
+            let (theirs, rung) = (words.clone(), bell.clone());
+            let end = thread::spawn(move || {
+                let _memory = memory;
+                for item in 1..=2 {
+                    while producer.push(item).is_err() {
+                        theirs.room().sleeps();
+                        if producer.room().unwrap() == 0 {
+                            let mut rings = rung.0.lock().unwrap();
+                            while !*rings {
+                                rings = rung.1.wait(rings).unwrap();
+                            }
+                            *rings = false;
+                        }
+                        theirs.room().is_up();
+                    }
+                    producer.publish();
+                }
+            });
+            let mut taken = 0;
+            while taken < 2 {
+                if consumer.pop().unwrap().is_none() {
+                    thread::yield_now();
+                    continue;
+                }
+                taken += 1;
+                consumer.advance();
+                if words.room().must_be_woken() {
+                    *bell.0.lock().unwrap() = true;
+                    bell.1.notify_one();
+                }
+            }
+            end.join().unwrap();
+        });
+    }
+}
