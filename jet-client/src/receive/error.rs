@@ -94,6 +94,12 @@ pub enum Fault {
         /// Slices of the run.
         slices: u16,
     },
+    /// A slot word names another run than the one that was delivered in the slot and not released.
+    #[error("slot {slot} holds another run than the one that was delivered there")]
+    Run {
+        /// The slot.
+        slot: u32,
+    },
     /// A slot is pinned that this end did not pin.
     #[error("slot {slot} is pinned by somebody else")]
     Pinned {

@@ -126,13 +126,8 @@ impl<'s> Message<'s> {
         let pinned = session.end.borrow().slot(index).map(|word| word.pin(slot.generation.get()));
         let place = match pinned {
             Some(Ok(place)) => place,
-            Some(Err(PinError::Stale)) => {
-                // The daemon took the run back: nothing of it is ours to release.
-                slot.state.set(SlotState::Free);
-                slot.slices_left.set(0);
-                message.withdrawn.set(Some(false));
-                return Err(SliceError::Withdrawn { corrupt: false });
-            }
+            // The daemon puts no other run there before this one is released.
+            Some(Err(PinError::Stale)) => return Err(session.broken(Fault::Run { slot: index }).into()),
             Some(Err(PinError::Pinned)) | None => {
                 return Err(session.broken(Fault::Pinned { slot: index }).into());
             }

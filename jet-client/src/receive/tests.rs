@@ -392,15 +392,14 @@ fn long_user_headers_come_from_their_cell() {
 }
 
 #[test]
-fn a_run_that_the_daemon_took_back_is_not_given_out() {
+fn a_slot_that_holds_another_run_breaks_the_session() {
     let (mut daemon, session) = pair(Duration::ZERO);
     daemon.deliver(small(0, 0, 10));
-    daemon.end.slot(0).unwrap().retire(slot_generation(0));
+    let place = Place { slab: 0, escaped: false };
+    daemon.end.slot(0).unwrap().publish(slot_generation(0).wrapping_add(1), place);
     let mut message = session.try_receive().unwrap().unwrap();
-    assert!(matches!(message.next(LONG), Err(SliceError::Withdrawn { corrupt: false })));
-    drop(message);
-    session.flush();
-    assert_eq!(daemon.releases(), [finish(0, REJECT_DROPPED)]);
+    let broken = message.next(LONG).unwrap_err();
+    assert!(matches!(broken, SliceError::Receive(ReceiveError::Broken(Fault::Run { slot: 0 }))), "{broken}");
 }
 
 #[test]

@@ -30,7 +30,7 @@ pub struct Place {
 /// Why a slot could not be pinned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PinError {
-    /// The slot holds another run, or none.
+    /// The slot holds another run, or none was ever there.
     Stale,
     /// It is pinned already.
     Pinned,
@@ -59,7 +59,7 @@ fn low_half(word: u64) -> u32 {
 }
 
 impl SlotWord<'_> {
-    /// Daemon: a run was put here.
+    /// Daemon: a run was put here. The word of the run before, which was released, is overwritten: from now on its pins fail.
     #[inline]
     pub fn publish(self, generation: u16, place: Place) {
         self.put(word(generation, place)); // label: place
@@ -103,7 +103,8 @@ impl SlotWord<'_> {
     pub fn unpin(self, generation: u16) {
         let seen = self.0.load(Ordering::Relaxed);
         if seen >> 48 == u64::from(generation) && seen & PINNED != 0 {
-            // While pinned nobody else writes the word, but a daemon that closes the session may: so compare.
+            // While it is pinned nobody else writes the word. An application that released it before may find the next run
+            // here by now: so compare.
             let _ = self.0.compare_exchange(seen, seen & !PINNED, Ordering::Release, Ordering::Relaxed); // label: done
         }
     }
@@ -120,12 +121,6 @@ impl SlotWord<'_> {
             Err(found) if found == expected | PINNED => Err(RelocateError::Pinned),
             Err(_) => Err(RelocateError::Stale),
         }
-    }
-
-    /// Daemon: the slot holds nothing now. The generation stays, so that stale pins fail.
-    #[inline]
-    pub fn retire(self, generation: u16) {
-        self.put(u64::from(generation) << 48); // label: place
     }
 
     #[inline]
@@ -170,8 +165,9 @@ mod tests {
         slot.publish(9, HERE);
         assert_eq!(slot.pin(8), Err(PinError::Stale));
         assert_eq!(slot.relocate(8, HERE, THERE), Err(RelocateError::Stale));
-        slot.retire(9);
+        slot.publish(10, THERE);
         assert_eq!(slot.pin(9), Err(PinError::Stale));
+        assert_eq!(slot.pin(10), Ok(THERE));
     }
 
     #[test]
