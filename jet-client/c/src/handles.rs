@@ -1,120 +1,82 @@
 //! Handles: numbers that stand for senders and sessions, and say whether these still are.
 //!
 //! A caller in C may free twice, use what was freed, mix kinds up, or use one from two threads. None of that may touch memory
-//! that is somebody else's, and none of it may need a lock: taking a handle is one compare-and-swap.
+//! that is somebody else's, and none of it may wait: each slot has a mutex, which is tried and never waited for.
 
 use crate::code::{Code, Failure};
-use std::cell::UnsafeCell;
-use std::ptr::NonNull;
+use std::any::Any;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 
 /// Handles at once.
 const HANDLES: usize = 1 << INDEX_BITS;
 const INDEX_BITS: u32 = 12;
 
 /// What a handle can stand for. `Send`, because a handle may be used by one thread after another.
-pub(crate) trait Kind: Send {
+pub(crate) trait Kind: Send + 'static {
     /// Tells it from the others: 1 to 3.
     const KIND: u64;
     /// What C knows it as.
     type Opaque;
 }
 
-const FREE: u64 = 0;
-const IDLE: u64 = 1;
-const BUSY: u64 = 2;
-/// A panic left it halfway.
-const POISONED: u64 = 3;
-
-/// A slot's word: generation, kind and state.
-const fn word(generation: u64, kind: u64, state: u64) -> u64 {
-    generation << 4 | kind << 2 | state
+/// Whose turn it is in a slot: the generation of its handle, and what kind that is.
+const fn tenant(generation: u64, kind: u64) -> u64 {
+    generation << 2 | kind
 }
 
 struct Slot {
-    word: AtomicU64,
-    /// A `Box` of the kind that the word says; whoever made the word busy has it to himself.
-    object: UnsafeCell<Option<NonNull<()>>>,
+    /// The [`tenant`], or the last one. Written under the lock alone; read without it only to tell a handle that is in use
+    /// from one that is another's or of old.
+    tenant: AtomicU64,
+    /// Nothing in a slot that is free. Poisoned where a panic left it halfway.
+    object: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
-// SAFETY: the object is touched only by who made the word busy, and what it is may go from thread to thread (`Kind: Send`).
-unsafe impl Sync for Slot {}
-
 static SLOTS: [Slot; HANDLES] =
-    [const { Slot { word: AtomicU64::new(0), object: UnsafeCell::new(None) } }; HANDLES];
+    [const { Slot { tenant: AtomicU64::new(0), object: Mutex::new(None) } }; HANDLES];
 /// Where the search for a free one begins.
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 /// Makes a handle.
 pub(crate) fn insert<T: Kind>(object: T) -> Result<*mut T::Opaque, Failure> {
-    let object = Box::new(object);
     let start = NEXT.fetch_add(1, Ordering::Relaxed);
     for index in (0..HANDLES).map(|step| start.wrapping_add(step) % HANDLES) {
         let slot = &SLOTS[index];
-        let seen = slot.word.load(Ordering::Relaxed);
-        let generation = (seen >> 4) + 1;
-        let busy = word(generation, T::KIND, BUSY);
-        // Acquire: with the Release of whoever freed it.
-        let won = || slot.word.compare_exchange(seen, busy, Ordering::Acquire, Ordering::Relaxed).is_ok();
-        if seen & 3 == FREE && won() {
-            // SAFETY: the word is busy, and was made so here.
-            unsafe { *slot.object.get() = Some(NonNull::from(Box::leak(object)).cast()) };
-            // Release: with the Acquire of `take`.
-            slot.word.store(word(generation, T::KIND, IDLE), Ordering::Release);
-            let handle = usize::try_from(generation << INDEX_BITS).unwrap_or(usize::MAX) | index;
-            return Ok(std::ptr::without_provenance_mut(handle));
+        // One that is in use is not free, and neither is one that a panic left.
+        let Ok(mut place) = slot.object.try_lock() else { continue };
+        if place.is_some() {
+            continue;
         }
+        let generation = (slot.tenant.load(Ordering::Relaxed) >> 2) + 1;
+        slot.tenant.store(tenant(generation, T::KIND), Ordering::Relaxed);
+        *place = Some(Box::new(object));
+        let handle = usize::try_from(generation << INDEX_BITS).unwrap_or(usize::MAX) | index;
+        return Ok(std::ptr::without_provenance_mut(handle));
     }
     Err(Code::Limit.into())
 }
 
-/// A handle that is in use by this call.
-struct Taken {
-    slot: &'static Slot,
-    generation: u64,
-    kind: u64,
-    /// What the word becomes at the end.
-    after: u64,
-}
+type Place = MutexGuard<'static, Option<Box<dyn Any + Send>>>;
 
-impl Taken {
-    fn take<T: Kind>(handle: *mut T::Opaque, poisoned_too: bool) -> Result<Self, Failure> {
-        let handle = handle.addr() as u64;
-        let (generation, kind) = (handle >> INDEX_BITS, T::KIND);
-        // Masked, so within the table.
-        let slot = &SLOTS[usize::try_from(handle).unwrap_or(0) % HANDLES];
-        let exchange = |from| {
-            let busy = word(generation, kind, BUSY);
-            // Acquire: with the Release of whoever used it before.
-            slot.word.compare_exchange(
-                word(generation, kind, from),
-                busy,
-                Ordering::Acquire,
-                Ordering::Relaxed,
-            )
-        };
-        match exchange(IDLE) {
-            Ok(_) => Ok(Self { slot, generation, kind, after: IDLE }),
-            Err(_) if generation == 0 => Err(Code::Handle.into()),
-            Err(found) if found == word(generation, kind, BUSY) => Err(Code::Busy.into()),
-            Err(found) if found == word(generation, kind, POISONED) => {
-                if poisoned_too && exchange(POISONED).is_ok() {
-                    Ok(Self { slot, generation, kind, after: POISONED })
-                } else {
-                    Err(Code::Internal.into())
-                }
-            }
-            Err(_) => Err(Code::Handle.into()),
+/// The place of a handle, for this call alone. `poisoned_too`: also where a panic left it.
+fn take<T: Kind>(handle: *mut T::Opaque, poisoned_too: bool) -> Result<(&'static Slot, Place), Failure> {
+    let handle = handle.addr() as u64;
+    let wanted = tenant(handle >> INDEX_BITS, T::KIND);
+    // Masked, so within the table.
+    let slot = &SLOTS[usize::try_from(handle).unwrap_or(0) % HANDLES];
+    let is_its = || slot.tenant.load(Ordering::Relaxed) == wanted;
+    let place = match slot.object.try_lock() {
+        Ok(place) => place,
+        Err(TryLockError::WouldBlock) => {
+            return Err(if is_its() { Code::Busy } else { Code::Handle }.into());
         }
-    }
-}
-
-impl Drop for Taken {
-    fn drop(&mut self) {
-        let state = if std::thread::panicking() && self.after == IDLE { POISONED } else { self.after };
-        // Release: with the Acquire of the next one.
-        self.slot.word.store(word(self.generation, self.kind, state), Ordering::Release);
-    }
+        Err(TryLockError::Poisoned(_)) if !is_its() => return Err(Code::Handle.into()),
+        Err(TryLockError::Poisoned(poisoned)) if poisoned_too => poisoned.into_inner(),
+        Err(TryLockError::Poisoned(_)) => return Err(Code::Internal.into()),
+    };
+    // Under the lock, so it stays.
+    if is_its() && place.is_some() { Ok((slot, place)) } else { Err(Code::Handle.into()) }
 }
 
 /// Does something with what a handle stands for.
@@ -122,23 +84,19 @@ pub(crate) fn with<T: Kind, R>(
     handle: *mut T::Opaque,
     work: impl FnOnce(&mut T) -> Result<R, Failure>,
 ) -> Result<R, Failure> {
-    let taken = Taken::take::<T>(handle, false)?;
-    // SAFETY: the word is busy, and was made so here.
-    let object = unsafe { &mut *taken.slot.object.get() };
-    let object = object.ok_or(Code::Handle)?;
-    // SAFETY: the word's kind says that it is a `Box<T>` of `insert`'s, which `remove` has not taken.
-    work(unsafe { object.cast::<T>().as_mut() })
+    let (_, mut place) = take::<T>(handle, false)?;
+    let object = place.as_mut().and_then(|object| object.downcast_mut()).ok_or(Code::Handle)?;
+    work(object)
 }
 
 /// Ends a handle; what it stood for is the caller's.
 pub(crate) fn remove<T: Kind>(handle: *mut T::Opaque) -> Result<Box<T>, Failure> {
-    let mut taken = Taken::take::<T>(handle, true)?;
-    // SAFETY: the word is busy, and was made so here.
-    let object = unsafe { &mut *taken.slot.object.get() }.take().ok_or(Code::Handle)?;
-    taken.after = FREE;
-    drop(taken);
-    // SAFETY: as in `with`; it was taken out of the slot.
-    Ok(unsafe { Box::from_raw(object.cast::<T>().as_ptr()) })
+    let (slot, mut place) = take::<T>(handle, true)?;
+    let object = place.take().ok_or(Code::Handle)?;
+    // Nothing is left halfway: the slot is free for the next one.
+    slot.object.clear_poison();
+    drop(place);
+    object.downcast().map_err(|_| Code::Handle.into())
 }
 
 #[cfg(test)]
