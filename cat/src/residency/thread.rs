@@ -2,7 +2,7 @@
 
 use super::calibration::Calibration;
 use super::pace::Pace;
-use super::readings::{Published, Readings};
+use super::readings::Readings;
 use super::region::Region;
 use super::warmer::{Warmer, WarmerError, WarmerOptions, thread_cpu_ns};
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -53,7 +53,8 @@ pub struct WarmerThread {
 
 #[derive(Debug, Default)]
 struct Shared {
-    published: Published,
+    /// Held for as long as copying takes. No message waits for it: neither end is on a message's path.
+    published: Mutex<Readings>,
     stopping: Mutex<bool>,
     stopped: Condvar,
 }
@@ -97,7 +98,7 @@ impl WarmerThread {
 
     /// The latest readings. Never waits for a batch.
     pub fn readings(&self) -> Readings {
-        self.shared.published.read()
+        *self.shared.published.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// By what touches are judged.
@@ -192,7 +193,7 @@ impl Runner<'_> {
                 // The first second: what there is.
                 (readings.rate_hz, readings.cost_permille) = now.since(&first);
             }
-            self.shared.published.publish(&readings);
+            *self.shared.published.lock().unwrap_or_else(PoisonError::into_inner) = readings;
 
             // Since the last batch ended: publishing, going to sleep, waking up.
             let overhead_ns = (now.cpu_ns - last.cpu_ns).saturating_sub(batch.span_ns);
