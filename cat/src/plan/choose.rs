@@ -3,6 +3,9 @@
 use super::{Holder, Holdings, Placement, Refusal, Request};
 use crate::resctrl::{DomainId, Mode, WayMask, WayUsage};
 
+/// Ways that are tried at most for one choice with gaps: some 0.1 s. Half a dozen groups that overlap in all ways need thousands.
+const TRIES_MAX: u32 = 1 << 18;
+
 /// What a choice may not touch, and what it should rather not.
 struct Rules<'a> {
     request: &'a Request,
@@ -93,13 +96,42 @@ impl<'a> Rules<'a> {
         best.or_else(|| self.found.is_sparse().then(|| self.scattered(allowed)).flatten())
     }
 
-    /// The ways that cost least one by one.
+    /// Ways with gaps, of those that cost least one by one.
     fn scattered(&self, allowed: WayMask) -> Option<WayMask> {
         let mut each: Vec<WayMask> =
             (0..64).map(|way| WayMask::run(way, 1)).filter(|way| allowed.contains(*way)).collect();
         each.sort_by_key(|way| self.cost(*way));
-        let ways = each.iter().take(self.count as usize).fold(WayMask::EMPTY, |all, way| all | *way);
-        (ways.count() == self.count && self.leaves_enough(ways)).then_some(ways)
+        self.add(WayMask::EMPTY, &each, &mut TRIES_MAX.clone())
+    }
+
+    /// Adds some of these ways to those that are chosen, the first ones that go together.
+    fn add(&self, chosen: WayMask, rest: &[WayMask], tries: &mut u32) -> Option<WayMask> {
+        let missing = (self.count - chosen.count()) as usize;
+        if missing == 0 {
+            return Some(chosen);
+        }
+        let mut in_vain = Vec::new();
+        for (at, &way) in rest.iter().enumerate().take((rest.len() + 1).saturating_sub(missing)) {
+            if in_vain.iter().any(|&other| self.are_alike(way, other)) {
+                continue;
+            }
+            *tries = tries.checked_sub(1)?;
+            let more = chosen | way;
+            // Who has lost too much does not get it back by more being taken.
+            if self.leaves_enough(more)
+                && let Some(found) = self.add(more, &rest[at + 1..], tries)
+            {
+                return Some(found);
+            }
+            in_vain.push(way);
+        }
+        None
+    }
+
+    /// Whether the same groups have both ways, for the same resources: then each is as much of a loss as the other.
+    fn are_alike(&self, one: WayMask, other: WayMask) -> bool {
+        let all = self.found.holders.iter();
+        all.flat_map(|holder| self.of_resources(holder)).all(|had| had.overlaps(one) == had.overlaps(other))
     }
 
     /// Less is better: devices' ways where they are wanted, then as little as possible from other tools' groups, then from the

@@ -1,0 +1,226 @@
+//! Whatever is found and asked for: what can be planned is, by an oracle that knows nothing of how it is done, and what is
+//! planned harms nobody.
+
+use super::*;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use std::cell::Cell;
+
+fn holdings() -> impl Strategy<Value = Holdings> {
+    let shape = (4u32..=32, 0u32..=2, any::<bool>(), any::<bool>(), 1usize..=3, 0usize..=3, any::<bool>());
+    shape.prop_flat_map(|(width, min_ways, sparse, cdp, domains, others, with_devices)| {
+        let full = WayMask::run(0, width);
+        // Ways of a group as the kernel takes them.
+        let mask = move || {
+            let least = min_ways.max(1).min(width);
+            let runs = (0..width, least..=width).prop_map(move |(first, count)| {
+                let first = first.min(width - count);
+                WayMask::run(first, count)
+            });
+            let gaps =
+                (1..=full.0).prop_map(WayMask).prop_filter("enough", move |mask| mask.count() >= least);
+            if sparse { prop_oneof![runs, gaps].boxed() } else { runs.boxed() }
+        };
+        let resources = if cdp { vec![Resource::L3Code, Resource::L3Data] } else { vec![Resource::L3] };
+        let ways = move || {
+            let resources = resources.clone();
+            proptest::collection::vec(mask(), domains * resources.len()).prop_map(move |masks| {
+                let mut ways = Ways::new();
+                for (at, mask) in masks.into_iter().enumerate() {
+                    let domain = DomainId::try_from(at % domains).unwrap() * 3;
+                    ways.entry(resources[at / domains].clone()).or_default().insert(domain, mask);
+                }
+                ways
+            })
+        };
+        let mode = prop_oneof![3 => Just(Mode::Shareable), 1 => Just(Mode::Exclusive)];
+        (ways(), proptest::collection::vec((mode, ways()), others)).prop_map(move |(default, others)| {
+            let default = Holder { name: name(""), mode: Mode::Shareable, ways: default };
+            let others = others.into_iter().enumerate().map(|(at, (mode, ways))| Holder {
+                name: name(&format!("g{at}")),
+                mode,
+                ways,
+            });
+            Holdings {
+                cache: CacheInfo {
+                    ways: full,
+                    min_ways,
+                    shareable: if with_devices { WayMask::run(width - 2, 2) } else { WayMask::EMPTY },
+                    classes: 16,
+                    sparse: Some(sparse),
+                    usage: BTreeMap::new(),
+                },
+                way_bytes: (0..domains).map(|at| (DomainId::try_from(at).unwrap() * 3, WAY_BYTES)).collect(),
+                holders: std::iter::once(default).chain(others).collect(),
+                reservations: BTreeMap::new(),
+                groups_max: 16,
+                other_caches: false,
+            }
+        })
+    })
+}
+
+fn any_request() -> impl Strategy<Value = Request> {
+    let placement = prop_oneof![Just(Placement::Away), Just(Placement::Onto), Just(Placement::Anywhere)];
+    let domains = proptest::option::of(proptest::collection::vec((0u32..3).prop_map(|at| at * 3), 1..3));
+    (0u64..40, 0u32..4, placement, domains, any::<bool>()).prop_map(
+        |(mib, others_ways_min, placement, domains, take_from_groups)| Request {
+            bytes: mib << 20,
+            placement,
+            domains,
+            others_ways_min,
+            take_from_groups,
+            locked: false,
+            ..request(0)
+        },
+    )
+}
+
+/// Every choice of ways that may be tried in a domain: all runs, and where ways may have gaps all sets of a cache of up to 12.
+fn choices(found: &Holdings, count: u32) -> Vec<u64> {
+    let width = found.cache.ways.count();
+    if found.cache.sparse == Some(true) && width <= 12 {
+        return (1..1u64 << width).filter(|ways| ways.count_ones() == count).collect();
+    }
+    (0..width).filter(|first| first + count <= width).map(|first| ((1 << count) - 1) << first).collect()
+}
+
+/// How many ways are left to somebody, who must have them side by side where the processor takes no gaps.
+fn left(had: u64, taken: u64, sparse: bool) -> u32 {
+    let left = had & !taken;
+    let (mut longest, mut run) = (0, 0);
+    for way in 0..64 {
+        run = if left >> way & 1 == 1 { run + 1 } else { 0 };
+        longest = longest.max(run);
+    }
+    if sparse { left.count_ones() } else { longest }
+}
+
+/// Whether nobody is harmed where these ways of a domain are taken.
+fn harms_nobody(wanted: &Request, found: &Holdings, domain: DomainId, ways: u64) -> bool {
+    let least = found.cache.min_ways.max(1);
+    let avoids_devices = wanted.placement != Placement::Away || ways & found.cache.shareable.0 == 0;
+    avoids_devices
+        && found.holders.iter().all(|holder| {
+            holder.ways.values().map(|by_domain| by_domain[&domain].0).all(|had| {
+                let keeps = left(had, ways, found.cache.sparse == Some(true));
+                had & ways == 0
+                    || if holder.name.is_default() {
+                        keeps >= wanted.others_ways_min.max(least)
+                    } else {
+                        wanted.take_from_groups && holder.mode == Mode::Shareable && keeps >= least
+                    }
+            })
+        })
+}
+
+/// Whether there is a plan: plainly, by trying every choice. In wide caches that take gaps only runs are tried, so a plan may be
+/// there where this says no: [`decides`].
+fn can_be_planned(wanted: &Request, found: &Holdings) -> bool {
+    let least = found.cache.min_ways.max(1);
+    let count = u32::try_from(wanted.bytes.div_ceil(WAY_BYTES)).unwrap().max(least);
+    let all: Vec<DomainId> = found.way_bytes.keys().copied().collect();
+    count + wanted.others_ways_min.max(least) <= found.cache.ways.count()
+        && wanted.domains.as_ref().unwrap_or(&all).iter().all(|domain| {
+            all.contains(domain)
+                && choices(found, count).into_iter().any(|ways| harms_nobody(wanted, found, *domain, ways))
+        })
+}
+
+/// Whether the oracle tries all there is.
+fn decides(found: &Holdings) -> bool {
+    found.cache.sparse == Some(false) || found.cache.ways.count() <= 12
+}
+
+/// Who has ways afterwards has them as the kernel takes them, nobody shares the pool's, nobody is left without, and nobody loses
+/// who must not.
+fn check(wanted: &Request, found: &Holdings, plan: &Plan) -> Result<(), TestCaseError> {
+    let sparse = found.cache.sparse == Some(true);
+    for domain in &plan.domains {
+        prop_assert!(domain.bytes >= wanted.bytes && domain.ways.count() >= found.cache.min_ways.max(1));
+        prop_assert!(found.cache.ways.contains(domain.ways));
+        prop_assert!(sparse || domain.ways.is_contiguous());
+        if wanted.placement == Placement::Away {
+            prop_assert!(!domain.ways.overlaps(found.cache.shareable));
+        }
+        for holder in &found.holders {
+            let change = plan.changes.iter().find(|change| change.group == holder.name);
+            for (resource, ways) in &holder.ways {
+                let had = ways[&domain.domain];
+                let changed = change.and_then(|change| change.after.get(resource)?.get(&domain.domain));
+                let has = changed.copied().unwrap_or(had);
+                prop_assert!(!has.overlaps(domain.ways), "{} overlaps", holder.name);
+                if has == had {
+                    continue;
+                }
+                prop_assert_eq!(change.unwrap().before[resource][&domain.domain], had);
+                let left = had.without(domain.ways);
+                prop_assert!(left.contains(has));
+                // Nothing is lost beyond what is taken, but for the sake of ways side by side.
+                let longest = (0..64).map(|first| (left.0 >> first).trailing_ones()).max().unwrap_or(0);
+                prop_assert_eq!(has.count(), if sparse { left.count() } else { longest });
+                prop_assert!(sparse || has.is_contiguous());
+                prop_assert!(has.count() >= found.cache.min_ways.max(1));
+                prop_assert!(!holder.name.is_default() || has.count() >= wanted.others_ways_min);
+                prop_assert!(holder.name.is_default() || wanted.take_from_groups);
+                prop_assert!(holder.mode == Mode::Shareable);
+            }
+        }
+    }
+    // Changes name only what they change.
+    for change in &plan.changes {
+        for (resource, ways) in &change.after {
+            for (domain, after) in ways {
+                prop_assert!(*after != change.before[resource][domain]);
+                prop_assert!(plan.domains.iter().any(|planned| planned.domain == *domain));
+            }
+        }
+    }
+    // The group has a mask in every domain.
+    for (resource, ways) in &found.holders[0].ways {
+        prop_assert_eq!(ways.keys().collect::<Vec<_>>(), plan.own[resource].keys().collect::<Vec<_>>());
+    }
+    Ok(())
+}
+
+#[test]
+fn a_plan_never_overlaps_nor_starves() {
+    const CASES: u32 = 4000;
+    let (planned, refused) = (Cell::new(0u32), Cell::new(0u32));
+    let mut runner = TestRunner::new(Config { source_file: Some(file!()), ..Config::with_cases(CASES) });
+    let run = runner.run(&(any_request(), holdings()), |(wanted, found)| {
+        let can_be = can_be_planned(&wanted, &found);
+        match plan(&wanted, &found) {
+            Ok(plan) => {
+                prop_assert!(can_be || !decides(&found), "{plan} is no plan");
+                planned.set(planned.get() + 1);
+                check(&wanted, &found, &plan)
+            }
+            Err(refusal) => {
+                prop_assert!(!can_be, "refused, though it can be: {refusal}");
+                refused.set(refused.get() + 1);
+                Ok(())
+            }
+        }
+    });
+    if let Err(error) = run {
+        panic!("{error}");
+    }
+    // Neither is rare.
+    let (planned, refused) = (planned.get(), refused.get());
+    assert!(planned >= CASES / 10 && refused >= CASES / 10, "{planned} planned, {refused} refused");
+}
+
+proptest! {
+    /// What one way short of a plan is refused for is never that there are ways enough side by side that nobody has.
+    #[test]
+    fn free_ways_are_found(width in 6u32..=32, taken in 2u32..=4, wanted in 1u64..=4) {
+        let mut found = two_sockets();
+        found.cache.ways = WayMask::run(0, width + taken);
+        found.cache.shareable = WayMask::EMPTY;
+        found.holders =
+            vec![holder("", Mode::Shareable, &[Resource::L3], &[(0, WayMask::run(0, taken).0), (1, WayMask::run(0, taken).0)])];
+        let found = plan(&request(wanted), &found).unwrap();
+        prop_assert!(found.changes.is_empty());
+    }
+}
