@@ -104,7 +104,7 @@ enum Name {
     Escape(escape::Args),
     /// Memory bandwidth taken at a fixed rate
     Membw(membw::Args),
-    /// The cache's effect: Jet's pool beside buffers of each connection's own, the same senders and application
+    /// The cache's effect: Jet's pool beside conventional receivers, the same senders and application, one at a time
     Residency(residency::Args),
     /// A process of a benchmark's rig
     #[command(subcommand, hide = true)]
@@ -180,7 +180,7 @@ fn rows(name: Name, extent: Extent) -> Result<Vec<Row>, Box<dyn std::error::Erro
         Name::Cache { only } => cache::run(samples, &only),
         Name::Idle => connections::idle(extent),
         Name::Membw(asked) => membw::run(samples, asked),
-        Name::Residency(asked) => residency::run(samples, &asked),
+        Name::Residency(asked) => residency::run(extent, &asked),
         Name::Escape(parts) => escape::run(extent, &parts),
         #[cfg(feature = "verbs")]
         Name::Verbs { only } => verbs::run(samples, &only),

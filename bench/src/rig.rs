@@ -2,9 +2,8 @@
 
 use crate::consumer::{self, ConsumerArgs, Look, Order, Report};
 use crate::membw;
-use crate::residency::conventional;
+use crate::residency::conventional::{self, ConventionalArgs};
 use crate::residency::touched::{Marks, Touched};
-use crate::residency::traffic::Shape;
 use jet::daemon::DaemonArgs;
 use jet_cat::CpuSet;
 use jet_client::receive::{RegisterOptions, Session};
@@ -12,7 +11,7 @@ use jet_client::registration::{ControlConnection, ControlRequest, ControlRespons
 use jet_fabric::Address;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
@@ -50,27 +49,8 @@ pub enum Role {
         /// An address of the device
         address: std::net::IpAddr,
     },
-    /// A receiver with buffers of each connection's own
-    Conventional {
-        /// Where it listens: shm:/path
-        #[arg(long)]
-        listen: String,
-        /// Connections
-        #[arg(long)]
-        connections: usize,
-        /// Buffers of each
-        #[arg(long)]
-        depth: usize,
-        /// Bytes of each buffer
-        #[arg(long)]
-        message_bytes: usize,
-        /// The core that it stays on
-        #[arg(long)]
-        core: Option<u32>,
-        /// Where its application marks what it reads
-        #[arg(long)]
-        touched: PathBuf,
-    },
+    /// A receiver as RDMA applications are usually written
+    Conventional(ConventionalArgs),
     /// One that takes memory bandwidth
     Membw {
         #[command(flatten)]
@@ -196,6 +176,11 @@ impl Rig {
     pub fn daemon_pid(&self) -> u32 {
         self.daemon.id()
     }
+
+    /// The application's process, where there is one.
+    pub fn app_pid(&self) -> Option<u32> {
+        self.app.as_ref().map(Child::id)
+    }
 }
 
 impl Drop for Rig {
@@ -205,82 +190,6 @@ impl Drop for Rig {
             let _ = child.kill();
             let _ = child.wait();
         }
-    }
-}
-
-/// A conventional receiver as a process of its own. It ends when this is dropped.
-pub struct ConventionalProcess {
-    _directory: tempfile::TempDir,
-    address: Address,
-    child: Child,
-    questions: ChildStdin,
-    answers: BufReader<ChildStdout>,
-}
-
-impl ConventionalProcess {
-    /// Starts it and waits until it listens.
-    ///
-    /// # Errors
-    /// What the system says, or that it did not come up in time.
-    pub fn start(shape: Shape, core: u32, touched: &Touched) -> io::Result<Self> {
-        let directory = crate::interrupt::folder()?;
-        let path = directory.path().join("nic.sock");
-        let mut command = role();
-        command.arg("conventional").args(["--listen", &format!("shm:{}", path.display())]);
-        for (name, value) in [
-            ("--connections", shape.connections),
-            ("--depth", shape.depth),
-            ("--message-bytes", shape.message_bytes),
-            ("--core", core as usize),
-        ] {
-            command.arg(name).arg(value.to_string());
-        }
-        command.arg("--touched").arg(touched.path());
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let (Some(questions), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
-            unreachable!("both are pipes");
-        };
-        let answers = BufReader::new(answers);
-        let address = Address::Shm(path);
-        let mut process = Self { _directory: directory, address, child, questions, answers };
-        // Its first line is where it listens.
-        let mut line = String::new();
-        process.answers.read_line(&mut line)?;
-        if line.trim_end() == process.address.to_string() {
-            return Ok(process);
-        }
-        let status = process.child.wait()?;
-        Err(io::Error::other(format!("the conventional receiver ended at its start: {status}")))
-    }
-
-    /// What of its buffers is in the cache, a share, if that can be told.
-    ///
-    /// # Errors
-    /// What the system says, or that the process ended.
-    pub fn resident(&mut self) -> io::Result<Option<f64>> {
-        self.questions.write_all(b"\n")?;
-        let mut line = String::new();
-        self.answers.read_line(&mut line)?;
-        let answer: serde_json::Value = serde_json::from_str(&line)?;
-        Ok(answer["resident"].as_f64())
-    }
-
-    /// The process.
-    pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    /// Where senders connect.
-    pub fn address(&self) -> &Address {
-        &self.address
-    }
-}
-
-impl Drop for ConventionalProcess {
-    fn drop(&mut self) {
-        // One that ended by itself has been noticed by its silence already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -378,7 +287,7 @@ impl Drop for ConsumerProcess {
 }
 
 /// This binary again, in a role; it ends with this process.
-fn role() -> Command {
+pub fn role() -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap_or_else(|_| "/proc/self/exe".into()));
     command.arg("role").stdin(Stdio::null()).stdout(Stdio::null());
     // SAFETY: both calls are async-signal-safe and touch nothing of the parent.
@@ -415,11 +324,7 @@ pub fn live(role: &Role) -> ExitCode {
         Role::App { control_socket, read, core, touched } => {
             stay_on(*core).and_then(|()| application(control_socket.clone(), *read, touched.as_deref()))
         }
-        &Role::Conventional { ref listen, connections, depth, message_bytes, core, ref touched } => {
-            let shape = Shape { connections, depth, message_bytes };
-            let listening = stay_on(core).and_then(|()| listen.parse().map_err(Into::into));
-            listening.and_then(|listen| conventional::live(&listen, shape, Marks::open(touched)?))
-        }
+        Role::Conventional(args) => stay_on(args.core).and_then(|()| conventional::live(args)),
         Role::Membw { args, core } => stay_on(Some(*core)).and_then(|()| membw::live(*args)),
         Role::Consumer(args) => consumer::live(args),
         #[cfg(feature = "verbs")]

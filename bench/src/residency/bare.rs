@@ -46,11 +46,45 @@ impl Ring {
     }
 }
 
-/// The sizes of rings that are told: what a core's own cache holds, the pool, and the conventional receiver's buffers.
-pub fn sizes(shape: Shape) -> [(&'static str, usize); 3] {
-    [
-        ("a ring of 1.5 MiB", 3 << 19),
-        ("a ring of 12 MiB", 12 << 20),
-        ("a ring of all connections' buffers", shape.bytes()),
-    ]
+/// The sizes of rings that are told: what a core's own cache holds, the pool, and a conventional receiver's buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Size {
+    /// 1.5 MiB.
+    Own,
+    /// 12 MiB.
+    Pool,
+    /// As much as may be under way on all connections.
+    Connections,
+}
+
+impl Size {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Own, Self::Pool, Self::Connections];
+
+    /// What it is called in rows.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Own => "a ring of 1.5 MiB",
+            Self::Pool => "a ring of 12 MiB",
+            Self::Connections => "a ring of all connections' buffers",
+        }
+    }
+
+    /// In the table, and as a file's name.
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::Own => "bare-own-cache",
+            Self::Pool => "bare-pool",
+            Self::Connections => "bare-connections",
+        }
+    }
+
+    /// Its bytes.
+    pub fn bytes(self, shape: Shape) -> usize {
+        match self {
+            Self::Own => 3 << 19,
+            Self::Pool => 12 << 20,
+            Self::Connections => shape.bytes(),
+        }
+    }
 }

@@ -1,6 +1,11 @@
-//! The picture: throughput and tail latency by message size, drawn by gnuplot.
+//! The picture: throughput by message size without and with the antagonist, and tail latency by load, drawn by gnuplot.
 
-use super::{Receiver, Turn, csv};
+use super::BOUND_BYTES;
+use super::bare::Size;
+use super::receivers::Receiver;
+use super::table::csv;
+use super::turns::{Measured, Turn};
+use crate::provenance::Run;
 use crate::report::median;
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -10,7 +15,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// What gnuplot is told; it finds the medians of each line in a file of their own, and writes `residency.svg` and `.png`.
+/// What gnuplot is told; it finds each line's points in a file of their own, and writes `residency.svg` and `.png`.
 const SCRIPT: &str = include_str!("picture.gnuplot");
 
 /// A folder that the picture goes to, and a gnuplot that can draw it.
@@ -46,20 +51,34 @@ impl Picture {
     ///
     /// # Errors
     /// What the system or gnuplot says.
-    pub fn draw(mut self, turns: &[Turn]) -> Result<(), Box<dyn Error>> {
-        self.table.write_all(csv(turns).as_bytes())?;
+    pub fn draw(mut self, run: &Run, measured: &Measured) -> Result<(), Box<dyn Error>> {
+        self.table.write_all(csv(measured).as_bytes())?;
         let data = crate::interrupt::folder()?;
-        for receiver in Receiver::ALL {
-            for with in [false, true] {
-                let file = format!("{}-{}", receiver.key(), u8::from(with));
-                fs::write(data.path().join(file), medians(turns, receiver, with))?;
+        for with in [false, true] {
+            let file = |key: &str| data.path().join(format!("{key}-{}", u8::from(with)));
+            for receiver in Receiver::ALL {
+                fs::write(file(receiver.key()), throughputs(measured, receiver, with))?;
             }
+            for size in Size::ALL {
+                fs::write(file(size.key()), bare(measured, size, with))?;
+            }
+        }
+        let tails_bytes = tails_bytes(measured);
+        for receiver in Receiver::ALL {
+            let file = data.path().join(format!("{}-tail", receiver.key()));
+            fs::write(file, tails(measured, receiver, tails_bytes))?;
         }
         let script = data.path().join("picture.gnuplot");
         fs::write(&script, SCRIPT)?;
-        let quoted = |path: &Path| path.display().to_string().replace('\'', "''");
-        let places = format!("data='{}'; out='{}'", quoted(data.path()), quoted(&self.folder));
-        let drawn = Command::new("gnuplot").arg("-e").arg(places).arg(&script).status()?;
+        let quoted = |text: &str| text.replace('\'', "''");
+        let settings = format!(
+            "data='{}'; out='{}'; machine=\"{}\"; kib={}",
+            quoted(&data.path().display().to_string()),
+            quoted(&self.folder.display().to_string()),
+            caption(run).replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"),
+            tails_bytes >> 10
+        );
+        let drawn = Command::new("gnuplot").arg("-e").arg(settings).arg(&script).status()?;
         if !drawn.success() {
             return Err(format!("gnuplot: {drawn}").into());
         }
@@ -68,19 +87,95 @@ impl Picture {
     }
 }
 
-/// A line for each message size: KiB, GB/s, p99.9 in us.
-fn medians(turns: &[Turn], receiver: Receiver, with_antagonist: bool) -> String {
-    let mut by_size: BTreeMap<usize, Vec<&Turn>> = BTreeMap::new();
-    for turn in turns {
-        if turn.receiver == receiver && turn.antagonist.is_some() == with_antagonist {
-            by_size.entry(turn.shape.message_bytes).or_default().push(turn);
+/// Where and when it was measured, in lines.
+fn caption(run: &Run) -> String {
+    format!("{run}\n{}, {} rounds", day(run.unix_s / 86_400), run.samples)
+}
+
+/// Days since 1970 as a date.
+fn day(days: u64) -> String {
+    let is_leap =
+        |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    let (mut year, mut left) = (1970, days);
+    while left >= 365 + u64::from(is_leap(year)) {
+        left -= 365 + u64::from(is_leap(year));
+        year += 1;
+    }
+    let mut month = 1;
+    for days in [31, 28 + u64::from(is_leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30] {
+        if left < days {
+            break;
         }
+        left -= days;
+        month += 1;
+    }
+    format!("{year}-{month:02}-{:02}", left + 1)
+}
+
+/// The size whose tails are drawn: that of the bounds, where it was measured.
+fn tails_bytes(measured: &Measured) -> usize {
+    let mut sizes = measured.turns.iter().map(|turn| turn.shape.message_bytes);
+    let first = sizes.clone().next().unwrap_or(BOUND_BYTES);
+    sizes.find(|bytes| *bytes == BOUND_BYTES).unwrap_or(first)
+}
+
+/// A line for each message size: KiB; GB/s: median, least and most.
+fn throughputs(measured: &Measured, receiver: Receiver, with: bool) -> String {
+    let ours = |turn: &&Turn| {
+        turn.receiver == receiver && turn.antagonist.is_some() == with && turn.offered.is_none()
+    };
+    let turns = measured.turns.iter().filter(ours);
+    points(turns.map(|turn| (turn.shape.message_bytes >> 10, turn.seen.gigabytes_per_s)))
+}
+
+/// The same of the bare loop.
+fn bare(measured: &Measured, size: Size, with: bool) -> String {
+    let these = measured.bare.iter().filter(|bare| bare.ring == size && bare.antagonist.is_some() == with);
+    points(these.map(|bare| (bare.shape.message_bytes >> 10, bare.gigabytes_per_s)))
+}
+
+/// A line for each load of an open loop: percent; p99.9 in ms: median, least and most.
+fn tails(measured: &Measured, receiver: Receiver, message_bytes: usize) -> String {
+    let ours = |turn: &&Turn| turn.receiver == receiver && turn.shape.message_bytes == message_bytes;
+    let turns = measured.turns.iter().filter(ours);
+    points(turns.filter_map(|turn| Some((turn.offered?.percent as usize, turn.seen.p999_us / 1e3))))
+}
+
+fn points(figures: impl Iterator<Item = (usize, f64)>) -> String {
+    let mut by_place: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
+    for (place, figure) in figures {
+        by_place.entry(place).or_default().push(figure);
     }
     let mut text = String::new();
-    for (bytes, turns) in by_size {
-        let of = |pick: fn(&Turn) -> f64| median(&turns.iter().map(|&turn| pick(turn)).collect::<Vec<_>>());
-        let (rate, tail) = (of(|turn| turn.seen.gigabytes_per_s), of(|turn| turn.seen.p999_us));
-        writeln!(text, "{} {rate} {tail}", bytes >> 10).expect("text grows");
+    for (place, figures) in by_place {
+        let least = figures.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = figures.iter().copied().fold(0.0, f64::max);
+        writeln!(text, "{place} {} {least} {most}", median(&figures)).expect("text grows");
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days_are_dates() {
+        for (days, date) in [
+            (0, "1970-01-01"),
+            (11_016, "2000-02-29"),
+            (11_017, "2000-03-01"),
+            (19_722, "2023-12-31"),
+            (20_484, "2026-01-31"),
+            (20_513, "2026-03-01"),
+        ] {
+            assert_eq!(day(days), date);
+        }
+    }
+
+    #[test]
+    fn a_point_is_the_median_and_both_ends() {
+        let figures = [(256, 3.0), (4, 9.0), (256, 1.0), (256, 2.5)];
+        assert_eq!(points(figures.into_iter()), "4 9 9 9\n256 2.5 1 3\n");
+    }
 }

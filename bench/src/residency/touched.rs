@@ -8,6 +8,7 @@ use jet_wire::SLAB_BYTES;
 use std::error::Error;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -43,6 +44,21 @@ impl Touched {
     /// Takes all marks away.
     pub fn clear(&self) {
         self.marks().iter().for_each(|mark| mark.store(0, Ordering::Relaxed));
+    }
+
+    /// Of so many pages from an address on, those that are marked: ranges, each as long as can be.
+    pub fn runs(&self, address: usize, pages: usize) -> Vec<Range<usize>> {
+        let marks = self.marks();
+        let first = address / SLAB_BYTES;
+        let marked = |page: usize| marks[(first + page) % marks.len()].load(Ordering::Relaxed) != 0;
+        let mut runs: Vec<Range<usize>> = Vec::new();
+        for page in (0..pages).filter(|page| marked(*page)) {
+            match runs.last_mut() {
+                Some(run) if run.end == page => run.end += 1,
+                _ => runs.push(page..page + 1),
+            }
+        }
+        runs
     }
 
     /// Bytes of the pages that are marked.
@@ -90,6 +106,9 @@ mod tests {
             marks.mark(&bytes[..0]);
         }
         assert_eq!(touched.bytes(), 3 * SLAB_BYTES);
+        marks.mark(&bytes[15 * SLAB_BYTES..]);
+        assert_eq!(touched.runs(memory.base().addr(), 16), [1..4, 15..16]);
+        assert_eq!(touched.runs(memory.base().addr() + 2 * SLAB_BYTES, 14), [0..2, 13..14]);
         touched.clear();
         assert_eq!(touched.bytes(), 0);
     }

@@ -4,6 +4,7 @@
 //! every message of every connection is the same stretch of memory, which stays in the cache; `jet-client`'s sender has a buffer of
 //! its own for each message. Otherwise it says and heeds what that sender does, but for congestion signals, which it counts.
 
+use super::arrivals::Arrival;
 use crate::rig::APP;
 use hdrhistogram::Histogram;
 use jet_fabric::memory::SharedMemory;
@@ -20,6 +21,7 @@ use jet_wire::message::{
     SmallFields, SmallHeader, parse_from_receiver,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::collections::VecDeque;
 use std::error::Error;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -63,14 +65,21 @@ impl Shape {
 /// What a turn saw.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen {
-    /// Payload that ended consumed, a second.
+    /// Messages that ended consumed.
+    pub messages: u64,
+    /// Until the last one's end.
+    pub elapsed: Duration,
+    /// Payload that ended consumed, a second, up to the last end.
     pub gigabytes_per_s: f64,
-    /// From a message's submission to its end, in microseconds: quantiles.
+    /// To a message's end, in microseconds: from its submission in a closed loop, from its intended arrival in an open one. Quantiles.
     pub p50_us: f64,
     /// See above.
     pub p99_us: f64,
     /// See above.
     pub p999_us: f64,
+    /// From a message's intended arrival to when the senders' thread took it up, microseconds: what the senders themselves are late by.
+    /// 0 in a closed loop.
+    pub late_p999_us: f64,
 }
 
 struct Connection {
@@ -85,8 +94,10 @@ struct Connection {
     /// The next message's number; the first one's is 1.
     sequence: u64,
     in_flight: usize,
-    /// When each message was submitted, nanoseconds of the turn's clock, by its number modulo the places; [`FREE`]: none.
-    submitted_ns: Box<[u64]>,
+    /// Messages of an open loop that have arrived and are not submitted: when they were to arrive.
+    arrived_ns: VecDeque<u64>,
+    /// From when each message is timed, nanoseconds of the turn's clock, by its number modulo the places; [`FREE`]: none.
+    begun_ns: Box<[u64]>,
 }
 
 /// The connections.
@@ -100,6 +111,7 @@ pub struct Traffic {
     completions: Box<[Completion]>,
     clock: Instant,
     latencies: Histogram<u64>,
+    late: Histogram<u64>,
     ended: u64,
     /// Congestion signals, which are not heeded.
     pub signals: u64,
@@ -140,6 +152,7 @@ impl Traffic {
             completions: vec![nothing; 64].into_boxed_slice(),
             clock: Instant::now(),
             latencies: Histogram::new_with_bounds(100, 60_000_000_000, 3)?,
+            late: Histogram::new_with_bounds(100, 60_000_000_000, 3)?,
             ended: 0,
             signals: 0,
         };
@@ -162,7 +175,8 @@ impl Traffic {
                 recalled_to: None,
                 sequence: 1,
                 in_flight: 0,
-                submitted_ns: vec![FREE; shape.depth * PLACES].into_boxed_slice(),
+                arrived_ns: VecDeque::new(),
+                begun_ns: vec![FREE; shape.depth * PLACES].into_boxed_slice(),
             });
         }
         let until = Instant::now() + PATIENCE;
@@ -177,14 +191,12 @@ impl Traffic {
         Ok(traffic)
     }
 
-    /// Keeps every connection busy for so long, and waits for what is under way then.
+    /// A closed loop: keeps every connection busy for so long, and waits for what is under way then.
     ///
     /// # Errors
     /// What the NIC says, a message that was not consumed, or that nothing ends any more.
     pub fn run(&mut self, span: Duration) -> Result<Seen, Box<dyn Error>> {
-        self.latencies.reset();
-        self.ended = 0;
-        self.clock = Instant::now();
+        self.begin();
         let mut idle_since = None;
         loop {
             let goes_on = self.clock.elapsed() < span;
@@ -195,30 +207,85 @@ impl Traffic {
             }
             self.nic.flush();
             if !goes_on && self.connections.iter().all(|connection| connection.in_flight == 0) {
-                break;
+                return Ok(self.seen());
             }
-            if self.ended != ended {
-                idle_since = None;
-                continue;
-            }
-            let since = *idle_since.get_or_insert_with(Instant::now);
-            if since.elapsed() > PATIENCE {
-                return Err("nothing ends any more".into());
-            }
-            if since.elapsed() > SPIN {
+            let idle = self.idle(self.ended != ended, &mut idle_since)?;
+            if idle > SPIN {
                 self.sleep()?;
             }
         }
-        let bytes = self.ended * self.shape.message_bytes as u64;
+    }
+
+    /// An open loop: submits each message when it arrives, or as soon after that as its connection has room; and waits for the last
+    /// one's end. It does not sleep, so that it is not late with the next one.
+    ///
+    /// # Errors
+    /// As of [`Self::run`].
+    pub fn offer(&mut self, arrivals: impl IntoIterator<Item = Arrival>) -> Result<Seen, Box<dyn Error>> {
+        self.begin();
+        let mut arrivals = arrivals.into_iter();
+        let mut next = arrivals.next();
+        let mut idle_since = None;
+        loop {
+            let mut worked = false;
+            while let Some(Arrival { at_ns, connection }) = next {
+                let now_ns = self.now_ns();
+                if at_ns > now_ns {
+                    break;
+                }
+                self.late.saturating_record(now_ns - at_ns);
+                self.connections[connection].arrived_ns.push_back(at_ns);
+                next = arrivals.next();
+                worked = true;
+            }
+            let ended = self.ended;
+            self.look()?;
+            for at in 0..self.connections.len() {
+                self.submit(at, false)?;
+            }
+            self.nic.flush();
+            let done = |connection: &Connection| connection.in_flight + connection.arrived_ns.len() == 0;
+            let all_done = self.connections.iter().all(done);
+            if next.is_none() && all_done {
+                return Ok(self.seen());
+            }
+            // Where nothing is under way nothing can end.
+            self.idle(worked || self.ended != ended || all_done, &mut idle_since)?;
+        }
+    }
+
+    fn begin(&mut self) {
+        self.latencies.reset();
+        self.late.reset();
+        self.ended = 0;
+        self.clock = Instant::now();
+    }
+
+    fn seen(&self) -> Seen {
+        let elapsed = self.clock.elapsed();
         #[allow(clippy::cast_precision_loss)] // a rate, and times
-        let us = |quantile| self.latencies.value_at_quantile(quantile) as f64 / 1e3;
-        #[allow(clippy::cast_precision_loss)] // a rate, and times
-        Ok(Seen {
-            gigabytes_per_s: bytes as f64 / 1e9 / self.clock.elapsed().as_secs_f64(),
-            p50_us: us(0.5),
-            p99_us: us(0.99),
-            p999_us: us(0.999),
-        })
+        let us = |of: &Histogram<u64>, quantile| of.value_at_quantile(quantile) as f64 / 1e3;
+        #[allow(clippy::cast_precision_loss)] // a rate
+        let bytes = (self.ended * self.shape.message_bytes as u64) as f64;
+        Seen {
+            messages: self.ended,
+            elapsed,
+            gigabytes_per_s: bytes / 1e9 / elapsed.as_secs_f64(),
+            p50_us: us(&self.latencies, 0.5),
+            p99_us: us(&self.latencies, 0.99),
+            p999_us: us(&self.latencies, 0.999),
+            late_p999_us: us(&self.late, 0.999),
+        }
+    }
+
+    /// How long nothing happened.
+    fn idle(&self, worked: bool, since: &mut Option<Instant>) -> Result<Duration, Box<dyn Error>> {
+        if worked {
+            *since = None;
+            return Ok(Duration::ZERO);
+        }
+        let idle = since.get_or_insert_with(Instant::now).elapsed();
+        if idle > PATIENCE { Err("nothing ends any more".into()) } else { Ok(idle) }
     }
 
     fn now_ns(&self) -> u64 {
@@ -293,11 +360,11 @@ impl Traffic {
                     }
                     for sequence in range.first..range.first + u64::from(range.count) {
                         let place = usize::try_from(sequence % places)?;
-                        let submitted_ns = std::mem::replace(&mut connection.submitted_ns[place], FREE);
-                        if submitted_ns == FREE {
+                        let begun_ns = std::mem::replace(&mut connection.begun_ns[place], FREE);
+                        if begun_ns == FREE {
                             return Err("a message ended twice".into());
                         }
-                        self.latencies.saturating_record(now_ns.saturating_sub(submitted_ns));
+                        self.latencies.saturating_record(now_ns.saturating_sub(begun_ns));
                         connection.in_flight -= 1;
                         self.ended += 1;
                     }
@@ -317,7 +384,7 @@ impl Traffic {
         Ok(())
     }
 
-    /// Submits what one connection may.
+    /// Submits what one connection may: of what has arrived, and, while a closed loop goes on, as much as there is room for.
     fn submit(&mut self, at: usize, goes_on: bool) -> Result<(), Box<dyn Error>> {
         let Shape { depth, message_bytes, .. } = self.shape;
         loop {
@@ -325,11 +392,13 @@ impl Traffic {
             let connection = &mut self.connections[at];
             let credit = connection.sends < connection.credit_limit;
             let place = usize::try_from(connection.sequence % (depth * PLACES) as u64)?;
-            let room = connection.in_flight < depth && connection.submitted_ns[place] == FREE;
+            let room = connection.in_flight < depth && connection.begun_ns[place] == FREE;
+            // From its arrival on: what a message waits for room is the receiver's doing.
+            let begins_ns = if goes_on { Some(now_ns) } else { connection.arrived_ns.front().copied() };
             let (header, payload, id) = if let Some(asked) = connection.recalled_to.take_if(|_| credit) {
                 connection.credit_limit = connection.credit_limit.min(asked.max(connection.sends + 1));
                 (CreditReturn::encode(connection.credit_limit), Payload::None, NO_MESSAGE)
-            } else if goes_on && credit && room {
+            } else if begins_ns.is_some() && credit && room {
                 let sequence = connection.sequence;
                 let bytes = u32::try_from(message_bytes)?;
                 if self.shape.is_small() {
@@ -362,8 +431,11 @@ impl Traffic {
             match self.nic.post_send(connection.qp, SendRequest { id, header: &header, payload }) {
                 Ok(()) => {
                     connection.sends += 1;
-                    if id != NO_MESSAGE {
-                        connection.submitted_ns[place] = now_ns;
+                    if let Some(begins_ns) = begins_ns.filter(|_| id != NO_MESSAGE) {
+                        connection.begun_ns[place] = begins_ns;
+                        if !goes_on {
+                            connection.arrived_ns.pop_front();
+                        }
                         connection.sequence += 1;
                         connection.in_flight += 1;
                     }

@@ -1,0 +1,380 @@
+//! The thread of a conventional receiver that drives the NIC.
+
+use super::{Arrived, Counting, SPIN, Shared};
+use crate::residency::buffers::Buffers;
+use crate::residency::traffic::Shape;
+use jet_fabric::memory::SharedMemory;
+use jet_fabric::nic::{
+    Access, Completion, Event, MemoryKey, Payload, PostError, PrivateData, Qp, ReadRequest, SendRequest, Sge,
+    SrqEntry, Status, Work,
+};
+use jet_fabric::soft::{SoftNic, SoftOptions};
+use jet_fabric::{Address, Nic};
+use jet_wire::message::hello::Welcome;
+use jet_wire::message::{
+    ACK_RANGES_MAX, AckHeader, AckRange, AckStatus, FromSender, HEADER_BYTES, HeaderBytes, parse_from_sender,
+};
+use jet_wire::{SLAB_BYTES, SLAB_BYTES_U32};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::collections::VecDeque;
+use std::error::Error;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+/// The longest READ: as long as Jet's.
+const PIECE_BYTES: usize = 256 << 10;
+
+/// One connection.
+struct Connection {
+    qp: Qp,
+    /// Ends that its sender was not told yet.
+    ended: VecDeque<AckRange>,
+}
+
+impl Connection {
+    /// A message was consumed.
+    fn end(&mut self, sequence: u64) {
+        match self.ended.back_mut() {
+            Some(range) if range.first + u64::from(range.count) == sequence && range.count < u16::MAX => {
+                range.count += 1;
+            }
+            _ => self.ended.push_back(AckRange { first: sequence, count: 1, status: AckStatus::Consumed }),
+        }
+    }
+}
+
+/// A message that is to be read, and where it lies.
+struct Requested {
+    arrived: Arrived,
+    address: u64,
+    key: u32,
+    /// Bytes that are asked for, and that came.
+    asked: usize,
+    came: usize,
+}
+
+/// Drives the NIC.
+pub struct Driver {
+    nic: SoftNic,
+    shape: Shape,
+    buffers: Buffers,
+    buffers_key: MemoryKey,
+    headers: Arc<SharedMemory>,
+    headers_key: MemoryKey,
+    connections: Vec<Connection>,
+    /// Of a receive entry that carries payload: its buffer.
+    entry_buffers: Vec<Vec<u32>>,
+    /// Messages that have no buffers yet, in order of arrival.
+    requested: VecDeque<Requested>,
+    /// Messages that have, by their place, and the places that are free.
+    reading: Vec<Option<Requested>>,
+    places: Vec<u32>,
+    /// Places of those whose READs are not all posted, in order of arrival.
+    to_post: VecDeque<u32>,
+    /// Lists of buffers that nobody uses now.
+    lists: Vec<Vec<u32>>,
+    reads: u32,
+    reads_max: u32,
+    shared: Arc<Shared>,
+    counting: Arc<Counting>,
+}
+
+impl Driver {
+    /// With its receive entries posted.
+    ///
+    /// # Errors
+    /// What the NIC or the system says.
+    pub fn new(
+        shape: Shape,
+        buffers: Buffers,
+        reads_max: Option<u32>,
+        memory: &Arc<SharedMemory>,
+        shared: Arc<Shared>,
+        counting: Arc<Counting>,
+    ) -> Result<Self, Box<dyn Error>> {
+        let places = u32::try_from(shape.connections * shape.depth)?;
+        let pieces = u32::try_from(shape.message_bytes.div_ceil(PIECE_BYTES))?;
+        let mut nic = SoftNic::new(SoftOptions {
+            srq_entries_max: places,
+            reads_max: places * pieces,
+            reads_per_qp_max: u32::try_from(shape.depth)? * pieces,
+            completions: places * (pieces + 8),
+            ..SoftOptions::default()
+        })?;
+        let headers = Arc::new(SharedMemory::new("jet-headers", places as usize * HEADER_BYTES, false)?);
+        let buffers_key = nic.register(memory, Access::LocalWrite)?;
+        let headers_key = nic.register(&headers, Access::LocalWrite)?;
+        let mut driver = Self {
+            nic,
+            shape,
+            buffers,
+            buffers_key,
+            headers,
+            headers_key,
+            connections: Vec::new(),
+            entry_buffers: (0..places).map(|_| Vec::with_capacity(1)).collect(),
+            requested: VecDeque::with_capacity(places as usize),
+            reading: (0..places).map(|_| None).collect(),
+            places: (0..places).rev().collect(),
+            to_post: VecDeque::with_capacity(places as usize),
+            lists: (0..places).map(|_| Vec::with_capacity(shape.message_bytes / SLAB_BYTES + 1)).collect(),
+            reads: 0,
+            reads_max: reads_max.unwrap_or(u32::MAX),
+            shared,
+            counting,
+        };
+        (0..places).try_for_each(|entry| driver.post(entry))?;
+        Ok(driver)
+    }
+
+    /// Accepts connections from now on; gives the address as it came to be.
+    ///
+    /// # Errors
+    /// What the NIC says.
+    pub fn listen(&mut self, address: &Address) -> Result<Address, Box<dyn Error>> {
+        Ok(self.nic.listen(address)?)
+    }
+
+    /// Bytes of one buffer.
+    pub fn buffer_bytes(&self) -> usize {
+        self.buffers.buffer_bytes()
+    }
+
+    /// Receives until something fails.
+    ///
+    /// # Errors
+    /// What the NIC or the system says.
+    pub fn run(&mut self, application: &std::thread::Thread) -> Result<(), Box<dyn Error>> {
+        let nothing = Completion {
+            qp: Qp { index: 0, generation: 0 },
+            work: Work::Send { id: 0 },
+            status: Status::Flushed,
+        };
+        let mut completions = [nothing; 64];
+        let mut idle_since = None;
+        loop {
+            let mut worked = false;
+            let taken = self.nic.poll(&mut completions);
+            for completion in &completions[..taken] {
+                worked = true;
+                self.handle(completion)?;
+            }
+            while let Some(event) = self.nic.poll_event() {
+                worked = true;
+                self.handle_event(&event)?;
+            }
+            worked |= self.acknowledge()?;
+            self.read()?;
+            self.nic.flush();
+            if !self.shared.arrived.is_empty() && self.shared.application.must_be_woken() {
+                application.unpark();
+            }
+            if worked {
+                idle_since = None;
+                continue;
+            }
+            let since = *idle_since.get_or_insert_with(Instant::now);
+            // What the application gives back rings no bell: while it has something the NIC's thread stays awake.
+            if since.elapsed() > SPIN && self.shared.arrived.is_empty() && self.nic.arm() {
+                let bound = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+                poll(&mut [PollFd::from_borrowed_fd(self.nic.wait_fd(), PollFlags::IN)], Some(&bound))?;
+                idle_since = None;
+            } else {
+                // What it waits for is the application's, which may be on this core.
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// Gives an entry to the NIC, with a buffer where messages come as SENDs.
+    fn post(&mut self, entry: u32) -> Result<(), Box<dyn Error>> {
+        let bytes = u32::try_from(HEADER_BYTES)?;
+        let header = Sge { key: self.headers_key, offset: u64::from(entry) * u64::from(bytes), bytes };
+        let payload = if self.shape.is_small() {
+            // Whose it is nobody knows yet: connections' own stand in the queue in turn.
+            let own = entry as usize / self.shape.depth;
+            let buffers = &mut self.entry_buffers[entry as usize];
+            if !self.buffers.take(own, SLAB_BYTES, buffers) {
+                return Err("there are fewer buffers than receive entries".into());
+            }
+            self.counting.buffer_bytes.fetch_max(self.buffers.in_use_bytes(), Ordering::Relaxed);
+            let offset = u64::from(buffers[0]) * self.buffers.buffer_bytes() as u64;
+            Some(Sge { key: self.buffers_key, offset, bytes: SLAB_BYTES_U32 })
+        } else {
+            None
+        };
+        Ok(self.nic.post_srq(SrqEntry { id: entry, header, payload })?)
+    }
+
+    fn handle_event(&mut self, event: &Event) -> Result<(), Box<dyn Error>> {
+        match event {
+            Event::ConnectRequest { qp, .. } => {
+                if self.connections.len() == self.shape.connections {
+                    return Err("more connections than there are buffers for".into());
+                }
+                let welcome = Welcome {
+                    features: 0,
+                    incarnation: 1,
+                    credit_limit: u64::MAX,
+                    message_bytes_max: self.shape.message_bytes as u64,
+                    requests_max: u32::try_from(self.shape.depth)?,
+                };
+                let answer = PrivateData::new(&welcome.encode()).ok_or("a welcome fits")?;
+                self.nic.accept(*qp, &answer)?;
+                self.connections
+                    .push(Connection { qp: *qp, ended: VecDeque::with_capacity(self.shape.depth) });
+                Ok(())
+            }
+            Event::Connected { .. } | Event::Disconnected { .. } => Ok(()),
+            other => Err(format!("{other:?}").into()),
+        }
+    }
+
+    fn handle(&mut self, completion: &Completion) -> Result<(), Box<dyn Error>> {
+        match completion.work {
+            Work::Receive { entry, payload_bytes } if completion.status == Status::Success => {
+                self.take(completion.qp, entry, payload_bytes as usize)
+            }
+            Work::Read { id } => {
+                self.reads -= 1;
+                if completion.status != Status::Success {
+                    return Ok(());
+                }
+                let place = usize::try_from(id & 0xffff_ffff)?;
+                let requested = self.reading[place].as_mut().ok_or("a READ of nothing")?;
+                requested.came += usize::try_from(id >> 32)?;
+                if requested.came == requested.arrived.bytes {
+                    let requested = self.reading[place].take().ok_or("a READ of nothing")?;
+                    self.deliver(requested.arrived)?;
+                }
+                Ok(())
+            }
+            Work::Receive { .. } | Work::Send { .. } | Work::SrqFlush { .. } => Ok(()),
+        }
+    }
+
+    fn take(&mut self, qp: Qp, entry: u32, payload_bytes: usize) -> Result<(), Box<dyn Error>> {
+        let found = self.connections.iter().position(|connection| connection.qp == qp);
+        let connection = found.ok_or("a message of nobody")?;
+        // SAFETY: the NIC completed the entry and leaves it alone until it is posted again.
+        let header = unsafe { self.headers.base().cast::<HeaderBytes>().add(entry as usize).read_volatile() };
+        match parse_from_sender(&header, payload_bytes).map_err(|error| format!("{error:?}"))? {
+            FromSender::Small(small) => {
+                // The entry and its buffer are the message's until it is consumed.
+                let buffers = std::mem::take(&mut self.entry_buffers[entry as usize]);
+                let (sequence, bytes) = (small.sequence.get(), small.payload_bytes.get() as usize);
+                self.deliver(Arrived { qp, connection, sequence, at: entry, bytes, buffers })
+            }
+            FromSender::Request(request) => {
+                let at = self.places.pop().ok_or("more messages than were allowed")?;
+                let buffers = self.lists.pop().ok_or("more messages than were allowed")?;
+                let bytes = usize::try_from(request.length.get())?;
+                let sequence = request.sequence.get();
+                let arrived = Arrived { qp, connection, sequence, at, bytes, buffers };
+                let (address, key) = (request.address.get(), request.key.get());
+                self.requested.push_back(Requested { arrived, address, key, asked: 0, came: 0 });
+                self.post(entry)
+            }
+            FromSender::CreditReturn(_) => Err("credit was given back that was not asked for".into()),
+        }
+    }
+
+    fn deliver(&mut self, arrived: Arrived) -> Result<(), Box<dyn Error>> {
+        self.shared.arrived.push(arrived).map_err(|_| "more came than there are buffers".into())
+    }
+
+    /// Posts the READs that may be posted, the longest waiting message's first. A message has buffers from its first READ on.
+    fn read(&mut self) -> Result<(), Box<dyn Error>> {
+        while self.reads < self.reads_max {
+            if let Some(&place) = self.to_post.front() {
+                if !self.post_reads(place)? {
+                    return Ok(());
+                }
+                self.to_post.pop_front();
+                continue;
+            }
+            let Some(next) = self.requested.front_mut() else { return Ok(()) };
+            let Arrived { connection, bytes, buffers, .. } = &mut next.arrived;
+            if !self.buffers.take(*connection, *bytes, buffers) {
+                return Ok(());
+            }
+            self.counting.buffer_bytes.fetch_max(self.buffers.in_use_bytes(), Ordering::Relaxed);
+            let next = self.requested.pop_front().ok_or("the first of them")?;
+            let place = next.arrived.at;
+            self.reading[place as usize] = Some(next);
+            self.to_post.push_back(place);
+        }
+        Ok(())
+    }
+
+    /// Posts what may be posted of a message's READs; whether that was all of them.
+    fn post_reads(&mut self, place: u32) -> Result<bool, Box<dyn Error>> {
+        let requested = self.reading[place as usize].as_mut().ok_or("a READ of nothing")?;
+        let buffer_bytes = self.buffers.buffer_bytes();
+        while requested.asked < requested.arrived.bytes {
+            if self.reads >= self.reads_max {
+                return Ok(false);
+            }
+            let from = requested.asked;
+            let bytes = PIECE_BYTES.min(requested.arrived.bytes - from);
+            // A piece lies in one buffer, or in whole ones but for the message's last.
+            let mut scatter = [Sge { key: self.buffers_key, offset: 0, bytes: 0 }; PIECE_BYTES / (8 << 10)];
+            let (mut entries, mut placed) = (0, 0);
+            while placed < bytes {
+                let (buffer, within) = ((from + placed) / buffer_bytes, (from + placed) % buffer_bytes);
+                let part = (buffer_bytes - within).min(bytes - placed);
+                let offset = requested.arrived.buffers[buffer] as usize * buffer_bytes + within;
+                scatter[entries] =
+                    Sge { key: self.buffers_key, offset: offset as u64, bytes: u32::try_from(part)? };
+                (entries, placed) = (entries + 1, placed + part);
+            }
+            let request = ReadRequest {
+                id: (bytes as u64) << 32 | u64::from(place),
+                address: requested.address + from as u64,
+                key: requested.key,
+                scatter: &scatter[..entries],
+            };
+            match self.nic.post_read(requested.arrived.qp, request) {
+                Ok(()) => requested.asked += bytes,
+                Err(PostError::QueueFull) => return Ok(false),
+                Err(error) => return Err(error.into()),
+            }
+            self.reads += 1;
+            self.counting.reads.fetch_max(self.reads, Ordering::Relaxed);
+        }
+        Ok(true)
+    }
+
+    /// Has the buffers of what was consumed again, and tells the senders.
+    fn acknowledge(&mut self) -> Result<bool, Box<dyn Error>> {
+        let mut worked = false;
+        while let Some(Arrived { connection, sequence, at, mut buffers, .. }) = self.shared.consumed.pop() {
+            worked = true;
+            if self.shape.is_small() {
+                self.buffers.give(at as usize / self.shape.depth, &mut buffers);
+                self.entry_buffers[at as usize] = buffers;
+                self.post(at)?;
+            } else {
+                self.buffers.give(connection, &mut buffers);
+                self.lists.push(buffers);
+                self.places.push(at);
+            }
+            self.connections[connection].end(sequence);
+        }
+        for Connection { qp, ended } in &mut self.connections {
+            while !ended.is_empty() {
+                let count = ended.len().min(ACK_RANGES_MAX);
+                let header = AckHeader::encode(u64::MAX, &ended.make_contiguous()[..count]);
+                let request = SendRequest { id: 0, header: &header, payload: Payload::None };
+                match self.nic.post_send(*qp, request) {
+                    // Full for now: the next turn goes on.
+                    Err(PostError::QueueFull) => break,
+                    // Of a connection that is gone nobody waits for the rest.
+                    Ok(()) | Err(_) => drop(ended.drain(..count)),
+                }
+            }
+        }
+        Ok(worked)
+    }
+}

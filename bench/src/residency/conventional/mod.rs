@@ -1,0 +1,204 @@
+//! A receiver as RDMA applications are usually written. It speaks to the same senders as Jet's, over the same NIC, with the same two
+//! threads: one that drives the NIC ([`driver`]), and one that reads what came.
+//!
+//! Where messages go is [`Buffers`]' to say: into buffers of each connection's own, as many as messages may be under way on it,
+//! used in turn, or into a pool that all connections share. How many READs run at once may be limited, as Jet limits them.
+//!
+//! Messages that fit a SEND lie in receive entries, larger ones are READ. The software NIC has one receive queue for all
+//! connections: the entries of connections' own buffers stand in it in turn, so that all of these buffers are gone through, as they
+//! are with a queue for each connection.
+//!
+//! Nothing of Jet's receiver is in it but the bytes on the wire. It serves benchmarks: a peer that breaks the rules ends it.
+
+mod driver;
+mod process;
+
+pub use process::ConventionalProcess;
+
+use super::buffers::{Buffers, Kind};
+use super::touched::Marks;
+use super::traffic::Shape;
+use crate::rig::read_all;
+use crossbeam_queue::ArrayQueue;
+use driver::Driver;
+use jet_fabric::Address;
+use jet_fabric::memory::SharedMemory;
+use jet_fabric::nic::Qp;
+use jet_wire::sleep::Sleeper;
+use serde::{Deserialize, Serialize};
+use std::error::Error;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// What the buffers are called among a process's mappings.
+pub const BUFFERS: &str = "jet-buffers";
+/// How long either thread looks in vain before it sleeps: as Jet's reactor and applications do.
+const SPIN: Duration = Duration::from_micros(50);
+
+/// What such a receiver is like.
+#[derive(Clone, Debug, clap::Args)]
+pub struct ConventionalArgs {
+    /// Where it listens: shm:/path
+    #[arg(long)]
+    pub listen: Address,
+    /// Connections
+    #[arg(long)]
+    pub connections: usize,
+    /// Messages under way on each
+    #[arg(long)]
+    pub depth: usize,
+    /// Bytes of each message
+    #[arg(long)]
+    pub message_bytes: usize,
+    /// Where messages go
+    #[arg(long, value_enum)]
+    pub buffers: Kind,
+    /// READs at once, over all connections; without it as many as there are messages
+    #[arg(long)]
+    pub reads_max: Option<u32>,
+    /// The core that it stays on
+    #[arg(long)]
+    pub core: Option<u32>,
+    /// Where its application marks what it reads
+    #[arg(long)]
+    pub touched: PathBuf,
+}
+
+impl ConventionalArgs {
+    fn shape(&self) -> Shape {
+        Shape { connections: self.connections, depth: self.depth, message_bytes: self.message_bytes }
+    }
+}
+
+/// The most of each at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Most {
+    /// READs that were posted and not done.
+    pub reads: u32,
+    /// Bytes of buffers that were taken.
+    pub buffer_bytes: usize,
+}
+
+/// [`Most`], while it is counted.
+#[derive(Debug, Default)]
+pub struct Counting {
+    reads: AtomicU32,
+    buffer_bytes: AtomicUsize,
+}
+
+impl Counting {
+    /// The most since this was asked last.
+    pub fn take(&self) -> Most {
+        let reads = self.reads.swap(0, Ordering::Relaxed);
+        Most { reads, buffer_bytes: self.buffer_bytes.swap(0, Ordering::Relaxed) }
+    }
+}
+
+/// A message in buffers.
+#[derive(Debug)]
+struct Arrived {
+    qp: Qp,
+    connection: usize,
+    sequence: u64,
+    /// The receive entry of a message that came as a SEND; else where it is among those that are read.
+    at: u32,
+    bytes: usize,
+    buffers: Vec<u32>,
+}
+
+/// What the application's thread shares with the NIC's.
+struct Shared {
+    arrived: ArrayQueue<Arrived>,
+    consumed: ArrayQueue<Arrived>,
+    stop: AtomicBool,
+    application: Sleeper,
+}
+
+/// Runs until the process is killed. Each line on standard input is answered by one of JSON: [`Most`].
+///
+/// # Errors
+/// What the NIC or the system says.
+pub fn live(args: &ConventionalArgs) -> Result<(), Box<dyn Error>> {
+    let counting = Arc::new(Counting::default());
+    let answers = Arc::clone(&counting);
+    std::thread::spawn(move || {
+        for _ in std::io::stdin().lines().map_while(Result::ok) {
+            println!("{}", serde_json::to_string(&answers.take()).expect("two numbers"));
+        }
+    });
+    // Whoever started this waits for it.
+    receive(args, counting, |address| println!("{address}"))
+}
+
+/// Receives until something fails.
+///
+/// # Errors
+/// What the NIC or the system says.
+pub fn receive(
+    args: &ConventionalArgs,
+    counting: Arc<Counting>,
+    listens: impl FnOnce(&Address),
+) -> Result<(), Box<dyn Error>> {
+    let shape = args.shape();
+    let marks = Marks::open(&args.touched)?;
+    let buffers = Buffers::new(args.buffers, shape);
+    let memory = Arc::new(SharedMemory::new(BUFFERS, buffers.bytes(), true)?);
+    let places = shape.connections * shape.depth;
+    let shared = Arc::new(Shared {
+        arrived: ArrayQueue::new(places),
+        consumed: ArrayQueue::new(places),
+        stop: AtomicBool::new(false),
+        application: Sleeper::awake(),
+    });
+    let mut driver = Driver::new(shape, buffers, args.reads_max, &memory, Arc::clone(&shared), counting)?;
+    let address = driver.listen(&args.listen)?;
+    let application = {
+        let (shared, buffer_bytes) = (Arc::clone(&shared), driver.buffer_bytes());
+        std::thread::spawn(move || consume(&shared, &memory, buffer_bytes, &marks))
+    };
+    listens(&address);
+    let result = driver.run(application.thread());
+    shared.stop.store(true, Ordering::Release);
+    application.thread().unpark();
+    application.join().map_err(|_| "the application's thread panicked")?;
+    result
+}
+
+/// The application: reads every byte of what came, in order of arrival.
+fn consume(shared: &Shared, memory: &SharedMemory, buffer_bytes: usize, marks: &Marks) {
+    let mut sum = 0u64;
+    let mut idle_since = None;
+    while !shared.stop.load(Ordering::Acquire) {
+        let Some(arrived) = shared.arrived.pop() else {
+            let since = *idle_since.get_or_insert_with(Instant::now);
+            if since.elapsed() < SPIN {
+                // Both threads may share a core, as they may with Jet's.
+                std::thread::yield_now();
+                continue;
+            }
+            shared.application.sleeps();
+            if shared.arrived.is_empty() {
+                std::thread::park();
+            }
+            shared.application.is_up();
+            idle_since = None;
+            continue;
+        };
+        idle_since = None;
+        let mut left = arrived.bytes;
+        for &buffer in &arrived.buffers {
+            // SAFETY: within the buffers; the NIC has written it, and writes it again only after it was given back.
+            let bytes = unsafe {
+                let first = memory.base().add(buffer as usize * buffer_bytes);
+                std::slice::from_raw_parts(first, left.min(buffer_bytes))
+            };
+            left -= bytes.len();
+            marks.mark(bytes);
+            sum = sum.wrapping_add(read_all(bytes));
+        }
+        shared.consumed.push(arrived).expect("no more is given back than came");
+    }
+    std::hint::black_box(sum);
+}

@@ -1,0 +1,96 @@
+//! A conventional receiver as a process of its own.
+
+use super::{Kind, Most};
+use crate::residency::touched::Touched;
+use crate::residency::traffic::Shape;
+use crate::rig::role;
+use clap::ValueEnum;
+use jet_fabric::Address;
+use std::io::{self, BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+
+/// The process. It ends when this is dropped.
+pub struct ConventionalProcess {
+    _directory: tempfile::TempDir,
+    address: Address,
+    child: Child,
+    questions: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl ConventionalProcess {
+    /// Starts it and waits until it listens.
+    ///
+    /// # Errors
+    /// What the system says, or that it did not come up.
+    pub fn start(
+        shape: Shape,
+        buffers: Kind,
+        reads_max: Option<u32>,
+        core: u32,
+        touched: &Touched,
+    ) -> io::Result<Self> {
+        let directory = crate::interrupt::folder()?;
+        let path = directory.path().join("nic.sock");
+        let buffers = buffers.to_possible_value().expect("no value is skipped");
+        let mut command = role();
+        command.arg("conventional").args(["--listen", &format!("shm:{}", path.display())]);
+        command.args(["--buffers", buffers.get_name()]);
+        for (name, value) in [
+            ("--connections", shape.connections),
+            ("--depth", shape.depth),
+            ("--message-bytes", shape.message_bytes),
+            ("--core", core as usize),
+        ] {
+            command.arg(name).arg(value.to_string());
+        }
+        if let Some(reads) = reads_max {
+            command.arg("--reads-max").arg(reads.to_string());
+        }
+        command.arg("--touched").arg(touched.path());
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let (Some(questions), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
+            unreachable!("both are pipes");
+        };
+        let answers = BufReader::new(answers);
+        let address = Address::Shm(path);
+        let mut process = Self { _directory: directory, address, child, questions, answers };
+        // Its first line is where it listens.
+        let mut line = String::new();
+        process.answers.read_line(&mut line)?;
+        if line.trim_end() == process.address.to_string() {
+            return Ok(process);
+        }
+        let status = process.child.wait()?;
+        Err(io::Error::other(format!("the conventional receiver ended at its start: {status}")))
+    }
+
+    /// The most of what it counts since it was asked last.
+    ///
+    /// # Errors
+    /// What the system says, or that the process ended.
+    pub fn most(&mut self) -> io::Result<Most> {
+        self.questions.write_all(b"\n")?;
+        let mut line = String::new();
+        self.answers.read_line(&mut line)?;
+        Ok(serde_json::from_str(&line)?)
+    }
+
+    /// The process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Where senders connect.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+}
+
+impl Drop for ConventionalProcess {
+    fn drop(&mut self) {
+        // One that ended by itself has been noticed by its silence already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

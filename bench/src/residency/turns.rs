@@ -1,0 +1,275 @@
+//! Turns: each receiver's, in a round, in an order that rotates; first in a closed loop, then at loads that are the same for all.
+//!
+//! In a closed loop as much is always under way as may be, so a tail latency there says what the throughput says. The loads offered in
+//! the open loop are shares of what the slowest receiver did in the closed loop just before; all receivers of a round are offered the
+//! same arrivals, at the same times.
+
+use super::arrivals::Poisson;
+use super::bare::{self, Ring};
+use super::conventional::Most;
+use super::counted::Counted;
+use super::receivers::{Receiver, Standing};
+use super::resident::Judge;
+use super::traffic::{Seen, Shape};
+use super::{OTHERS_CORE, RECEIVERS_CORE};
+use crate::report::median;
+use jet_cat::CpuSet;
+use std::error::Error;
+use std::time::Duration;
+
+/// How long things last.
+#[derive(Clone, Copy, Debug)]
+pub struct Spans {
+    /// What a turn measures.
+    pub turn: Duration,
+    /// The same load just before, which is not measured: the cache is the last one's until then.
+    pub settle: Duration,
+    /// Before a receiver's first turn; and where its footprint has to find its size.
+    pub warm_up: Duration,
+    /// See above.
+    pub warm_up_following: Duration,
+    /// The bare limit.
+    pub bare: Duration,
+}
+
+impl Spans {
+    /// For figures.
+    pub const FULL: Self = Self {
+        turn: Duration::from_millis(1250),
+        settle: Duration::from_millis(250),
+        warm_up: Duration::from_millis(1000),
+        warm_up_following: Duration::from_millis(5000),
+        bare: Duration::from_millis(150),
+    };
+    /// To see that it runs.
+    pub const BRIEF: Self = Self {
+        turn: Duration::from_millis(300),
+        settle: Duration::from_millis(100),
+        warm_up: Duration::from_millis(200),
+        warm_up_following: Duration::from_millis(200),
+        bare: Duration::from_millis(50),
+    };
+}
+
+/// What all turns of a size have in common.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting<'a> {
+    /// What is under way at once.
+    pub shape: Shape,
+    /// What the antagonist takes, GB/s; `None`: there is none.
+    pub antagonist: Option<f64>,
+    /// Loads that are offered, in percent of what the slowest receiver does in a closed loop.
+    pub loads: &'a [u32],
+    /// How long things last.
+    pub spans: Spans,
+}
+
+/// What is offered in an open loop.
+#[derive(Clone, Copy, Debug)]
+pub struct Offered {
+    /// Of what the slowest receiver did in the closed loop.
+    pub percent: u32,
+    /// What that is.
+    pub gigabytes_per_s: f64,
+}
+
+/// One turn of one receiver.
+pub struct Turn {
+    /// From 0.
+    pub round: usize,
+    /// Among the turns of that round and load, from 0.
+    pub place: usize,
+    /// Whose.
+    pub receiver: Receiver,
+    /// What is under way at once, at most.
+    pub shape: Shape,
+    /// GB/s; `None`: without.
+    pub antagonist: Option<f64>,
+    /// `None`: a closed loop.
+    pub offered: Option<Offered>,
+    /// What the senders saw.
+    pub seen: Seen,
+    /// Of an open loop: what was offered in the turn's time, to how long it took until all of it was consumed; 1: as long.
+    pub delivered: Option<f64>,
+    /// Of the pages that the application read, what was in the cache afterwards; `None`: cannot be told here.
+    pub resident: Option<f64>,
+    /// Memory that the application read during the turn, each page counted once.
+    pub touched_mib: f64,
+    /// Misses of the last-level cache a KiB.
+    pub misses: Option<f64>,
+    /// What a conventional receiver counts.
+    pub most: Option<Most>,
+    /// Processor time that all other receivers' processes spent meanwhile, microseconds.
+    pub others_us: f64,
+}
+
+/// One turn of the bare loop.
+pub struct Bare {
+    /// From 0.
+    pub round: usize,
+    /// What the receivers have.
+    pub shape: Shape,
+    /// GB/s; `None`: without.
+    pub antagonist: Option<f64>,
+    /// Which ring.
+    pub ring: bare::Size,
+    /// GB/s.
+    pub gigabytes_per_s: f64,
+}
+
+/// Everything that was measured.
+#[derive(Default)]
+pub struct Measured {
+    /// In the order in which they were.
+    pub turns: Vec<Turn>,
+    /// Of the bare loop.
+    pub bare: Vec<Bare>,
+}
+
+/// Has every receiver run for a while, so that its pool is warm and its footprint has found its size.
+///
+/// # Errors
+/// What a receiver or a sender says.
+pub fn warm_up(standing: &mut [Standing], spans: Spans) -> Result<(), Box<dyn Error>> {
+    let _here = CpuSet::from_iter([OTHERS_CORE]).stay()?;
+    for one in standing {
+        let follows = one.receiver == Receiver::Following;
+        one.go_on()?;
+        one.traffic.run(if follows { spans.warm_up_following } else { spans.warm_up })?;
+        one.stop()?;
+    }
+    Ok(())
+}
+
+/// All rounds of a setting: first those of the closed loop, with the bare loop's turns, then those of each load.
+///
+/// # Errors
+/// What a receiver or a sender says.
+pub fn rounds(
+    rounds: usize,
+    setting: &Setting<'_>,
+    judge: Option<&Judge>,
+    standing: &mut [Standing],
+    measured: &mut Measured,
+) -> Result<(), Box<dyn Error>> {
+    let from = measured.turns.len();
+    for round in 0..rounds {
+        for (place, receiver) in Receiver::order(round).into_iter().enumerate() {
+            measured.turns.push(turn((round, place), receiver, None, setting, judge, standing)?);
+        }
+        bare_turn(round, setting, measured)?;
+    }
+    let slowest = slowest(&measured.turns[from..]);
+    for round in 0..rounds {
+        for (next, &percent) in setting.loads.iter().enumerate() {
+            let offered = Offered { percent, gigabytes_per_s: slowest * f64::from(percent) / 100.0 };
+            // Another order than that of the load before.
+            for (place, receiver) in Receiver::order(round + next).into_iter().enumerate() {
+                let turn = turn((round, place), receiver, Some(offered), setting, judge, standing)?;
+                measured.turns.push(turn);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What the slowest receiver does in a closed loop, GB/s: of each the median of its turns.
+fn slowest(closed: &[Turn]) -> f64 {
+    let rate = |receiver: Receiver| {
+        let turns = closed.iter().filter(|turn| turn.receiver == receiver);
+        median(&turns.map(|turn| turn.seen.gigabytes_per_s).collect::<Vec<_>>())
+    };
+    Receiver::ALL.into_iter().map(rate).fold(f64::INFINITY, f64::min)
+}
+
+fn turn(
+    (round, place): (usize, usize),
+    receiver: Receiver,
+    offered: Option<Offered>,
+    setting: &Setting<'_>,
+    judge: Option<&Judge>,
+    standing: &mut [Standing],
+) -> Result<Turn, Box<dyn Error>> {
+    let &Setting { shape, antagonist, spans, .. } = setting;
+    let others_before = others_time(receiver, standing)?;
+    let one =
+        standing.iter_mut().find(|one| one.receiver == receiver).ok_or("a receiver that was not started")?;
+    one.go_on()?;
+    let (seen, misses, most) = {
+        let _here = CpuSet::from_iter([OTHERS_CORE]).stay()?;
+        load(one, offered, shape, round, 0, spans.settle)?;
+        one.most()?;
+        one.touched.clear();
+        let counted = Counted::start(one.driving_pid());
+        let seen = load(one, offered, shape, round, 1, spans.turn)?;
+        let misses = counted.ok().map(|mut counted| counted.misses()).transpose()?;
+        (seen, misses, one.most()?)
+    };
+    one.stop()?;
+    let pages = one.watched.read_pages(&one.touched);
+    let touched = one.touched.bytes();
+    let resident = match judge {
+        Some(judge) => {
+            let _there = CpuSet::from_iter([RECEIVERS_CORE]).stay()?;
+            judge.resident(&one.watched, &pages)?
+        }
+        None => None,
+    };
+    let others = others_time(receiver, standing)?.saturating_sub(others_before);
+    #[allow(clippy::cast_precision_loss)] // a rate
+    let misses =
+        misses.map(|misses| misses as f64 / (seen.gigabytes_per_s * 1e9 / 1024.0 * spans.turn.as_secs_f64()));
+    #[allow(clippy::cast_precision_loss)] // below 2^30
+    let touched_mib = touched as f64 / 1_048_576.0;
+    let others_us = others.as_secs_f64() * 1e6;
+    // The last arrival is a little before the turn's end.
+    let delivered = offered.map(|_| (spans.turn.as_secs_f64() / seen.elapsed.as_secs_f64()).min(1.0));
+    Ok(Turn {
+        round,
+        place,
+        receiver,
+        shape,
+        antagonist,
+        offered,
+        seen,
+        delivered,
+        resident,
+        touched_mib,
+        misses,
+        most,
+        others_us,
+    })
+}
+
+fn others_time(receiver: Receiver, standing: &[Standing]) -> std::io::Result<Duration> {
+    standing.iter().filter(|one| one.receiver != receiver).map(Standing::processor_time).sum()
+}
+
+/// The turn's load for so long: as much as goes, or what is offered.
+fn load(
+    one: &mut Standing,
+    offered: Option<Offered>,
+    shape: Shape,
+    round: usize,
+    part: u64,
+    span: Duration,
+) -> Result<Seen, Box<dyn Error>> {
+    let Some(Offered { percent, gigabytes_per_s }) = offered else { return one.traffic.run(span) };
+    // The same for all receivers of this round and load.
+    let seed = (round as u64) << 16 | u64::from(percent) << 1 | part;
+    #[allow(clippy::cast_precision_loss)] // a rate
+    let messages_per_s = gigabytes_per_s * 1e9 / shape.message_bytes as f64;
+    one.traffic.offer(Poisson::new(seed, messages_per_s, span, shape.connections))
+}
+
+fn bare_turn(round: usize, setting: &Setting<'_>, measured: &mut Measured) -> Result<(), Box<dyn Error>> {
+    let &Setting { shape, antagonist, spans, .. } = setting;
+    let _there = CpuSet::from_iter([RECEIVERS_CORE]).stay()?;
+    for ring in bare::Size::ALL {
+        let mut loops = Ring::new(ring.bytes(shape), shape.message_bytes)?;
+        loops.run(spans.bare);
+        let gigabytes_per_s = loops.run(spans.bare);
+        measured.bare.push(Bare { round, shape, antagonist, ring, gigabytes_per_s });
+    }
+    Ok(())
+}
