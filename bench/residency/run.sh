@@ -9,10 +9,11 @@ usage() {
     cat <<'USAGE'
 usage: bench/residency/run.sh [--out FOLDER] [OPTION OF jet-bench residency...]
 
-Runs jet-bench residency --plot: measures the throughput and the tail latency of Jet's pool, of Jet's pool whose footprint follows the
-load, and of a receiver with buffers of each connection's own, by message size, without and with an antagonist. Writes residency.csv
-(every turn), residency.txt (medians and ratios), residency.svg and residency.png into the folder (target/residency). As root it
-installs gnuplot-nox where it is missing.
+Runs jet-bench residency --samples 5 --plot: measures throughput, tail latency and memory of five receivers by message size, without
+and with an antagonist: Jet's pool, buffers of each connection, Jet's pool whose footprint follows the load, a shared pool of 32 MiB, and
+buffers of each connection with at most 32 READs at once. Writes residency.csv (every turn), residency.txt (the command, the machine,
+medians and ratios), residency.svg and residency.png into the folder (target/residency). It takes about 20 minutes, on a machine that
+does nothing else. As root it installs gnuplot-nox where it is missing.
 
 What it cannot see: see `cargo doc -p jet-bench`, module residency, and docs/performance.md.
 USAGE
@@ -20,6 +21,7 @@ USAGE
 refuse() { printf 'residency: %s\n' "$*" >&2; exit 2; }
 
 options=()
+given=$*
 while (($#)); do
     case $1 in
         --help) usage; exit 0 ;;
@@ -29,6 +31,8 @@ while (($#)); do
     shift
 done
 
+# Five: each receiver is first, second and so on once.
+[[ " ${options[*]-}" == *' --samples'* ]] || options+=(--samples 5)
 if ! command -v gnuplot >/dev/null; then
     ((EUID == 0)) || refuse 'gnuplot is not installed; as root: apt-get install --no-install-recommends gnuplot-nox'
     apt-get install -qq -y --no-install-recommends gnuplot-nox >/dev/null
@@ -36,4 +40,7 @@ fi
 mkdir -p "$out"
 cargo build --quiet --release --locked -p jet-bench --manifest-path "$root/Cargo.toml"
 bench=$(readlink -f "${CARGO_TARGET_DIR:-$root/target}")/release/jet-bench
-"$bench" residency --plot "$out" ${options[@]+"${options[@]}"} | tee "$out/residency.txt"
+{
+    printf '# bench/residency/run.sh %s\n' "$given"
+    "$bench" residency --plot "$out" "${options[@]}"
+} | tee "$out/residency.txt"
