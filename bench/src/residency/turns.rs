@@ -174,7 +174,7 @@ pub fn rounds(
 }
 
 /// What the slowest receiver does in a closed loop, GB/s: of each the median of its turns.
-fn slowest(closed: &[Turn]) -> f64 {
+pub fn slowest(closed: &[Turn]) -> f64 {
     let rate = |receiver: Receiver| {
         let turns = closed.iter().filter(|turn| turn.receiver == receiver);
         median(&turns.map(|turn| turn.seen.gigabytes_per_s).collect::<Vec<_>>())
