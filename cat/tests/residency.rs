@@ -15,7 +15,6 @@ use std::time::{Duration, Instant};
 
 const REGION_BYTES: usize = 8 << 20;
 const ROUND_TOUCHES: u32 = 160;
-const ATTEMPTS: usize = 15;
 /// Calibrations, one every [`PAUSE`], until the machine is calm enough for one.
 const CALIBRATIONS: usize = 600;
 const PAUSE: Duration = Duration::from_millis(100);
