@@ -58,7 +58,7 @@ pub fn run(plan: &Plan<'_>, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
     let span = plan.extent.of(SPAN, SPAN_BRIEF);
     load.run(span / 4, None)?;
     let (mut alone, mut after, mut whole) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut gone, mut unended, mut quarantined) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut gone, mut quarantined) = (Vec::new(), Vec::new());
     for turn in 1..=plan.samples {
         plan.progress(&format!("kill: {turn} of {}", plan.samples));
         alone.push(load.run(span, None)?.gigabytes_per_s());
@@ -71,10 +71,7 @@ pub fn run(plan: &Plan<'_>, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
         load.drain()?;
         load.drain_other(&mut fourth.feed)?;
         #[allow(clippy::cast_precision_loss)] // dozens
-        {
-            gone.push(fourth.feed.ends().gone as f64);
-            unended.push(fourth.feed.in_flight() as f64);
-        }
+        gone.push(fourth.feed.ends().gone as f64);
         // Its messages have ended: the daemon knows that it is dead.
         let seen = load.until_whole(|standing| quarantine.look(standing))?;
         quarantined.push(quarantine.figure());
@@ -88,7 +85,6 @@ pub fn run(plan: &Plan<'_>, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
     part.timed("three, in the second after the fourth's death", "GB/s", after, Bound::None);
     part.timed("after / alone", "ratio", ratios, Bound::None);
     part.exact("the dead one's messages that ended as gone", "messages", gone, Bound::AtLeast(1.0));
-    part.exact("the dead one's messages without an end", "messages", unended, Bound::AtMost(0.0));
     part.exact("slabs in quarantine, the least before its end", "slabs", quarantined, Bound::AtLeast(1.0));
     part.exact("the others' messages lost or damaged", "messages", vec![damaged], Bound::AtMost(0.0));
     part.timed("quarantine's end to whole, no escape memory", "ms", whole, Bound::AtMost(100.0));
