@@ -2,9 +2,10 @@
 //!
 //! No bound on a time holds on every machine, and a round that ends at all may have taken a hundred times its time. What
 //! can be compared are rounds of one process against one daemon, made in turns within seconds: whatever else the machine
-//! does slows both kinds. The median of a turn forgets rounds that lost their core in the middle, and the median of the
-//! turns forgets turns that did. Beside a dozen compilers on two cores the pace beside was 0.7 to 2 of the pace alone, with
-//! single turns down to 0.4: the bound is far from that, and far from the hundredth of one that waits for the other.
+//! does slows both kinds. Where that is much, rounds that lost their core take five times the time of those that did not, in
+//! one kind more often than in the other by chance. So not the medians are compared but the fastest quarters, which a fault
+//! that slows every round moves just as far. With 25 processes waiting for two cores the pace beside was 0.6 to 1.1 of the pace
+//! alone; the bound is a fifth, far from that and from the hundredth of one that waits for the other.
 
 use crate::children::Role;
 use crate::rig::{Actor, Random, Rig, number, until};
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 
 /// The pace beside over the pace alone, at least.
 const PACE_MIN: f64 = 0.2;
-const TURNS: usize = 5;
+const TURNS: usize = 7;
 const ROUNDS: usize = 12;
 
 /// How an application sits on what it gets.
@@ -27,18 +28,21 @@ enum Sits {
     Keeps,
 }
 
-/// Of rounds, each of which is consumed.
-fn median_round(traffic: &mut Traffic, mut between: impl FnMut()) -> Duration {
-    let mut spans: Vec<_> = (0..ROUNDS)
-        .map(|_| {
-            between();
-            let begun = Instant::now();
-            traffic.round();
-            begun.elapsed()
-        })
-        .collect();
+/// How long each of a turn's rounds takes, all of which are consumed.
+fn rounds(traffic: &mut Traffic, mut between: impl FnMut()) -> Vec<Duration> {
+    let round = |_| {
+        between();
+        let begun = Instant::now();
+        traffic.round();
+        begun.elapsed()
+    };
+    (0..ROUNDS).map(round).collect()
+}
+
+/// What a quarter of the rounds stay below.
+fn first_quartile(mut spans: Vec<Duration>) -> Duration {
     spans.sort_unstable();
-    spans[ROUNDS / 2]
+    spans[spans.len() / 4]
 }
 
 /// An application that sits on what it is sent, and who sends to it.
@@ -94,22 +98,21 @@ fn check_pace(name: &str, seed: u64, sits: Sits, settings: &[&str]) {
     for address in rig.fabrics() {
         let mut traffic = Traffic::new(&address, "store", random.fork());
         // The first ones touch memory for the first time.
-        median_round(&mut traffic, || {});
-        let mut paces: Vec<_> = (0..TURNS)
-            .map(|_| {
-                let alone = median_round(&mut traffic, || {});
-                let mut sitter = Sitter::new(&rig, &address, sits, random.fork());
-                let beside = median_round(&mut traffic, || sitter.waiting.sender.flush());
-                sitter.end(&rig);
-                alone.as_secs_f64() / beside.as_secs_f64()
-            })
-            .collect();
-        paces.sort_by(f64::total_cmp);
-        eprintln!("{name} over {address}: {paces:.2?} of the pace alone");
-        assert!(
-            paces[TURNS / 2] >= PACE_MIN,
-            "{name} over {address}: the others go on at {paces:.3?} of the pace that they have alone"
+        rounds(&mut traffic, || {});
+        let (mut alone, mut beside) = (Vec::new(), Vec::new());
+        for _ in 0..TURNS {
+            alone.extend(rounds(&mut traffic, || {}));
+            let mut sitter = Sitter::new(&rig, &address, sits, random.fork());
+            beside.extend(rounds(&mut traffic, || sitter.waiting.sender.flush()));
+            sitter.end(&rig);
+        }
+        let (alone, beside) = (first_quartile(alone), first_quartile(beside));
+        let pace = alone.as_secs_f64() / beside.as_secs_f64();
+        let what = format!(
+            "{name} over {address}: {pace:.3} of the pace alone (rounds of {alone:?} and {beside:?})"
         );
+        eprintln!("{what}");
+        assert!(pace >= PACE_MIN, "{what}");
     }
     assert_eq!(good.reported("wrong"), 0);
 }
