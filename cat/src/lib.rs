@@ -25,6 +25,8 @@ pub mod adjustments;
 mod affinity;
 pub mod counters;
 mod cpu_set;
+#[cfg(target_arch = "x86_64")]
+mod cpuid;
 mod journals;
 mod lock;
 pub mod plan;

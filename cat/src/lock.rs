@@ -1,6 +1,8 @@
 //! Locks of files that others may hold.
 
-use std::fs::{File, TryLockError};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use std::fs::File;
 use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,11 +16,22 @@ const LOOK: Duration = Duration::from_millis(20);
 pub(crate) fn lock_within(file: &File) -> io::Result<bool> {
     let deadline = Instant::now() + WAIT_MAX;
     loop {
-        match file.try_lock() {
-            Ok(()) => return Ok(true),
-            Err(TryLockError::WouldBlock) if Instant::now() >= deadline => return Ok(false),
-            Err(TryLockError::WouldBlock) => thread::sleep(LOOK),
-            Err(TryLockError::Error(source)) => return Err(source),
+        if try_lock(file)? {
+            return Ok(true);
         }
+        if Instant::now() >= deadline {
+            return Ok(false);
+        }
+        thread::sleep(LOOK);
+    }
+}
+
+/// Takes a lock if nobody has it: says whether. It is the system's flock, which `File::try_lock` is, too, from Rust 1.89 on: with this
+/// one the crate can be checked by older toolchains that are at hand.
+pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
+    match flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(true),
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        Err(error) => Err(error.into()),
     }
 }

@@ -6,11 +6,11 @@ mod owner;
 pub(crate) use kept::{Kept, Record, recover};
 pub(crate) use owner::{Life, Owner};
 
-use crate::lock::lock_within;
+use crate::lock::{lock_within, try_lock};
 use crate::resctrl;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -144,10 +144,9 @@ impl Journals {
     /// another process has it.
     pub fn ownership(&self, name: &str) -> Result<Option<File>, JournalError> {
         let (path, file) = self.lock_file(&format!("{name}.lock"))?;
-        match file.try_lock() {
-            Ok(()) => Ok(Some(file)),
-            Err(TryLockError::WouldBlock) => Ok(None),
-            Err(TryLockError::Error(source)) => Err(JournalError::System { action: "lock", path, source }),
+        match try_lock(&file) {
+            Ok(locked) => Ok(locked.then_some(file)),
+            Err(source) => Err(JournalError::System { action: "lock", path, source }),
         }
     }
 

@@ -48,23 +48,23 @@ impl Processor {
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::{Processor, Vendor};
-    use std::arch::x86_64::__cpuid;
+    use crate::cpuid;
 
     pub fn this() -> Processor {
-        let maker = __cpuid(0);
+        let maker = cpuid::leaf(0, 0);
         let vendor = match (maker.ebx, maker.edx, maker.ecx) {
             // "GenuineIntel", "AuthenticAMD"
             (0x756e_6547, 0x4965_6e69, 0x6c65_746e) => Vendor::Intel,
             (0x6874_7541, 0x6974_6e65, 0x444d_4163) => Vendor::Amd,
             _ => Vendor::Other,
         };
-        let signature = __cpuid(1).eax;
+        let signature = cpuid::leaf(1, 0).eax;
         let (base, extended) = (signature >> 8 & 0xf, signature >> 20 & 0xff);
         let family = if base == 0xf { base + extended } else { base };
         let model = signature >> 4 & 0xf | if base == 6 || base == 0xf { signature >> 12 & 0xf0 } else { 0 };
         const EXTENDED_FEATURES: u32 = 0x8000_0021;
-        let has_features = __cpuid(0x8000_0000).eax >= EXTENDED_FEATURES;
-        let prefetch_control = has_features && __cpuid(EXTENDED_FEATURES).eax >> 13 & 1 == 1;
+        let has_features = cpuid::leaf(0x8000_0000, 0).eax >= EXTENDED_FEATURES;
+        let prefetch_control = has_features && cpuid::leaf(EXTENDED_FEATURES, 0).eax >> 13 & 1 == 1;
         Processor { vendor, family, model, prefetch_control }
     }
 }

@@ -25,7 +25,8 @@ impl Inclusion {
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::Inclusion;
-    use std::arch::x86_64::{__cpuid, __cpuid_count, CpuidResult};
+    use crate::cpuid;
+    use std::arch::x86_64::CpuidResult;
 
     /// Deterministic cache parameters: Intel's leaf, and AMD's with the same layout.
     const INTEL: u32 = 4;
@@ -35,10 +36,10 @@ mod x86 {
 
     pub fn inclusion() -> Inclusion {
         for (leaf, family) in [(INTEL, 0), (AMD, 0x8000_0000)] {
-            if __cpuid(family).eax < leaf {
+            if cpuid::leaf(family, 0).eax < leaf {
                 continue;
             }
-            let caches = (0..LEVELS_MAX).map(|level| __cpuid_count(leaf, level));
+            let caches = (0..LEVELS_MAX).map(|level| cpuid::leaf(leaf, level));
             if let Some(known) = caches.take_while(|cache| cache.eax & 0x1f != 0).find_map(third_level) {
                 return known;
             }

@@ -361,7 +361,7 @@ fn who_holds_the_lock_of_the_file_system_keeps_nobody_for_ever() {
     let mounted = Mounted::new();
     let before = mounted.picture();
     let folder = std::fs::File::open("/sys/fs/resctrl").unwrap();
-    folder.lock().unwrap();
+    rustix::fs::flock(&folder, rustix::fs::FlockOperation::LockExclusive).unwrap();
     let error = mounted.reserve(&mounted.request(2)).unwrap_err();
     assert!(error.to_string().contains("held the lock on /sys/fs/resctrl"), "{error}");
     assert_eq!(mounted.picture(), before);

@@ -64,9 +64,10 @@ pub(crate) unsafe fn sized<T: Copy>(place: *const T, default: T) -> Result<T, Fa
     // SAFETY: the caller's promise; it begins with its size.
     let size = unsafe { place.cast::<usize>().read() };
     if !(size_of::<usize>()..=4096).contains(&size) {
-        let problem =
-            format_args!("an options structure says that it has {size} bytes: fill it by its _init function");
-        return Err(Failure::new(Code::Argument, problem));
+        return Err(Failure::new(
+            Code::Argument,
+            format_args!("an options structure says that it has {size} bytes: fill it by its _init function"),
+        ));
     }
     let mut value = default;
     // SAFETY: both have so many bytes, and are apart.

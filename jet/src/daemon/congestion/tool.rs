@@ -6,9 +6,11 @@
 use super::leftover::ToolLock;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use std::ffi::OsStr;
-use std::io::{self, PipeReader, Read};
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -129,7 +131,8 @@ impl Tool {
         let program = self.find()?;
         let line = command_line(&program, arguments);
         let not_started = |source| ToolError::NotStarted { program: program.clone(), source };
-        let (mut reader, writer) = io::pipe().map_err(not_started)?;
+        let pipe = pipe_with(PipeFlags::CLOEXEC).map_err(|error| not_started(error.into()))?;
+        let (mut reader, writer) = (File::from(pipe.0), pipe.1);
         rustix::io::ioctl_fionbio(&reader, true).map_err(|error| not_started(error.into()))?;
         let mut command = Command::new(&program);
         command
@@ -214,12 +217,7 @@ fn kill(child: &Child) {
 }
 
 /// Waits until the process has ended, hearing it meanwhile; `false` when the time is up. It is not reaped.
-fn wait(
-    process: &OwnedFd,
-    mut reader: Option<&mut PipeReader>,
-    output: &mut Vec<u8>,
-    limit: Duration,
-) -> bool {
+fn wait(process: &OwnedFd, mut reader: Option<&mut File>, output: &mut Vec<u8>, limit: Duration) -> bool {
     let deadline = Instant::now() + limit;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -250,7 +248,7 @@ fn wait(
 }
 
 /// Reads what is there; whether the other end is closed.
-fn hear(reader: &mut PipeReader, output: &mut Vec<u8>) -> bool {
+fn hear(reader: &mut File, output: &mut Vec<u8>) -> bool {
     let mut chunk = [0; 1024];
     // A tool that writes without end must not hold us here: so much, and then the clock is looked at again.
     for _ in 0..64 {
