@@ -5,7 +5,8 @@
 use crate::pattern::{self, Words};
 use crate::rig::read_all;
 use jet_client::receive::{
-    DetachedMessage, DetachedSlice, ReceiveError, RegisterError, RegisterOptions, Session, SliceError,
+    DetachedMessage, DetachedSlice, Message, ReceiveError, RegisterError, RegisterOptions, Session,
+    SliceError,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
@@ -109,6 +110,11 @@ impl Consumer {
         self.taken
     }
 
+    /// Its session, to be waited on.
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
     /// Behaves otherwise from now on; what is held is held for as long as was said before.
     pub fn behave(&mut self, behaviour: Behaviour) {
         self.behaviour = behaviour;
@@ -124,6 +130,18 @@ impl Consumer {
     /// # Errors
     /// [`ReceiveError`], final.
     pub fn step(&mut self, now: Instant) -> Result<bool, ReceiveError> {
+        self.step_telling(now, &mut |_| {})
+    }
+
+    /// As [`Self::step`], and tells of each message that it has whole.
+    ///
+    /// # Errors
+    /// [`ReceiveError`], final.
+    pub fn step_telling(
+        &mut self,
+        now: Instant,
+        tell: &mut impl FnMut(&Message<'_>),
+    ) -> Result<bool, ReceiveError> {
         let mut worked = false;
         while self.held.front().is_some_and(|(due, _)| *due <= now) {
             let Some((_, slice)) = self.held.pop_front() else { break };
@@ -136,7 +154,7 @@ impl Consumer {
                 self.session.flush();
                 break;
             }
-            if !self.take(now)? {
+            if !self.take(now, tell)? {
                 break;
             }
             worked = true;
@@ -145,7 +163,7 @@ impl Consumer {
     }
 
     /// Takes what came of one message; `false`: nothing came.
-    fn take(&mut self, now: Instant) -> Result<bool, ReceiveError> {
+    fn take(&mut self, now: Instant, tell: &mut impl FnMut(&Message<'_>)) -> Result<bool, ReceiveError> {
         let Self { session, behaviour, current, held, slices, taken, next_message, sum } = self;
         let (mut message, mut intact) = match current.take() {
             Some(Current { message, intact }) => (session.attach(message), intact),
@@ -185,6 +203,7 @@ impl Consumer {
                     taken.fingerprint = taken.fingerprint.wrapping_add(pattern::fingerprint(sender, tag));
                     taken.damaged += u64::from(!intact);
                     *next_message = now + behaviour.pace;
+                    tell(&message);
                     drop(message);
                     std::hint::black_box(&*sum);
                     return Ok(true);

@@ -13,8 +13,11 @@ use crate::consumer::Consumer;
 use crate::report::{Bound, Extent, Row, median};
 use crate::residency::touched::Touched;
 use crate::rig::{APP, Rig, read_all};
+use crate::send_loop::{Count, Messages, SendLoop};
 use crate::status;
-use jet_client::send::{AckStatus, Completion, SendBuffer, Sender, SenderOptions};
+use jet_client::send::SenderOptions;
+#[cfg(feature = "verbs")]
+use jet_client::send::{AckStatus, Completion};
 use jet_escape::EscapeConfig;
 use jet_wire::SLAB_BYTES;
 use std::error::Error;
@@ -142,12 +145,11 @@ fn limits(
     Ok(())
 }
 
-/// A sender with its buffers.
+/// A sender to a rig's application: so many messages, as fast as they go.
 pub struct Load {
-    sender: Sender,
-    buffers: Vec<SendBuffer>,
-    /// What small messages are copied from: one place after the other, as programs do that have more than one message.
-    small: Vec<u8>,
+    sends: SendLoop,
+    large: Messages,
+    small_max: usize,
 }
 
 /// What a message takes one way, the medians of many.
@@ -182,14 +184,9 @@ impl Load {
     ) -> Result<Self, Box<dyn Error>> {
         let options =
             SenderOptions { in_flight_max: small_max, crc, ..SenderOptions::new(rig.address()?, APP) };
-        let mut sender = Sender::connect(options)?;
-        let mut buffers = Vec::with_capacity(large_max);
-        for n in 0..large_max {
-            let mut buffer = sender.buffer(large_bytes)?;
-            buffer.fill(n.to_le_bytes()[0]);
-            buffers.push(buffer);
-        }
-        Ok(Self { sender, buffers, small: vec![7; DEPTH * SLAB_BYTES] })
+        let large = Messages { bytes: large_bytes, depth: large_max, tag: 0, class: 0 };
+        let sends = SendLoop::connect(options, large_bytes, large_max)?;
+        Ok(Self { sends, large, small_max: small_max as usize })
     }
 
     /// Sends so many bytes in large messages, as many at once as there are buffers; gives GB/s.
@@ -197,22 +194,10 @@ impl Load {
     /// # Errors
     /// What the sender says, or a message that was not consumed.
     pub fn large(&mut self, bytes: usize) -> Result<f64, Box<dyn Error>> {
-        let message_bytes = self.buffers[0].len();
-        let messages = bytes / message_bytes;
+        let messages = bytes / self.large.bytes;
         let start = Instant::now();
-        let (mut sent, mut done) = (0, 0);
-        while done < messages {
-            while sent < messages
-                && let Some(buffer) = self.buffers.pop()
-            {
-                self.sender.send(0, b"", buffer, message_bytes, 0).map_err(|(error, _)| error)?;
-                sent += 1;
-            }
-            let Some(completion) = self.sender.wait(None)? else { continue };
-            self.buffers.extend(consumed(completion)?);
-            done += 1;
-        }
-        Ok(per_second(messages * message_bytes, start) / 1e9)
+        self.sends.run(&self.large, &mut Count(messages as u64))?;
+        Ok(per_second(messages * self.large.bytes, start) / 1e9)
     }
 
     /// Sends so many small messages, as many at once as the receiver's credit allows; gives messages a second.
@@ -220,30 +205,9 @@ impl Load {
     /// # Errors
     /// What the sender says, or a message that was not consumed.
     pub fn small(&mut self, messages: u64, bytes: usize) -> Result<f64, Box<dyn Error>> {
-        let mut payloads = self.small.chunks_exact(bytes).take(DEPTH).cycle();
-        let mut payload = payloads.next().expect("at least one");
+        let small = Messages { bytes, depth: self.small_max, tag: 0, class: 0 };
         let start = Instant::now();
-        let (mut sent, mut done) = (0, 0);
-        while done < messages {
-            while sent < messages {
-                match self.sender.send_small(sent, b"", payload) {
-                    Ok(_) => {
-                        sent += 1;
-                        payload = payloads.next().expect("a cycle");
-                    }
-                    Err(error) if error.is_would_block() => break,
-                    Err(error) => return Err(error.into()),
-                }
-            }
-            if let Some(completion) = self.sender.wait(None)? {
-                consumed(completion)?;
-                done += 1;
-            }
-            while let Some(completion) = self.sender.poll() {
-                consumed(completion)?;
-                done += 1;
-            }
-        }
+        self.sends.run(&small, &mut Count(messages))?;
         Ok(per_second(usize::try_from(messages)?, start))
     }
 
@@ -254,11 +218,12 @@ impl Load {
     /// As [`Self::small`].
     #[cfg(feature = "verbs")]
     pub fn one_way(&mut self, messages: usize, app: &mut Consumer) -> Result<OneWay, Box<dyn Error>> {
+        let sender = self.sends.sender();
         let (mut submitted, mut arrived) = (Vec::with_capacity(messages), Vec::with_capacity(messages));
         for tag in 0..messages as u64 {
             let start = Instant::now();
-            self.sender.send_small(tag, b"", &[7; SMALL_BYTES])?;
-            self.sender.flush();
+            sender.send_small(tag, b"", &[7; SMALL_BYTES])?;
+            sender.flush();
             #[allow(clippy::cast_precision_loss)] // far below 2^53
             submitted.push(start.elapsed().as_nanos() as f64);
             let expected = app.taken().messages + 1;
@@ -266,14 +231,14 @@ impl Load {
             while app.taken().messages < expected {
                 app.step(start)?;
                 // The sender's NIC is driven, too.
-                end = end.or(self.sender.poll());
+                end = end.or(sender.poll());
             }
             #[allow(clippy::cast_precision_loss)] // far below 2^53
             arrived.push(start.elapsed().as_nanos() as f64);
             while end.is_none() {
                 // What was released is told with the next look.
                 app.step(start)?;
-                end = self.sender.poll();
+                end = sender.poll();
             }
             end.map(consumed).transpose()?;
         }
@@ -281,9 +246,10 @@ impl Load {
     }
 }
 
-fn consumed(completion: Completion) -> Result<Option<SendBuffer>, Box<dyn Error>> {
+#[cfg(feature = "verbs")]
+fn consumed(completion: Completion) -> Result<(), Box<dyn Error>> {
     match completion.status {
-        AckStatus::Consumed => Ok(completion.buffer),
+        AckStatus::Consumed => Ok(()),
         status => Err(format!("message {}: {status}", completion.ticket.0).into()),
     }
 }

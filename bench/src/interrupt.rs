@@ -4,6 +4,7 @@
 use jet::commands::Signals;
 use std::io;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tempfile::TempDir;
@@ -18,6 +19,21 @@ pub fn folder() -> io::Result<TempDir> {
     let folder = tempfile::tempdir()?;
     FOLDERS.lock().unwrap_or_else(PoisonError::into_inner).push(folder.path().to_owned());
     Ok(folder)
+}
+
+static NOTED: AtomicU8 = AtomicU8::new(0);
+
+/// A benchmark that hears signals itself ended early because of this one.
+pub fn note(signal: u8) {
+    NOTED.store(signal, Ordering::Relaxed);
+}
+
+/// The exit code of a benchmark that ended early because of a signal, as the shell has it; `None`: it did not.
+pub fn noted() -> Option<u8> {
+    match NOTED.load(Ordering::Relaxed) {
+        0 => None,
+        signal => Some(128 + signal),
+    }
 }
 
 /// From now on SIGINT and SIGTERM remove the folders and end the process. To be called before any other thread is started, for they

@@ -13,6 +13,7 @@ mod core_cost;
 mod e2e;
 mod escape;
 mod handoff;
+mod hosts;
 mod interrupt;
 mod membw;
 mod pattern;
@@ -20,6 +21,7 @@ mod provenance;
 mod report;
 mod residency;
 mod rig;
+mod send_loop;
 mod status;
 mod stream;
 #[cfg(feature = "verbs")]
@@ -78,6 +80,12 @@ enum Name {
     },
     /// One stream of messages of one size, for comparisons with other systems (bench/peers)
     Stream(stream::Args),
+    /// A load on a daemon that runs elsewhere: sizes, depths and rates, percentiles, processor time
+    Load(hosts::load::Args),
+    /// One message at a time to a daemon that runs elsewhere, alone or beside loads
+    Probe(hosts::probe::Args),
+    /// The application that load and probe send to, on the daemon's host
+    Receive(hosts::receive::Args),
     /// Checksums: none, made by the reactor, by workers, and switched off at the receiver
     Checksums {
         /// Only this fabric: shm or tcp
@@ -111,10 +119,16 @@ enum Name {
     Role(rig::Role),
 }
 
+impl Name {
+    /// Whether it hears SIGINT and SIGTERM itself; those of a rig end with the process that started them.
+    fn hears_signals(&self) -> bool {
+        matches!(self, Self::Role(_) | Self::Load(_) | Self::Probe(_) | Self::Receive(_))
+    }
+}
+
 fn main() -> ExitCode {
     let args = Args::parse();
-    // A process of a rig ends with the one that started it.
-    if !matches!(args.name, Name::Role(_))
+    if !args.name.hears_signals()
         && let Err(error) = interrupt::watch()
     {
         eprintln!("jet-bench: cannot wait for signals: {error}");
@@ -153,6 +167,9 @@ fn measure(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
         print!("{}", report::table(&rows));
         print!("{}", comparison.map_or(String::new(), |comparison| "\n".to_owned() + &comparison.table()));
     }
+    if let Some(code) = interrupt::noted() {
+        return Ok(ExitCode::from(code));
+    }
     match args.check.map_or(Ok(()), |check| report::check(&rows, check)) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(text) => {
@@ -172,6 +189,9 @@ fn rows(name: Name, extent: Extent) -> Result<Vec<Row>, Box<dyn std::error::Erro
             None => e2e::run(extent, &["shm", "tcp"], &set),
         },
         Name::Stream(shape) => stream::run(samples, &shape),
+        Name::Load(asked) => hosts::load::run(samples, &asked),
+        Name::Probe(asked) => hosts::probe::run(samples, &asked),
+        Name::Receive(asked) => hosts::receive::run(&asked),
         Name::Checksums { fabric } => match fabric.as_deref() {
             Some(fabric) => checksums::run(samples, &[fabric]),
             None => checksums::run(samples, &["shm", "tcp"]),

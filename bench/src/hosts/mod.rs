@@ -1,0 +1,96 @@
+//! Measuring between two hosts: `load` and `probe` send to a daemon that runs elsewhere, `receive` is the application behind it.
+//!
+//! A run is one size, depth and rate for so many seconds. Its messages carry its number as their tag, so that the receiving end,
+//! which hears nothing else of it, counts it on its own: docs/measuring.md joins the two.
+
+pub mod load;
+pub mod probe;
+mod processor_time;
+pub mod receive;
+mod run;
+mod runs;
+mod schedule;
+
+use crate::send_loop::LoopError;
+use jet_client::send::AckStatus;
+use jet_fabric::Address;
+use std::time::Duration;
+
+/// The number of messages that belong to no run: they go before, to fill caches and to let rates settle.
+const WARM_UP: u32 = 0;
+/// The upper half of a run's tag, "jet-": other senders give their tags a meaning of their own.
+const TAG_MARK: u32 = 0x6a65_742d;
+
+/// What the messages of a run are tagged with.
+fn tag_of(run: u32) -> u64 {
+    u64::from(TAG_MARK) << 32 | u64::from(run)
+}
+
+/// The run that a tag names, if it does.
+fn run_of(tag: u64) -> Option<u32> {
+    let run = u32::try_from(tag & u64::from(u32::MAX)).ok()?;
+    (tag >> 32 == u64::from(TAG_MARK) && run != WARM_UP).then_some(run)
+}
+
+/// Seconds of a command line: decimals are allowed, up to a day.
+fn seconds(text: &str) -> Result<Duration, String> {
+    const DAY_S: f64 = 86_400.0;
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.0..=DAY_S).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err("write seconds, as 10 or 0.5".to_owned()),
+    }
+}
+
+/// Seconds of a command line, more than none.
+fn some_seconds(text: &str) -> Result<Duration, String> {
+    let span = seconds(text)?;
+    if span.is_zero() { Err("write seconds above zero, as 10 or 0.5".to_owned()) } else { Ok(span) }
+}
+
+/// What went wrong, and what to start or to change on which host.
+fn explained(error: LoopError, to: &Address, app: &str) -> String {
+    let LoopError::Ended { status, .. } = error else { return format!("{to}: {error}") };
+    match status {
+        AckStatus::NoApp => format!(
+            "no application '{app}' is registered with the daemon at {to}; start one on that host: jet-bench receive \
+             --app {app} --control-socket SOCKET (the daemon's)"
+        ),
+        AckStatus::AppGone => {
+            format!("the application '{app}' behind {to} ended before it had read all; start it again there")
+        }
+        AckStatus::PeerLost => format!("the connection to {to} was lost; does the jetd there still run?"),
+        AckStatus::Draining => format!("the daemon at {to} is ending (it drains); start it again there"),
+        _ => format!("{to}: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_have_decimals_and_an_end() {
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        assert_eq!(seconds("0"), Ok(Duration::ZERO));
+        for bad in ["", "-1", "NaN", "1e9", "5s"] {
+            assert!(seconds(bad).is_err(), "{bad}");
+        }
+        assert!(some_seconds("0").is_err());
+    }
+
+    #[test]
+    fn a_tag_names_its_run_and_others_none() {
+        assert_eq!(run_of(tag_of(7)), Some(7));
+        assert_eq!(run_of(tag_of(WARM_UP)), None);
+        assert_eq!(run_of(7), None);
+    }
+
+    #[test]
+    fn an_end_says_what_to_start() {
+        let to: Address = "tcp:there:1".parse().unwrap();
+        let said = |status| explained(LoopError::Ended { sequence: 1, status }, &to, "store");
+        assert!(said(AckStatus::NoApp).contains("jet-bench receive --app store"));
+        assert!(said(AckStatus::AppGone).contains("start it again"));
+        assert!(said(AckStatus::Denied).contains("message 1"));
+    }
+}

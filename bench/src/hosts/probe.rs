@@ -1,0 +1,234 @@
+//! One message at a time beside whatever else there is: what a latency-sensitive sender sees, alone or beside loads of others.
+//!
+//! As RPerf does it (Katebzadeh, Costa, Grot: "Evaluation of an InfiniBand Switch", IV): each message over the wire is followed by
+//! one to this host itself, and the difference is noted. What both ways have in common, the software and the NIC at this end, is
+//! taken away, message by message.
+//!
+//! RPerf's messages are answered by the far NIC, and no software runs there. Jet's are answered when the application gave them back:
+//! so the way to this host has a daemon and an application, too, and what is left is the network's, and what the far host's software
+//! takes longer than this one's. It cannot see the network alone.
+
+use super::load::{sender_options, stay, us};
+use super::run::{PATIENCE, histogram};
+use super::{explained, seconds, some_seconds, tag_of};
+use crate::report::{Bound, Row};
+use crate::send_loop::{Messages, Next, Score, SendLoop};
+use hdrhistogram::Histogram;
+use jet::commands::Signals;
+use jet_client::send::{Completion, SenderOptions};
+use jet_fabric::Address;
+use std::error::Error;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+/// It looks for ends for as long before it sleeps: as good as always.
+const SPIN: Duration = Duration::from_secs(1);
+/// How often signals are looked for, which is a system call.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+const QUANTILES: [(&str, f64); 4] = [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)];
+
+/// What is sent where.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Where the daemon listens: tcp:host:port, rdma:host:port or shm:/path
+    #[arg(long, value_name = "ADDR")]
+    to: Address,
+    /// The address of this host that an rdma: connection leaves from, and so its device
+    #[arg(long, value_name = "IP")]
+    from: Option<IpAddr>,
+    /// The application there, and here with --loopback
+    #[arg(long, value_name = "NAME", default_value = crate::rig::APP)]
+    app: String,
+    /// A daemon of this host with such an application: each message is followed by one to it, and the difference is noted
+    #[arg(long, value_name = "ADDR")]
+    loopback: Option<Address>,
+    /// Bytes of a message
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
+    bytes: u32,
+    /// Seconds of a sample
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = some_seconds)]
+    runtime: Duration,
+    /// Seconds before each sample that are not counted
+    #[arg(long, value_name = "SECONDS", default_value = "0.5", value_parser = seconds)]
+    warm_up: Duration,
+    /// The core that the sending thread stays on, looking for ends all the time
+    #[arg(long, visible_alias = "cpu")]
+    core: Option<u32>,
+}
+
+/// One message.
+struct One<'a> {
+    signals: &'a Signals,
+    start: Instant,
+    latency_ns: Option<u64>,
+}
+
+impl Score for One<'_> {
+    fn next(&mut self, sent: u64) -> Next {
+        if sent == 0 { Next::Now } else { Next::Never }
+    }
+
+    fn consumed(&mut self, completion: &Completion) {
+        self.latency_ns = Some(completion.latency_ns);
+    }
+
+    fn gives_up(&mut self) -> bool {
+        is_interrupted(self.signals) || self.start.elapsed() > PATIENCE
+    }
+}
+
+/// Whether a signal came, now or before.
+fn is_interrupted(signals: &Signals) -> bool {
+    if let Some(signal) = signals.take() {
+        crate::interrupt::note(signal);
+    }
+    crate::interrupt::noted().is_some()
+}
+
+/// A way that messages go.
+struct Way<'a> {
+    to: &'a Address,
+    app: &'a str,
+    sends: SendLoop,
+    messages: Messages,
+}
+
+impl<'a> Way<'a> {
+    fn connect(to: &'a Address, args: &'a Args) -> Result<Self, Box<dyn Error>> {
+        let messages = Messages { bytes: args.bytes as usize, depth: 1, tag: 0, class: 0 };
+        let options = SenderOptions { spin_max: SPIN, ..sender_options(to, &args.app, messages.bytes, 1) };
+        let source = args.from.filter(|_| matches!(to, Address::Rdma(_)));
+        let buffers = usize::from(!messages.are_small());
+        let sends = SendLoop::connect(SenderOptions { source, ..options }, messages.bytes, buffers)?;
+        Ok(Self { to, app: &args.app, sends, messages })
+    }
+
+    /// One message, from its submission to its end, in nanoseconds; `None`: a signal came first.
+    fn one(&mut self, run: u32, now: Instant, signals: &Signals) -> Result<Option<u64>, Box<dyn Error>> {
+        self.messages.tag = tag_of(run);
+        let mut one = One { signals, start: now, latency_ns: None };
+        self.sends.run(&self.messages, &mut one).map_err(|error| explained(error, self.to, self.app))?;
+        if one.latency_ns.is_none() && crate::interrupt::noted().is_none() {
+            let Self { to, app, .. } = self;
+            return Err(format!(
+                "{to}: a message has no end for {PATIENCE:?}; does the application '{app}' read?"
+            )
+            .into());
+        }
+        Ok(one.latency_ns)
+    }
+}
+
+/// What a sample saw.
+struct Sample {
+    far: Histogram<u64>,
+    near: Histogram<u64>,
+    /// The far one's time less the near one's, in nanoseconds, in order of size.
+    differences_ns: Vec<i64>,
+}
+
+/// Runs the probe. To be called before any other thread is started.
+///
+/// # Errors
+/// What a daemon, an application or the system says.
+pub fn run(samples: u32, args: &Args) -> Result<Vec<Row>, Box<dyn Error>> {
+    let signals = Signals::new()?;
+    let mut far = Way::connect(&args.to, args)?;
+    let mut near = args.loopback.as_ref().map(|to| Way::connect(to, args)).transpose()?;
+    let _stay = args.core.map(stay).transpose()?;
+    let mut seen = Vec::new();
+    for number in 1..=samples {
+        sample(&mut far, near.as_mut(), super::WARM_UP, args.warm_up, &signals)?;
+        let sample = sample(&mut far, near.as_mut(), number, args.runtime, &signals)?;
+        if sample.far.is_empty() {
+            break;
+        }
+        let [p50, p99, p999, max] = QUANTILES.map(|(_, quantile)| us(&sample.far, quantile));
+        eprintln!(
+            "jet-bench: sample {number} of {samples}: {} messages; {p50:.1} us p50, {p99:.1} p99, {p999:.1} p99.9, \
+             {max:.1} max",
+            sample.far.len()
+        );
+        seen.push(sample);
+    }
+    Ok(rows(args, &seen))
+}
+
+fn sample(
+    far: &mut Way<'_>,
+    mut near: Option<&mut Way<'_>>,
+    run: u32,
+    span: Duration,
+    signals: &Signals,
+) -> Result<Sample, Box<dyn Error>> {
+    let mut sample = Sample { far: histogram(), near: histogram(), differences_ns: Vec::new() };
+    let start = Instant::now();
+    let mut looked = start;
+    let mut interrupted = is_interrupted(signals);
+    loop {
+        let now = Instant::now();
+        if now.duration_since(looked) >= LOOK_EVERY {
+            (looked, interrupted) = (now, is_interrupted(signals));
+        }
+        if now.duration_since(start) >= span || interrupted {
+            break;
+        }
+        let Some(far_ns) = far.one(run, now, signals)? else { break };
+        sample.far.saturating_record(far_ns);
+        if let Some(near) = &mut near {
+            let Some(near_ns) = near.one(run, Instant::now(), signals)? else { break };
+            sample.near.saturating_record(near_ns);
+            sample.differences_ns.push(far_ns.cast_signed() - near_ns.cast_signed());
+        }
+    }
+    sample.differences_ns.sort_unstable();
+    Ok(sample)
+}
+
+fn rows(args: &Args, seen: &[Sample]) -> Vec<Row> {
+    let name = format!("{} B, one at a time", args.bytes);
+    let row = |what: &str, of: &dyn Fn(&Sample) -> f64| {
+        Row::new("probe", &format!("{name}{what}"), "us", seen.iter().map(of).collect(), Bound::None)
+    };
+    #[allow(clippy::cast_precision_loss)] // counts below 2^53
+    let messages = |sample: &Sample| sample.far.len() as f64;
+    let consumed = seen.iter().map(messages).collect();
+    let metric = format!("{name}: messages consumed");
+    let mut rows = vec![Row::exact("probe", &metric, "messages", consumed, Bound::AtLeast(1.0))];
+    for (what, quantile) in QUANTILES {
+        rows.push(row(&format!(", {what}"), &|sample| us(&sample.far, quantile)));
+    }
+    if args.loopback.is_some() {
+        for (what, quantile) in QUANTILES {
+            let what = format!(" to this host, {what}");
+            rows.push(row(&what, &|sample| us(&sample.near, quantile)));
+        }
+        for (what, quantile) in QUANTILES {
+            let what = format!(", less that to this host, {what}");
+            let of = |sample: &Sample| quantile_us(&sample.differences_ns, quantile);
+            rows.push(row(&what, &of));
+        }
+    }
+    rows
+}
+
+/// The smallest that so large a share of them does not exceed, in microseconds. They are in order.
+fn quantile_us(sorted_ns: &[i64], quantile: f64) -> f64 {
+    #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)] // a place
+    let place = ((sorted_ns.len() as f64 * quantile).ceil() as usize).saturating_sub(1);
+    #[allow(clippy::cast_precision_loss)] // at most minutes
+    sorted_ns.get(place).map_or(f64::NAN, |ns| *ns as f64 / 1e3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_of_differences_may_be_below_zero() {
+        let sorted_ns: Vec<i64> = (-50..50).map(|n| n * 1000).collect();
+        let seen = [0.0, 0.5, 0.99, 1.0].map(|quantile| quantile_us(&sorted_ns, quantile));
+        assert_eq!(seen, [-50.0, -1.0, 48.0, 49.0]);
+        assert!(quantile_us(&[], 0.5).is_nan());
+    }
+}

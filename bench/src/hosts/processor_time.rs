@@ -1,0 +1,101 @@
+//! The processor time of processes: what moving a byte costs at an end of the wire.
+//!
+//! It cannot see what the kernel does for them in interrupts, as it does for much of what arrives over `tcp:`.
+
+use jet_client::registration::ControlConnection;
+use rustix::time::{ClockId, clock_gettime};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
+
+/// Of this process, all its threads.
+pub fn own() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::try_from(time).expect("no clock of a process is negative")
+}
+
+/// The process that listens at the other end of a control connection, by its number here.
+///
+/// # Errors
+/// What the system says, or that the process is not to be seen from here.
+pub fn daemon_of(control: &ControlConnection) -> io::Result<u32> {
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut bytes = libc::socklen_t::try_from(size_of_val(&peer)).expect("a few bytes");
+    // SAFETY: the descriptor is open, and the answer is written to a variable of its type and of the size that is said.
+    let answer = unsafe {
+        libc::getsockopt(
+            control.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut bytes,
+        )
+    };
+    match u32::try_from(peer.pid) {
+        _ if answer != 0 => Err(io::Error::last_os_error()),
+        // rustix's answer has no place for it.
+        Ok(0) | Err(_) => Err(io::Error::other("it is in a PID namespace that this process does not see")),
+        Ok(pid) => of(pid).map(|_| pid),
+    }
+}
+
+/// Of another process, all its threads, those that ended too.
+///
+/// # Errors
+/// There is no such process here.
+pub fn of(pid: u32) -> io::Result<Duration> {
+    let pid = libc::pid_t::try_from(pid).map_err(io::Error::other)?;
+    let mut clock = 0;
+    // SAFETY: the clock's number is written to a variable of its type.
+    let error = unsafe { libc::clock_getcpuclockid(pid, &raw mut clock) };
+    if error != 0 {
+        return Err(io::Error::from_raw_os_error(error));
+    }
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the time is written to a variable of its type.
+    if unsafe { libc::clock_gettime(clock, &raw mut time) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let (Ok(seconds), Ok(nanoseconds)) = (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec)) else {
+        unreachable!("no clock of a process is negative");
+    };
+    Ok(Duration::new(seconds, nanoseconds))
+}
+
+/// Nanoseconds a byte; without bytes there is no such figure.
+pub fn ns_per_byte(time: Duration, bytes: u64) -> f64 {
+    #[allow(clippy::cast_precision_loss)] // a ratio
+    if bytes == 0 { f64::NAN } else { time.as_secs_f64() * 1e9 / bytes as f64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn work(span: Duration) {
+        let before = own();
+        let mut sum = 0u64;
+        while own() - before < span {
+            sum = std::hint::black_box(sum + 1);
+        }
+    }
+
+    #[test]
+    fn time_that_a_process_used_is_seen_from_outside_also_that_of_threads_that_ended() {
+        let span = Duration::from_millis(20);
+        let before = of(std::process::id()).unwrap();
+        std::thread::spawn(move || work(span)).join().unwrap();
+        assert!(of(std::process::id()).unwrap() - before >= span);
+        assert!(own() >= before + span);
+    }
+
+    #[test]
+    fn a_process_that_is_gone_and_a_run_without_bytes_have_no_figure() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = child.id();
+        child.wait().unwrap();
+        assert!(of(pid).is_err());
+        assert!((ns_per_byte(Duration::from_secs(1), 1_000_000_000) - 1.0).abs() < 1e-9);
+        assert!(ns_per_byte(Duration::from_secs(1), 0).is_nan());
+    }
+}

@@ -1,0 +1,172 @@
+//! The application behind a daemon that is measured from another host: takes what comes, and says at its end what that was.
+//!
+//! It reads the bytes or only gives them back, and keeps nothing. What each run took of processor time at this end is told here,
+//! because nothing of it crosses the wire.
+
+use super::processor_time::{self, ns_per_byte};
+use super::run_of;
+use super::runs::{Key, Runs, Spent};
+use crate::consumer::{Behaviour, Consumer, Look};
+use crate::report::{Bound, Row};
+use jet::commands::Signals;
+use jet_client::receive::ReceiveError;
+use jet_client::registration::{CONTROL_SOCKET, ControlConnection};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::collections::HashMap;
+use std::error::Error;
+use std::io;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// How long it looks in vain before it sleeps.
+const SPIN: Duration = Duration::from_micros(50);
+/// After so long without a message nothing more is counted for the run.
+const SILENCE: Duration = Duration::from_millis(100);
+/// How often it looks for signals while messages come: a look is a system call.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Which application of which daemon.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Ends with SIGINT or SIGTERM, and says then what came: of each run of `jet-bench load` (there by the same number), and in all.")]
+pub struct Args {
+    /// The daemon's socket
+    #[arg(long, value_name = "PATH", default_value = CONTROL_SOCKET)]
+    control_socket: PathBuf,
+    /// The application's name, as `jet-bench load --app` has it
+    #[arg(long, value_name = "NAME", default_value = crate::rig::APP)]
+    app: String,
+    /// Read every byte; else they are given back unread
+    #[arg(long)]
+    read: bool,
+    /// The core that it stays on
+    #[arg(long, visible_alias = "cpu")]
+    core: Option<u32>,
+}
+
+/// Receives until a signal comes. To be called before any other thread is started.
+///
+/// # Errors
+/// What the daemon or the system says; also that the daemon is gone, with what had come until then.
+pub fn run(args: &Args) -> Result<Vec<Row>, Box<dyn Error>> {
+    let signals = Signals::new()?;
+    let _stay = args.core.map(super::load::stay).transpose()?;
+    let look = if args.read { Look::Read } else { Look::Nothing };
+    let behaviour = Behaviour { look, ..Behaviour::default() };
+    let mut consumer = Consumer::register(&args.control_socket, &args.app, behaviour)?;
+    let daemon = ControlConnection::connect(&args.control_socket).map_err(io::Error::other);
+    let daemon = match daemon.and_then(|control| processor_time::daemon_of(&control)) {
+        Ok(pid) => Some(pid),
+        Err(error) => {
+            eprintln!("jet-bench: the daemon's processor time cannot be read and is left out: {error}");
+            None
+        }
+    };
+    let mut runs = Runs::new(|| {
+        let daemon = daemon.map(processor_time::of).transpose()?.unwrap_or_default();
+        Ok(Spent { application: processor_time::own(), daemon })
+    });
+    eprintln!(
+        "jet-bench: receiving as {} at {}; ends with SIGINT or SIGTERM",
+        args.app,
+        args.control_socket.display()
+    );
+    let ended = serve(&mut consumer, &mut runs, &signals);
+    let taken = consumer.taken();
+    match ended {
+        Ok(()) => {}
+        Err(error) => {
+            return Err(
+                format!("{error}; {} messages had come, {} bytes", taken.messages, taken.bytes).into()
+            );
+        }
+    }
+    // The daemon lives: it was heard of until now.
+    runs.close()?;
+    Ok(rows(&consumer, &runs, daemon.is_some()))
+}
+
+/// Takes what comes until a signal does.
+fn serve<F: FnMut() -> io::Result<Spent>>(
+    consumer: &mut Consumer,
+    runs: &mut Runs<F>,
+    signals: &Signals,
+) -> Result<(), Box<dyn Error>> {
+    let mut looked = Instant::now();
+    let mut idle_since: Option<Instant> = None;
+    loop {
+        let now = Instant::now();
+        if now.duration_since(looked) >= LOOK_EVERY {
+            looked = now;
+            if signals.take().is_some() {
+                return Ok(());
+            }
+        }
+        let mut failed = Ok(());
+        let worked = consumer.step_telling(now, &mut |message| {
+            let key = run_of(message.tag()).map(|run| Key { sender: message.sender(), run });
+            if let Err(error) = runs.take(key, message.bytes(), now) {
+                failed = Err(error);
+            }
+        })?;
+        failed?;
+        if worked {
+            idle_since = None;
+            continue;
+        }
+        if now.duration_since(*idle_since.get_or_insert(now)) < SPIN {
+            rustix::thread::sched_yield();
+            continue;
+        }
+        if !consumer.session().prepare_sleep()? {
+            continue;
+        }
+        let silence = Timespec::try_from(SILENCE).expect("some milliseconds");
+        let mut fds = [PollFd::new(signals, PollFlags::IN), PollFd::new(consumer.session(), PollFlags::IN)];
+        match poll(&mut fds, runs.is_open().then_some(&silence)) {
+            Ok(0) => runs.close()?,
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(ReceiveError::Wait(error.into()).into()),
+        }
+        if signals.take().is_some() {
+            return Ok(());
+        }
+    }
+}
+
+fn rows<F: FnMut() -> io::Result<Spent>>(consumer: &Consumer, runs: &Runs<F>, daemon: bool) -> Vec<Row> {
+    #[allow(clippy::cast_precision_loss)] // counts below 2^53
+    let count =
+        |what: &str, unit, value: u64| Row::new("receive", what, unit, vec![value as f64], Bound::None);
+    let mut rows = Vec::new();
+    let mut before: HashMap<u32, u32> = HashMap::new();
+    for run in runs.all() {
+        // Another `load`, at the same time or after the first, counts from 1 again.
+        let number = before.entry(run.key.run).and_modify(|count| *count += 1).or_insert(1);
+        let name = match number {
+            1 => format!("run {}", run.key.run),
+            again => format!("run {} ({again})", run.key.run),
+        };
+        rows.push(count(&format!("{name}: messages"), "messages", run.messages));
+        rows.push(count(&format!("{name}: bytes"), "bytes", run.bytes));
+        let figure = |what: &str, unit, value| {
+            Row::new("receive", &format!("{name}{what}"), unit, vec![value], Bound::None)
+        };
+        let span = run.last.duration_since(run.first);
+        rows.push(figure(", from the first message to the last", "s", span.as_secs_f64()));
+        let Some(spent) = run.spent else { continue };
+        let of_application = ns_per_byte(spent.application, run.bytes);
+        rows.push(figure(", processor time of the application", "ns/B", of_application));
+        if daemon {
+            let of_daemon = ns_per_byte(spent.daemon, run.bytes);
+            rows.push(figure(", processor time of the daemon", "ns/B", of_daemon));
+        }
+    }
+    let taken = consumer.taken();
+    rows.push(count("of no run (warm-up, other senders): messages", "messages", runs.others.0));
+    rows.push(count("of no run (warm-up, other senders): bytes", "bytes", runs.others.1));
+    rows.push(count("in all: messages", "messages", taken.messages));
+    rows.push(count("in all: bytes", "bytes", taken.bytes));
+    rows.push(count("withdrawn by the daemon, because their senders went", "messages", taken.withdrawn));
+    rows
+}

@@ -1,0 +1,222 @@
+//! One run at the sending end: what is sent when, and what is noted of the ends.
+
+use super::schedule::Schedule;
+use crate::send_loop::{Messages, Next, Score};
+use hdrhistogram::Histogram;
+use jet::commands::Signals;
+use jet_client::send::{Completion, Ticket};
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+/// Histograms reach to a minute; what takes longer counts as that.
+const LATENCY_NS_MAX: u64 = 60_000_000_000;
+/// How often signals are looked for, which is a system call, and whether there is progress to tell.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How often a run says how far it is.
+const TELL_EVERY: Duration = Duration::from_secs(5);
+/// Nothing ends for so long: the run ends.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+/// So long a run that was interrupted waits for the ends of what is under way.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// A run that is under way.
+pub struct Run<'a> {
+    start: Instant,
+    span: Duration,
+    schedule: Option<Schedule>,
+    /// Messages that the schedule was advanced past.
+    scheduled: u64,
+    /// How late messages went that are under way, by their numbers.
+    lateness: HashMap<u64, Duration>,
+    latencies: Histogram<u64>,
+    late: Histogram<u64>,
+    messages: Messages,
+    ended: u64,
+    /// Ended when the time was up.
+    ended_in_time: Option<u64>,
+    /// When the last look was, how many had ended then, and when one had that had not at the look before.
+    looked: Instant,
+    ended_seen: u64,
+    heard: Instant,
+    told: Instant,
+    signals: &'a Signals,
+    /// When a signal came, and which.
+    interrupted: Option<(Instant, u8)>,
+    name: &'a str,
+}
+
+/// What a run gave.
+pub struct Outcome {
+    /// Messages that were consumed.
+    pub consumed: u64,
+    /// From the beginning to the last end.
+    pub span: Duration,
+    /// From a message's time, or from its submission in a closed loop, to its end, in nanoseconds.
+    pub latencies: Histogram<u64>,
+    /// Of an open loop: how long after its time each message went, in nanoseconds.
+    pub late: Histogram<u64>,
+    /// Of an open loop: the share of the offered load that was kept, see [`kept_percent`].
+    pub kept_percent: Option<f64>,
+    /// The signal that ended it.
+    pub interrupted: Option<u8>,
+}
+
+impl<'a> Run<'a> {
+    /// Begins now: for so long, as fast as messages go, or at the times of a schedule.
+    pub fn begin(
+        name: &'a str,
+        span: Duration,
+        schedule: Option<Schedule>,
+        messages: &Messages,
+        signals: &'a Signals,
+    ) -> Self {
+        let now = Instant::now();
+        Self {
+            start: now,
+            span,
+            schedule,
+            scheduled: 0,
+            lateness: HashMap::new(),
+            latencies: histogram(),
+            late: histogram(),
+            messages: *messages,
+            ended: 0,
+            ended_in_time: None,
+            looked: now,
+            ended_seen: 0,
+            heard: now,
+            told: now,
+            signals,
+            interrupted: None,
+            name,
+        }
+    }
+
+    /// Ends: the last end was just heard, or none is waited for any more.
+    pub fn finish(self) -> Outcome {
+        let span = self.start.elapsed();
+        let interrupted = self.interrupted.map(|(_, number)| number);
+        // Of a run that was interrupted nobody knows what it would have kept.
+        #[allow(clippy::cast_precision_loss)] // counts below 2^53
+        let kept_percent = self.schedule.filter(|_| interrupted.is_none()).map(|schedule| {
+            let due = self.scheduled + schedule.left_before(self.span);
+            let ended = self.ended_in_time.unwrap_or(self.ended);
+            let median = Duration::from_nanos(self.latencies.value_at_quantile(0.5));
+            let in_flight = due as f64 * median.as_secs_f64() / self.span.as_secs_f64();
+            kept_percent(due, ended, in_flight.min(self.messages.depth as f64))
+        });
+        Outcome {
+            consumed: self.ended,
+            span,
+            latencies: self.latencies,
+            late: self.late,
+            kept_percent,
+            interrupted,
+        }
+    }
+
+    /// Looks for signals and says how far it is, where that is due.
+    fn look(&mut self, now: Instant) {
+        if now.duration_since(self.looked) < LOOK_EVERY {
+            return;
+        }
+        self.looked = now;
+        if self.ended != self.ended_seen {
+            (self.ended_seen, self.heard) = (self.ended, now);
+        }
+        if self.interrupted.is_none()
+            && let Some(number) = self.signals.take()
+        {
+            self.interrupted = Some((now, number));
+            eprintln!("jet-bench: ending with what was measured so far; once more to leave at once");
+            // A second signal ends the process. Where it cannot be let through, the run ends by itself.
+            let _ = jet::commands::unblock_signals();
+        }
+        if now.duration_since(self.told) >= TELL_EVERY {
+            self.told = now;
+            #[allow(clippy::cast_precision_loss)] // gigabytes
+            let gigabytes = (self.ended * self.messages.bytes as u64) as f64 / 1e9;
+            eprintln!(
+                "jet-bench: {}: {:.0} s of {}, {} messages, {gigabytes:.3} GB",
+                self.name,
+                now.duration_since(self.start).as_secs_f64(),
+                self.span.as_secs_f64(),
+                self.ended
+            );
+        }
+    }
+}
+
+impl Score for Run<'_> {
+    fn next(&mut self, sent: u64) -> Next {
+        let now = Instant::now();
+        self.look(now);
+        if now.duration_since(self.start) >= self.span {
+            self.ended_in_time.get_or_insert(self.ended);
+            return Next::Never;
+        }
+        if self.interrupted.is_some() {
+            return Next::Never;
+        }
+        let Some(schedule) = &mut self.schedule else { return Next::Now };
+        while self.scheduled < sent {
+            schedule.advance();
+            self.scheduled += 1;
+        }
+        let due = schedule.due();
+        if due < self.span { Next::At(self.start + due) } else { Next::Never }
+    }
+
+    fn sent_late(&mut self, ticket: Ticket, late: Duration) {
+        self.late.saturating_record(nanoseconds(late));
+        self.lateness.insert(ticket.0, late);
+    }
+
+    fn consumed(&mut self, completion: &Completion) {
+        let late = self.lateness.remove(&completion.ticket.0).map_or(0, nanoseconds);
+        self.latencies.saturating_record(completion.latency_ns + late);
+        self.ended += 1;
+    }
+
+    fn gives_up(&mut self) -> bool {
+        let now = Instant::now();
+        let interrupted = self.interrupted.is_some_and(|(since, _)| now.duration_since(since) > GRACE);
+        interrupted || now.duration_since(self.heard) > PATIENCE
+    }
+}
+
+/// A histogram of latencies, in nanoseconds to three digits.
+pub fn histogram() -> Histogram<u64> {
+    Histogram::new_with_max(LATENCY_NS_MAX, 3).expect("sound bounds")
+}
+
+fn nanoseconds(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Of the messages that were due in a span, the share that had ended when it was over, in percent. Those that are in flight at any
+/// moment count as ended: they had no time.
+///
+/// How many these are is told by the median latency (Little's law), but they are no more than may be in flight. Where the receiver
+/// cannot keep up and everything that is due is in flight, the median is that of half the backlog: then half of it counts as ended.
+fn kept_percent(due: u64, ended: u64, in_flight: f64) -> f64 {
+    #[allow(clippy::cast_precision_loss)] // a share
+    let (due, ended) = (due as f64, ended as f64);
+    if due > 0.0 { ((ended + in_flight) / due * 100.0).min(100.0) } else { 100.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_offered_load_is_kept_where_nothing_piles_up() {
+        // 10,000/s at 1 ms: ten are in flight at the end of a second.
+        assert!((kept_percent(10_000, 9_990, 10.0) - 100.0).abs() < 1e-9);
+        // 10 % more than can be kept, with room for all: the median waited for 45 ms, as 450 messages take.
+        assert!((kept_percent(10_000, 9_090, 450.0) - 95.4).abs() < 1e-9);
+        // With room for 32.
+        assert!((kept_percent(10_000, 9_090, 32.0) - 91.22).abs() < 1e-9);
+        assert!((kept_percent(0, 0, 0.0) - 100.0).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,199 @@
+//! The runs of senders as the receiving end sees them: what came of each, and what it cost here.
+//!
+//! Processor time belongs to a run while its messages are the only ones. Where runs of several senders mix, nobody can tell whose it
+//! is, and none of them has any.
+
+use std::collections::HashMap;
+use std::io;
+use std::time::{Duration, Instant};
+
+/// Runs that are told apart; what belongs to later ones counts as no run's.
+const RUNS_MAX: usize = 4096;
+
+/// Which run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Key {
+    /// The sender's identity.
+    pub sender: u64,
+    /// Its number there.
+    pub run: u32,
+}
+
+/// Processor time, of this process and of the daemon where that is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spent {
+    /// Of this process.
+    pub application: Duration,
+    /// Of the daemon.
+    pub daemon: Duration,
+}
+
+/// What came of a run.
+#[derive(Clone, Debug)]
+pub struct Arrived {
+    /// Which.
+    pub key: Key,
+    /// Messages.
+    pub messages: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// When the first one was there, and the last.
+    pub first: Instant,
+    /// See above.
+    pub last: Instant,
+    /// What it took; `None`: others sent at the same time.
+    pub spent: Option<Spent>,
+}
+
+/// All runs.
+pub struct Runs<F> {
+    /// Reads what was spent so far.
+    read: F,
+    all: Vec<Arrived>,
+    places: HashMap<Key, usize>,
+    /// The run whose messages come, and what was spent when they began to.
+    open: Option<(usize, Spent)>,
+    /// Messages that belong to no run, and their bytes.
+    pub others: (u64, u64),
+}
+
+impl<F: FnMut() -> io::Result<Spent>> Runs<F> {
+    /// None yet.
+    pub fn new(read: F) -> Self {
+        Self { read, all: Vec::new(), places: HashMap::new(), open: None, others: (0, 0) }
+    }
+
+    /// In the order of their first messages.
+    pub fn all(&self) -> &[Arrived] {
+        &self.all
+    }
+
+    /// A message came whole, of a run or of none.
+    ///
+    /// # Errors
+    /// What reading the times says.
+    #[inline]
+    pub fn take(&mut self, key: Option<Key>, bytes: u64, now: Instant) -> io::Result<()> {
+        let at = match self.open {
+            Some((at, _)) if Some(self.all[at].key) == key => at,
+            _ => match self.change_to(key, now)? {
+                Some(at) => at,
+                None => {
+                    self.others = (self.others.0 + 1, self.others.1 + bytes);
+                    return Ok(());
+                }
+            },
+        };
+        let run = &mut self.all[at];
+        run.messages += 1;
+        run.bytes += bytes;
+        run.last = now;
+        Ok(())
+    }
+
+    /// Messages of another run come; its place, where it has one.
+    fn change_to(&mut self, key: Option<Key>, now: Instant) -> io::Result<Option<usize>> {
+        let before = self.open.map(|(at, _)| at);
+        let known = key.and_then(|key| self.places.get(&key).copied());
+        if let (Some(at), Some(before)) = (known, before) {
+            // One that was interrupted by another goes on: they run at the same time.
+            self.all[at].spent = None;
+            self.all[before].spent = None;
+        }
+        self.close()?;
+        let Some(key) = key.filter(|_| known.is_some() || self.all.len() < RUNS_MAX) else { return Ok(None) };
+        let at = known.unwrap_or_else(|| {
+            let spent = Some(Spent::default());
+            self.all.push(Arrived { key, messages: 0, bytes: 0, first: now, last: now, spent });
+            self.places.insert(key, self.all.len() - 1);
+            self.all.len() - 1
+        });
+        // Where it is nobody's, reading it for each message would only take more.
+        let spent = if self.all[at].spent.is_some() { (self.read)()? } else { Spent::default() };
+        self.open = Some((at, spent));
+        Ok(Some(at))
+    }
+
+    /// Nothing comes for now: what is spent from here on is no run's.
+    ///
+    /// # Errors
+    /// What reading the times says.
+    pub fn close(&mut self) -> io::Result<()> {
+        let Some((at, before)) = self.open.take() else { return Ok(()) };
+        if let Some(spent) = &mut self.all[at].spent {
+            let now = (self.read)()?;
+            spent.application += now.application - before.application;
+            spent.daemon += now.daemon - before.daemon;
+        }
+        Ok(())
+    }
+
+    /// Whether time is being counted for a run.
+    pub fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// Each reading finds a millisecond more of this process's time, and ten of the daemon's.
+    fn runs() -> Runs<impl FnMut() -> io::Result<Spent>> {
+        let readings = Cell::new(0);
+        Runs::new(move || {
+            readings.set(readings.get() + 1);
+            Ok(Spent { application: MS * readings.get(), daemon: MS * 10 * readings.get() })
+        })
+    }
+
+    fn key(sender: u64, run: u32) -> Option<Key> {
+        (run > 0).then_some(Key { sender, run })
+    }
+
+    #[test]
+    fn runs_that_follow_each_other_have_their_own_counts_and_time() {
+        let (mut runs, now) = (runs(), Instant::now());
+        for (run, messages) in [(0, 2), (1, 3), (0, 1), (2, 4)] {
+            for _ in 0..messages {
+                runs.take(key(9, run), 100, now).unwrap();
+            }
+        }
+        assert!(runs.is_open());
+        runs.close().unwrap();
+        assert!(!runs.is_open());
+        // The same goes on after a silence.
+        runs.take(key(9, 2), 100, now).unwrap();
+        runs.close().unwrap();
+        let seen: Vec<_> = runs.all().iter().map(|run| (run.key.run, run.messages, run.bytes)).collect();
+        assert_eq!(seen, [(1, 3, 300), (2, 5, 500)]);
+        assert_eq!(runs.others, (3, 300));
+        let spent = |n: u32| Some(Spent { application: MS * n, daemon: MS * 10 * n });
+        assert_eq!(runs.all()[0].spent, spent(1));
+        assert_eq!(runs.all()[1].spent, spent(2));
+    }
+
+    #[test]
+    fn runs_that_mix_are_counted_and_have_no_time() {
+        let (mut runs, now) = (runs(), Instant::now());
+        for sender in [1, 2, 1] {
+            runs.take(key(sender, 1), 10, now).unwrap();
+        }
+        runs.take(key(3, 1), 10, now).unwrap();
+        runs.close().unwrap();
+        let seen: Vec<_> = runs.all().iter().map(|run| (run.messages, run.spent.is_some())).collect();
+        assert_eq!(seen, [(2, false), (1, false), (1, true)]);
+    }
+
+    #[test]
+    fn runs_without_end_do_not_fill_memory() {
+        let (mut runs, now) = (runs(), Instant::now());
+        for run in 1..=5000 {
+            runs.take(key(1, run), 1, now).unwrap();
+        }
+        assert_eq!((runs.all().len(), runs.others), (RUNS_MAX, (904, 904)));
+    }
+}

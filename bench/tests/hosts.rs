@@ -1,0 +1,291 @@
+//! Measuring between hosts: what `load` and `probe` say that they sent is what `receive` says that came, and each error says what to
+//! start.
+
+use jet_client::registration::{ControlConnection, ControlRequest, ControlResponse};
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const BENCH: &str = env!("CARGO_BIN_EXE_jet-bench");
+/// What takes longer has failed.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// A daemon on a port of loopback. It ends when this is dropped.
+struct Daemon {
+    folder: tempfile::TempDir,
+    child: Child,
+    address: String,
+}
+
+impl Daemon {
+    fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("jetd.sock");
+        let mut child = Command::new(BENCH)
+            .args(["role", "daemon", "--listen", "tcp:127.0.0.1:0", "--control-socket"])
+            .arg(&socket)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = BufReader::new(child.stderr.take().unwrap());
+        let address = loop {
+            let mut line = String::new();
+            assert!(said.read_line(&mut line).unwrap() > 0, "the daemon ended: {:?}", child.wait());
+            if let Some(at) = line.find("tcp:127.0.0.1:") {
+                let rest = &line[at..];
+                let end = rest[14..].find(|c: char| !c.is_ascii_digit()).map_or(rest.len(), |end| 14 + end);
+                break rest[..end].to_owned();
+            }
+        };
+        // What it says later is not to fill the pipe.
+        std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
+        Self { folder, child, address }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.path().join("jetd.sock")
+    }
+
+    fn bench(&self, name: &str, more: &[&str]) -> Command {
+        let mut command = Command::new(BENCH);
+        command.args([name, "--json", "--samples", "1", "--to", &self.address, "--app", "store"]).args(more);
+        command
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // One that ended by itself was noticed by then.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The receiving application.
+struct Receiver {
+    child: Child,
+    said: BufReader<ChildStderr>,
+}
+
+impl Receiver {
+    fn start(socket: &Path) -> Self {
+        let mut child = Command::new(BENCH)
+            .args(["receive", "--json", "--app", "store", "--read", "--control-socket"])
+            .arg(socket)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        while !line.contains("receiving as store") {
+            line.clear();
+            assert!(said.read_line(&mut line).unwrap() > 0, "no receiver: {:?}", child.wait());
+        }
+        Self { child, said }
+    }
+
+    /// Ends it by a signal: its rows.
+    fn end(mut self, signal: Signal) -> Vec<serde_json::Value> {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+        let mut out = String::new();
+        self.child.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+        let mut said = String::new();
+        self.said.read_to_string(&mut said).unwrap();
+        assert_eq!(self.child.wait().unwrap().code(), Some(0), "{said}");
+        rows(&out)
+    }
+}
+
+fn rows(out: &str) -> Vec<serde_json::Value> {
+    let lines = out.lines().map(|line| serde_json::from_str(line).unwrap());
+    lines.filter(|line: &serde_json::Value| line.get("metric").is_some()).collect()
+}
+
+fn rows_of(output: &Output) -> Vec<serde_json::Value> {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    rows(std::str::from_utf8(&output.stdout).unwrap())
+}
+
+/// The one row of a metric.
+fn value(rows: &[serde_json::Value], metric: &str, unit: &str) -> f64 {
+    let found: Vec<_> = rows.iter().filter(|row| row["metric"] == metric && row["unit"] == unit).collect();
+    assert_eq!(found.len(), 1, "'{metric}' in {unit}: {rows:#?}");
+    found[0]["value"].as_f64().unwrap_or_else(|| panic!("'{metric}' has no value: {rows:#?}"))
+}
+
+#[test]
+fn both_ends_of_a_sweep_count_the_same() {
+    let daemon = Daemon::start();
+    let receiver = Receiver::start(&daemon.socket());
+    let sweep = ["--bytes", "100,65536", "--depth", "1,8", "--runtime", "0.2", "--warm-up", "0.05"];
+    let output = daemon.bench("load", &sweep).output().unwrap();
+    let sent = rows_of(&output);
+    let came = receiver.end(Signal::TERM);
+    let mut total = 0.0;
+    let cells = [(100, 1), (100, 8), (65_536, 1), (65_536, 8)];
+    for (run, (bytes, depth)) in cells.iter().enumerate() {
+        let name = format!("{bytes} B, {depth} at once");
+        let consumed = value(&sent, &format!("{name}: messages consumed"), "messages");
+        assert!(consumed >= 1.0, "{name}");
+        let exact = sent.iter().filter(|row| row["kind"] == "exact" && row["holds"] == true).count();
+        assert_eq!(exact, 2 * cells.len(), "what --check=exact looks at: {sent:#?}");
+        assert_eq!(value(&sent, &format!("{name}: messages without an end"), "messages"), 0.0);
+        let run = run + 1;
+        assert_eq!(value(&came, &format!("run {run}: messages"), "messages"), consumed, "{name}");
+        let arrived = value(&came, &format!("run {run}: bytes"), "bytes");
+        assert_eq!(arrived, consumed * f64::from(*bytes), "{name}");
+        total += arrived;
+        // The figures fit each other: they are of the same messages.
+        let (rate, gb) = (value(&sent, &name, "1/s"), value(&sent, &name, "GB/s"));
+        assert!((rate * f64::from(*bytes) / 1e9 / gb - 1.0).abs() < 1e-9, "{name}");
+        let latency = |what| value(&sent, &format!("{name}, {what}"), "us");
+        let latencies = [latency("p50"), latency("p99"), latency("p99.9"), latency("max")];
+        assert!(latencies[0] > 0.0 && latencies.is_sorted(), "{name}: {latencies:?}");
+        assert!(value(&sent, &format!("{name}, processor time of the sender"), "ns/B") > 0.0);
+        for end in ["application", "daemon"] {
+            assert!(value(&came, &format!("run {run}, processor time of the {end}"), "ns/B") > 0.0, "{end}");
+        }
+    }
+    let warm_up = value(&came, "of no run (warm-up, other senders): bytes", "bytes");
+    assert!(warm_up > 0.0);
+    assert_eq!(value(&came, "in all: bytes", "bytes"), total + warm_up);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("run 4 of 4: 65536 B, 8 at once: "));
+}
+
+#[test]
+fn an_open_loop_sends_what_is_due_and_says_what_could_not_be_kept() {
+    let daemon = Daemon::start();
+    let receiver = Receiver::start(&daemon.socket());
+    let open = ["--arrivals", "constant", "--runtime", "0.5", "--warm-up", "0"];
+    let due = rows_of(
+        &daemon.bench("load", &[&open[..], &["--rate", "100", "--bytes", "64"]].concat()).output().unwrap(),
+    );
+    let name = "64 B, 100/s evenly, 32 at once";
+    // At 10, 20 ... 490 ms; a machine that stands still at the end loses the last ones.
+    let few = value(&due, &format!("{name}: messages consumed"), "messages");
+    assert!((1.0..=49.0).contains(&few), "{few}");
+    // A thousand million a second nobody keeps.
+    let output =
+        daemon.bench("load", &[&open[..], &["--rate", "1e9", "--bytes", "65536"]].concat()).output().unwrap();
+    let much = rows_of(&output);
+    let name = "65536 B, 1000000000/s evenly, 32 at once";
+    let kept = much.iter().find(|row| row["metric"] == format!("{name}: of the offered load kept")).unwrap();
+    assert_eq!((&kept["holds"], kept["value"].as_f64().unwrap() < 99.0), (&false.into(), true), "{kept}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("the offered load could not be kept"));
+    // They were due in the first moments and had to wait: latency counts from a message's time.
+    let late = value(&much, &format!("{name}: went after its time, p99"), "us");
+    assert!(value(&much, &format!("{name}, max"), "us") >= late, "{late}");
+    let consumed = value(&much, &format!("{name}: messages consumed"), "messages");
+    let came = receiver.end(Signal::INT);
+    assert_eq!(value(&came, "run 1: messages", "messages"), few);
+    assert_eq!(value(&came, "run 1 (2): messages", "messages"), consumed);
+    assert_eq!(value(&came, "in all: messages", "messages"), few + consumed);
+}
+
+#[test]
+fn a_probe_takes_the_way_to_this_host_away() {
+    let (daemon, near) = (Daemon::start(), Daemon::start());
+    let (receiver, beside) = (Receiver::start(&daemon.socket()), Receiver::start(&near.socket()));
+    let more = ["--runtime", "0.2", "--warm-up", "0", "--loopback", &near.address];
+    let rows = rows_of(&daemon.bench("probe", &more).output().unwrap());
+    let name = "64 B, one at a time";
+    let consumed = value(&rows, &format!("{name}: messages consumed"), "messages");
+    assert!(consumed >= 1.0);
+    let (far, near) = (
+        value(&rows, &format!("{name}, max"), "us"),
+        value(&rows, &format!("{name} to this host, max"), "us"),
+    );
+    let difference = value(&rows, &format!("{name}, less that to this host, max"), "us");
+    // To the histogram's three digits.
+    assert!(difference < far * 1.001 && near > 0.0, "{far} - {near}: {difference}");
+    for receiver in [receiver, beside] {
+        assert_eq!(value(&receiver.end(Signal::TERM), "run 1: messages", "messages"), consumed);
+    }
+}
+
+#[test]
+fn what_is_missing_is_said_with_what_to_start() {
+    let daemon = Daemon::start();
+    for name in ["load", "probe"] {
+        let output = daemon.bench(name, &["--runtime", "1"]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(
+            said.contains("no application 'store' is registered with the daemon at tcp:127.0.0.1:"),
+            "{said}"
+        );
+        assert!(said.contains("jet-bench receive --app store"), "{said}");
+        assert!(output.stdout.is_empty());
+    }
+    let gone = daemon.address.clone();
+    let receiver = Receiver::start(&daemon.socket());
+    drop(daemon);
+    // The application hears that its daemon is gone.
+    let Receiver { mut child, mut said } = receiver;
+    let mut text = String::new();
+    said.read_to_string(&mut text).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(2), "{text}");
+    assert!(text.contains("the daemon is gone") && text.contains("0 messages had come, 0 bytes"), "{text}");
+    let output = Command::new(BENCH).args(["load", "--to", &gone]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("cannot connect") && said.contains(&gone), "{said}");
+}
+
+#[test]
+fn a_load_whose_daemon_goes_ends_and_says_so() {
+    let mut daemon = Daemon::start();
+    let _receiver = Receiver::start(&daemon.socket());
+    let mut load = daemon
+        .bench("load", &["--bytes", "64", "--runtime", "600"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let start = Instant::now();
+    let mut control = ControlConnection::connect(&daemon.socket()).unwrap();
+    loop {
+        let (answer, _) = control.request(&ControlRequest::Status).unwrap();
+        let ControlResponse::Status { status } = answer else { panic!("{answer:?}") };
+        if status["messages"]["small"].as_u64().unwrap() > 0 {
+            break;
+        }
+        assert!(start.elapsed() < LIMIT && load.try_wait().unwrap().is_none(), "nothing comes");
+    }
+    daemon.child.kill().unwrap();
+    let output = load.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains(&format!("the connection to {} was lost", daemon.address)), "{said}");
+    assert!(output.stdout.is_empty(), "figures of a connection that was lost are none");
+}
+
+#[test]
+fn an_interrupted_load_prints_what_was_measured_so_far() {
+    let daemon = Daemon::start();
+    let receiver = Receiver::start(&daemon.socket());
+    let more = ["--bytes", "64,4096", "--runtime", "600", "--warm-up", "0"];
+    let mut load = daemon.bench("load", &more).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // It says every few seconds how far it is: then something was measured.
+    let mut said = BufReader::new(load.stderr.take().unwrap());
+    let start = Instant::now();
+    let mut line = String::new();
+    while !line.contains(" s of 600, ") {
+        line.clear();
+        assert!(said.read_line(&mut line).unwrap() > 0 && start.elapsed() < LIMIT, "no progress is told");
+    }
+    kill_process(Pid::from_child(&load), Signal::INT).unwrap();
+    let mut out = String::new();
+    load.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+    assert_eq!(load.wait().unwrap().code(), Some(130));
+    let sent = rows(&out);
+    let consumed = value(&sent, "64 B, 32 at once: messages consumed", "messages");
+    assert_eq!(value(&sent, "64 B, 32 at once: messages without an end", "messages"), 0.0);
+    assert!(!out.contains("4096 B"), "what did not begin has no rows");
+    assert_eq!(value(&receiver.end(Signal::TERM), "run 1: messages", "messages"), consumed);
+}
