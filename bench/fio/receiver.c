@@ -1,13 +1,19 @@
-/* The other end of the fio engine: registers names and consumes what comes, reading every byte of it.
+/* The other end of the fio engine: registers names and consumes what comes, reading every byte of it or writing it to disk.
  *
- *   receiver [--control-socket PATH] [--verify] [--stall NAME] NAME...
+ *   receiver [--control-socket PATH] [--verify | --write PATH [--writers N] [--dsync]] [--stall NAME] NAME...
  *
  *   --verify      every message is a block that fio wrote with verify=crc32c (and do_verify=0): its header and its checksum are
  *                 looked at; one that is wrong is rejected with EILSEQ, which fails the job
+ *   --write PATH  blocks go to this file or device, each to its offset, or to a file of the application's name in this directory; from
+ *                 the slabs, past the page cache where that can be. One that cannot be written is rejected with the errno
+ *   --writers N   so many at once for each application, each by a thread of its own [16]
+ *   --dsync       a block's end is heard when the device has it (O_DSYNC)
  *   --stall NAME  this application, too, and it takes messages and gives none back until the end
  *
  * A thread for each name. Ends by SIGINT or SIGTERM, and says what came.
  */
+#include "store.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <jet.h>
@@ -16,17 +22,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { NAMES_MAX = 64, STALLED_MAX = 4096, FIO_MAGIC = 0xacca, FIO_CRC32C = 5, HEADER_BYTES = 44 };
 
 static volatile sig_atomic_t stop;
-static int verify;
-static const char *control_socket;
+static int verify, writers = 16, synced;
+static const char *control_socket, *write_to;
 
 struct application {
     const char *name;
     int stalls;
-    uint64_t messages, bytes, wrong, sum;
+    struct stored stored;
+    uint64_t wrong, sum;
+    struct disk *disk; /* null: nothing is written */
     int failed;
     pthread_t thread;
 };
@@ -107,8 +116,8 @@ static int serve(jet_session *session, struct application *app) {
         jet_message message;
         code = jet_session_receive(session, 100000000, &message);
         if (code != JET_OK) continue;
-        app->messages++;
-        app->bytes += message.bytes;
+        app->stored.messages++;
+        app->stored.bytes += message.bytes;
         if (app->stalls) {
             /* As an application that is stuck: it has the first slice in its hands, and does not come for more. */
             while (count < STALLED_MAX && jet_message_next(session, &message, 0, &held[count]) == JET_OK) count++;
@@ -121,6 +130,25 @@ static int serve(jet_session *session, struct application *app) {
     return code;
 }
 
+/* Opens what an application's blocks go to; below 0 where it cannot, which is said. */
+static int open_disk(struct application *app) {
+    char path[4096];
+    struct stat status;
+    int in_directory = !stat(write_to, &status) && S_ISDIR(status.st_mode);
+    int length = snprintf(path, sizeof path, "%s%s%s", write_to, in_directory ? "/" : "", in_directory ? app->name : "");
+    if (length < 0 || (size_t)length >= sizeof path) errno = ENAMETOOLONG;
+    else app->disk = disk_open(path, writers, synced);
+    if (!app->disk) {
+        fprintf(stderr, "receiver: %s: cannot write to %s: %s\n", app->name, path, strerror(errno));
+        return -1;
+    }
+    int refusal = disk_direct_refusal(app->disk);
+    if (refusal)
+        fprintf(stderr, "receiver: %s: %s takes no O_DIRECT (%s); writing through the page cache\n", app->name, path,
+                strerror(refusal));
+    return 0;
+}
+
 static void *run(void *argument) {
     struct application *app = argument;
     jet_session_options options;
@@ -128,6 +156,10 @@ static void *run(void *argument) {
     jet_session_options_init(&options);
     options.app = app->name;
     options.control_socket = control_socket;
+    if (write_to && !app->stalls && open_disk(app) < 0) {
+        app->failed = 1;
+        return NULL;
+    }
     while (!stop) {
         jet_session *session;
         int code = jet_session_register(&options, &session);
@@ -137,7 +169,7 @@ static void *run(void *argument) {
         }
         if (code == JET_OK) {
             told = 0;
-            code = serve(session, app);
+            code = app->disk ? store(session, app->disk, app->name, &stop, &app->stored) : serve(session, app);
             jet_session_free(session);
         }
         if (stop || code >= 0) break;
@@ -153,6 +185,41 @@ static void *run(void *argument) {
     return NULL;
 }
 
+/* What came to an application, on a line. Whether all of it was as it should be. */
+static int tell(const struct application *app) {
+    printf("%s: %" PRIu64 " messages, %" PRIu64 " bytes", app->name, app->stored.messages, app->stored.bytes);
+    if (verify) printf(", %" PRIu64 " wrong", app->wrong);
+    if (app->disk) {
+        uint64_t direct, buffered;
+        disk_written(app->disk, &direct, &buffered);
+        printf(", %" PRIu64 " refused; written: %" PRIu64 " bytes past the page cache, %" PRIu64 " through it", app->stored.refused,
+               direct, buffered);
+    }
+    printf("\n");
+    return !app->failed && !app->wrong && !app->stored.refused;
+}
+
+/* Whether what is asked of --write can be; says what not. */
+static int check_write(const struct application *apps, int names) {
+    struct stat status;
+    int in_directory = !stat(write_to, &status) && S_ISDIR(status.st_mode), write = 0;
+    for (int i = 0; i < names; i++) {
+        write += !apps[i].stalls;
+        if (in_directory && strchr(apps[i].name, '/')) {
+            fprintf(stderr, "receiver: %s cannot be a file's name in %s\n", apps[i].name, write_to);
+            return 0;
+        }
+    }
+    if (verify) fprintf(stderr, "receiver: --verify keeps nothing, --write looks at nothing: give one of them\n");
+    else if (writers < 1 || writers > 64) fprintf(stderr, "receiver: --writers is 1 to 64\n");
+    else if (write > 1 && !in_directory) fprintf(stderr, "receiver: %d names cannot write to one file: name a directory\n", write);
+    else return 1;
+    return 0;
+}
+
+static const char usage[] =
+    "usage: receiver [--control-socket PATH] [--verify | --write PATH [--writers N] [--dsync]] [--stall NAME] NAME...";
+
 int main(int count, char **arguments) {
     static struct application apps[NAMES_MAX];
     int names = 0, failed = 0;
@@ -160,7 +227,10 @@ int main(int count, char **arguments) {
     for (int i = 1; i < count; i++) {
         int more = i + 1 < count && arguments[i + 1][0] != '-';
         if (!strcmp(arguments[i], "--verify")) verify = 1;
+        else if (!strcmp(arguments[i], "--dsync")) synced = 1;
         else if (!strcmp(arguments[i], "--control-socket") && more) control_socket = arguments[++i];
+        else if (!strcmp(arguments[i], "--write") && more) write_to = arguments[++i];
+        else if (!strcmp(arguments[i], "--writers") && more) writers = atoi(arguments[++i]);
         else if (names == NAMES_MAX) names = NAMES_MAX + 1;
         else if (!strcmp(arguments[i], "--stall") && more) apps[names++] = (struct application){.name = arguments[++i], .stalls = 1};
         else if (arguments[i][0] == '-') names = NAMES_MAX + 1;
@@ -168,21 +238,28 @@ int main(int count, char **arguments) {
         if (names > NAMES_MAX) break;
     }
     if (count == 2 && !strcmp(arguments[1], "--help")) {
-        puts("usage: receiver [--control-socket PATH] [--verify] [--stall NAME] NAME...\n\n"
-             "Registers the names, and reads every byte of what comes, until SIGINT or SIGTERM; then says what came.\n"
+        printf("%s\n\n", usage);
+        puts("Registers the names, and reads every byte of what comes, until SIGINT or SIGTERM; then says what came.\n"
              "  --verify      messages are blocks of fio's verify=crc32c and are checked\n"
+             "  --write PATH  blocks go to this file or device, each to its offset, or to files of the names in this directory;\n"
+             "                one that cannot be written is rejected with the errno\n"
+             "  --writers N   so many at once for each name, 1 to 64 [16]\n"
+             "  --dsync       a block's end is heard when the device has it\n"
              "  --stall NAME  this one takes messages and gives none back");
         return 0;
     }
     if (names == 0 || names > NAMES_MAX) {
-        fprintf(stderr, "usage: receiver [--control-socket PATH] [--verify] [--stall NAME] NAME..., at most %d names\n", NAMES_MAX);
+        fprintf(stderr, "%s, at most %d names\n", usage, NAMES_MAX);
         return 2;
     }
+    if (write_to && !check_write(apps, names)) return 2;
     for (uint32_t byte = 0; byte < 256; byte++) {
         uint32_t crc = byte;
         for (int bit = 0; bit < 8; bit++) crc = crc & 1 ? crc >> 1 ^ 0x82f63b78u : crc >> 1;
         crc_table[byte] = crc;
     }
+    /* A file size limit is an error of a write (EFBIG), not this program's end. */
+    signal(SIGXFSZ, SIG_IGN);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     for (int i = 0; i < names; i++)
@@ -192,10 +269,8 @@ int main(int count, char **arguments) {
         }
     for (int i = 0; i < names; i++) {
         pthread_join(apps[i].thread, NULL);
-        printf("%s: %" PRIu64 " messages, %" PRIu64 " bytes", apps[i].name, apps[i].messages, apps[i].bytes);
-        if (verify) printf(", %" PRIu64 " wrong", apps[i].wrong);
-        printf("\n");
-        failed |= apps[i].failed || apps[i].wrong;
+        failed |= !tell(&apps[i]);
+        if (apps[i].disk) disk_close(apps[i].disk);
     }
     return failed;
 }
