@@ -44,7 +44,8 @@ def table(rows):
     for each in rows:
         verdict = ""
         if each["bound"]:
-            verdict = f"   {each['bound']}: {'holds' if each['holds'] else 'DOES NOT HOLD'}"
+            words = {True: "holds", False: "DOES NOT HOLD", None: "not judged, brief"}
+            verdict = f"   {each['bound']}: {words[each['holds']]}"
         spread = f"{figure(min(each['samples']))} .. {figure(max(each['samples']))}"
         print(f"{each['bench']:<{widths[0]}}  {each['metric']:<{widths[1]}}  {figure(each['value']):>9} {each['unit']:<5} {spread:<18}"
               f"{verdict}".rstrip())
