@@ -3,6 +3,9 @@
 //!
 //! Stopping (`SIGSTOP`) instead of starting anew: it takes well below a millisecond where a start takes tenths of a second, and what a
 //! receiver has learned of its load stays: Jet's footprint takes 5 to 20 s of load to find its size.
+//!
+//! On a machine that is busy with something else the kernel gives a receiver less of the processor after a stop than it had before. So
+//! figures of such a machine say nothing; beside real-time priority, stopped or left alone, receivers were equally fast.
 
 use super::buffers::Kind;
 use super::conventional::{BUFFERS, ConventionalProcess, Most};
