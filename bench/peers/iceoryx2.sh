@@ -42,7 +42,7 @@ print([row["value"] for row in map(json.loads, open(sys.argv[1])) if row.get("me
 # Half a round trip is half of what a message takes until its end is known.
 half_trip_ns() { jet_messages shm 64 1 $((20000 / shorter)) | awk '{ print 5e8 / $1 }'; }
 for ((turn = 0; turn < turns; turn++)); do
-    timeout 120 "$jet_bench" --samples 1 --json handoff >"$dir/handoff"
+    timeout 120 "$jet_bench" --samples 1 --json ${brief:+"$brief"} handoff >"$dir/handoff"
     sample bare handoff 'bare ring, one way'
     sample segment handoff 'session segment, one way'
     sample pinned handoff 'session segment with pin and unpin, one way'

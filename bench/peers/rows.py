@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Prints the rows of one comparison: rows.py [--json] NAME DIRECTORY, or the table of many: rows.py --table FILE...
+"""Prints the rows of one comparison: rows.py [--json] [--brief] NAME DIRECTORY, or the table of many: rows.py --table FILE...
 
 DIRECTORY has `rows`, a line each as bench/peers/turns.sh writes them, and NAME.samples, a number a line. With --json one object a row,
-of the same keys as jet-bench's; FILEs hold such objects."""
+of the same keys as jet-bench's; FILEs hold such objects. With --brief no bound is judged: `holds` is null, as jet-bench has it."""
 import json
 import statistics
 import sys
@@ -13,7 +13,7 @@ def read_samples(directory, name):
         return [float(line) for line in file]
 
 
-def row(name, directory, line):
+def row(name, directory, line, brief):
     kind, metric, *rest = line.rstrip("\n").split("\t")
     bound = None
     if kind == "figure":
@@ -31,8 +31,9 @@ def row(name, directory, line):
         values = [value / beside for value, beside in pairs]
         bound = float(least) if least else None
     value = statistics.median(values)
+    holds = bound is None or value >= bound
     return {"bench": name, "metric": metric, "kind": "timed", "value": value, "unit": unit, "bound": None if bound is None else f">= {bound:g}",
-            "holds": bound is None or value >= bound, "samples": values}
+            "holds": None if brief and bound is not None else holds, "samples": values}
 
 
 def figure(value):
@@ -59,10 +60,10 @@ def main(arguments):
                 # Rows only: what jet-bench prints begins with the run that they are of.
                 found += [line for line in map(json.loads, file) if "bench" in line]
         return table(found)
-    as_json = arguments[:1] == ["--json"]
-    name, directory = arguments[as_json:]
+    as_json, brief = ("--json" in arguments[:2], "--brief" in arguments[:2])
+    name, directory = arguments[as_json + brief:]
     with open(f"{directory}/rows", encoding="utf-8") as file:
-        found = [row(name, directory, line) for line in file]
+        found = [row(name, directory, line, brief) for line in file]
     if as_json:
         for each in found:
             print(json.dumps(each))

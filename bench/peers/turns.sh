@@ -7,7 +7,7 @@ root=$(readlink -f "$peers/../..")
 target=$(readlink -f "${CARGO_TARGET_DIR:-$root/target}" || echo "${CARGO_TARGET_DIR:-$root/target}")
 place=$target/peers
 script=$(basename "$0" .sh)
-turns=5 shorter=1 json='' depth=32 sizes=(4096 65536 262144) fabrics=(shm tcp)
+turns=5 shorter=1 brief='' json='' depth=32 sizes=(4096 65536 262144) fabrics=(shm tcp)
 
 say() { printf 'peers/%s: %s\n' "$script" "$*" >&2; }
 refuse() { say "$*"; exit 2; }
@@ -18,7 +18,7 @@ options() {
         case $1 in
             --help) usage; exit 0 ;;
             --json) json=--json ;;
-            --brief) turns=1 shorter=16 ;;
+            --brief) turns=1 shorter=16 brief=--brief ;;
             --turns) [[ ${2:-} =~ ^[1-9][0-9]*$ ]] || refuse '--turns wants a number above zero'; turns=$2; shift ;;
             *) refuse "unknown option '$1'; see --help" ;;
         esac
@@ -115,6 +115,6 @@ jet_messages() {
 figure() { printf 'figure\t%s\t%s\t%s\t%s\n' "$1" "$2" "$3" "${4:-1}" >>"$dir/rows"; }
 # ratio METRIC SAMPLES BASE [LEAST]: samples beside those taken in the same turn, and what their median should be at least.
 ratio() { printf 'ratio\t%s\t%s\t%s\t%s\n' "$1" "$2" "$3" "${4:-}" >>"$dir/rows"; }
-rows() { python3 "$peers/rows.py" ${json:+"$json"} "$script" "$dir"; }
+rows() { python3 "$peers/rows.py" ${json:+"$json"} ${brief:+"$brief"} "$script" "$dir"; }
 # size BYTES: as people say it.
 size() { if (($1 < 1024)); then echo "$1 B"; else echo "$(($1 / 1024)) KiB"; fi; }
