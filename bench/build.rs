@@ -1,6 +1,8 @@
-//! Tells the program with which profile it is built: Cargo tells that to build scripts only, by the folder they write to.
+//! Tells the program with which profile it is built (Cargo tells that to build scripts only, by the folder they write to),
+//! and of which commit: the checkout may be at another one when the program runs.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
@@ -9,4 +11,62 @@ fn main() {
     let profile = Path::new(&out).ancestors().nth(3).and_then(Path::file_name);
     let profile = profile.and_then(|name| name.to_str()).unwrap_or("unknown");
     println!("cargo:rustc-env=JET_BENCH_PROFILE={profile}");
+    println!("cargo:rerun-if-env-changed=JET_COMMIT");
+    match commit() {
+        Some((commit, dirty)) => {
+            println!("cargo:rustc-env=JET_BENCH_COMMIT={commit}");
+            println!("cargo:rustc-env=JET_BENCH_DIRTY={dirty}");
+        }
+        // Without git whoever builds may say it.
+        None => {
+            if let Ok(commit) = std::env::var("JET_COMMIT") {
+                println!("cargo:rustc-env=JET_BENCH_COMMIT={commit}");
+            }
+        }
+    }
+}
+
+/// The commit that git says, and whether what is built of it was changed. Has this script run again when either may be another.
+fn commit() -> Option<(String, bool)> {
+    // Sources that were unpacked within another checkout are not of its commits.
+    git(&["ls-files", "--error-unmatch", "build.rs"])?;
+    let commit = git(&["rev-parse", "HEAD"])?;
+    // The log of HEAD grows with whatever moves it, also where its branch is in no file of its own. The index is not watched:
+    // `git status` writes it, and what is staged changes neither the commit nor the sources.
+    let branch = git(&["symbolic-ref", "--quiet", "HEAD"]);
+    for name in ["HEAD", "logs/HEAD"].into_iter().chain(branch.as_deref()) {
+        watch(Path::new(&git(&["rev-parse", "--git-path", name])?));
+    }
+    let sources = sources()?;
+    sources.iter().for_each(|source| watch(source));
+    let mut status = vec!["status", "--porcelain", "--untracked-files=no", "--"];
+    status.extend(sources.iter().filter_map(|source| source.to_str()));
+    let changes = git(&status)?;
+    Some((commit, !changes.is_empty()))
+}
+
+/// What is built: the sources and manifests of this workspace's packages. A change of one has this package built anew in any case.
+fn sources() -> Option<Vec<PathBuf>> {
+    let mut sources: Vec<PathBuf> = ["../Cargo.toml", "../Cargo.lock"].map(PathBuf::from).into();
+    let manifest = std::fs::read_to_string("../Cargo.toml").ok()?;
+    let (members, _) = manifest.split_once("members = [")?.1.split_once(']')?;
+    for member in members.split('"').skip(1).step_by(2) {
+        let package = Path::new("..").join(member);
+        sources.extend(["Cargo.toml", "build.rs", "src"].map(|part| package.join(part)));
+    }
+    sources.retain(|source| source.exists());
+    Some(sources)
+}
+
+/// Cargo takes a path that is not there as changed each time.
+fn watch(path: &Path) {
+    if path.exists() {
+        println!("cargo:rerun-if-changed={}", path.display());
+    }
+}
+
+/// What git answers here, in this package's folder; nothing where there is no git, or it refuses.
+fn git(arguments: &[&str]) -> Option<String> {
+    let output = Command::new("git").arg("--no-optional-locks").args(arguments).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }

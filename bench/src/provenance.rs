@@ -23,10 +23,13 @@ pub struct Line {
 pub struct Run {
     /// This program's version.
     pub version: String,
-    /// The commit of the checkout that it was built from: as git says now, else as the build was told; else "unknown".
+    /// The commit that it was built from: as git said then, else as the build was told; else "unknown".
     pub commit: String,
-    /// Whether files of that checkout differ from the commit; null: unknown.
+    /// Whether the sources that it was built from differ from the commit; null: unknown.
     pub dirty: Option<bool>,
+    /// The commit that the checkout is at now, where that is another one: the program was not built of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkout: Option<String>,
     /// Cargo's profile. Figures are to be quoted from "release" only.
     pub profile: String,
     /// Where it ran.
@@ -55,11 +58,12 @@ pub struct Machine {
 impl Run {
     /// This one.
     pub fn this(samples: u32, brief: bool) -> Self {
-        let (commit, dirty) = commit();
+        let commit = option_env!("JET_BENCH_COMMIT").unwrap_or(UNKNOWN);
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            commit,
-            dirty,
+            commit: commit.to_owned(),
+            dirty: option_env!("JET_BENCH_DIRTY").map(|dirty| dirty == "true"),
+            checkout: elsewhere(commit, checkout()),
             profile: env!("JET_BENCH_PROFILE").to_owned(),
             machine: Machine::this(),
             arguments: std::env::args().skip(1).collect(),
@@ -111,11 +115,14 @@ impl Run {
 /// For people, in a line or two.
 impl fmt::Display for Run {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { version, commit, dirty, profile, machine, .. } = self;
+        let Self { version, commit, dirty, checkout, profile, machine, .. } = self;
         let changes = if *dirty == Some(true) { " with changes" } else { "" };
+        let checkout = checkout.as_deref().map(short);
+        let checkout = checkout.map_or(String::new(), |now| format!(" (the checkout is at {now} now)"));
         let Machine { cpu, cores, kernel } = machine;
-        let short = commit.get(..12).unwrap_or(commit);
-        write!(f, "jet-bench {version}, commit {short}{changes}, {profile}; {cpu}, {cores} cores, {kernel}")?;
+        let commit = short(commit);
+        write!(f, "jet-bench {version}, commit {commit}{changes}{checkout}, {profile}; ")?;
+        write!(f, "{cpu}, {cores} cores, {kernel}")?;
         self.caution().map_or(Ok(()), |caution| write!(f, "\n{caution}"))
     }
 }
@@ -153,20 +160,21 @@ fn cpu_name() -> Option<String> {
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
-/// The commit, and whether files differ from it.
-fn commit() -> (String, Option<bool>) {
-    let git = |arguments: &[&str]| -> Option<String> {
-        let checkout = env!("CARGO_MANIFEST_DIR");
-        let output = Command::new("git").arg("-C").arg(checkout).args(arguments).output().ok()?;
-        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
-    };
-    match git(&["rev-parse", "HEAD"]) {
-        Some(commit) => {
-            let changes = git(&["status", "--porcelain", "--untracked-files=no"]);
-            (commit, changes.map(|changes| !changes.is_empty()))
-        }
-        None => (option_env!("JET_COMMIT").unwrap_or(UNKNOWN).to_owned(), None),
-    }
+/// A commit as people write it.
+fn short(commit: &str) -> &str {
+    commit.get(..12).unwrap_or(commit)
+}
+
+/// The commit that the checkout is at now, if there still is one.
+fn checkout() -> Option<String> {
+    let git = ["--no-optional-locks", "-C", env!("CARGO_MANIFEST_DIR")];
+    let output = Command::new("git").args(git).args(["rev-parse", "HEAD"]).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// Where the checkout is, if it is not where the program was built.
+fn elsewhere(built: &str, now: Option<String>) -> Option<String> {
+    now.filter(|now| built != UNKNOWN && now != built)
 }
 
 #[cfg(test)]
@@ -179,6 +187,7 @@ pub mod tests {
             version: "0.1.0".to_owned(),
             commit: "aaaa".to_owned(),
             dirty: Some(false),
+            checkout: None,
             profile: "release".to_owned(),
             machine: Machine { cpu: "Example 9".to_owned(), cores: 2, kernel: "Linux 6.1".to_owned() },
             arguments: vec!["core".to_owned()],
@@ -199,6 +208,20 @@ pub mod tests {
         // Built by `cargo test`, which is no release.
         assert!(line.run.caution().is_some_and(|text| text.contains("profile") && text.contains("brief")));
         assert_eq!(example().caution(), None);
+    }
+
+    #[test]
+    fn a_checkout_that_moved_on_is_told() {
+        assert_eq!(elsewhere("aaaa", None), None);
+        assert_eq!(elsewhere("aaaa", Some("aaaa".to_owned())), None);
+        assert_eq!(elsewhere(UNKNOWN, Some("bbbb".to_owned())), None);
+        let run = Run { checkout: elsewhere("aaaa", Some("bbbb".to_owned())), ..example() };
+        assert!(run.to_string().contains("commit aaaa (the checkout is at bbbb now), release"), "{run}");
+        assert!(!example().to_string().contains("checkout"));
+        // A line of a run before there was such a field.
+        let text = serde_json::to_string(&Line { run: example() }).unwrap();
+        assert!(!text.contains("checkout"), "{text}");
+        assert_eq!(serde_json::from_str::<Line>(&text).unwrap().run, example());
     }
 
     #[test]
