@@ -63,6 +63,11 @@ pub enum Role {
     Consumer(ConsumerArgs),
 }
 
+/// READs that a daemon has at once at most, unless it is told otherwise (Jet §4.1).
+pub fn reads_max() -> u32 {
+    jet_core::Config::default().reads_max
+}
+
 /// A daemon, and an application where there is one. Both end when this is dropped.
 pub struct Rig {
     directory: tempfile::TempDir,

@@ -1,4 +1,5 @@
-//! The loop that every load of one sender is: it keeps messages of one size under way, as many as it is told, and hears their ends.
+//! One sender's loop: it keeps messages of one size under way, as many as it is told, and hears their ends. `e2e`, `stream`, `load` and
+//! what is built on them send by it; loads of many senders in one thread (`connections`, `escape`, `residency`) have loops of their own.
 //!
 //! Who measures says by a [`Score`] when the next message goes, and is told of each end. So a fixed number of messages, a fixed time
 //! and messages at fixed times are the same loop.

@@ -7,9 +7,10 @@
 //! It cannot see the processor time of the other host: `jet-bench receive` prints that there.
 
 use super::run::{Outcome, PATIENCE, Run};
-use super::schedule::{Arrivals, Schedule};
-use super::{explained, processor_time, seconds, some_seconds, tag_of};
+use super::{explained, seconds, some_seconds, tag_of};
+use crate::processor_time;
 use crate::report::{Bound, Row};
+use crate::schedule::{Arrivals, Schedule};
 use crate::send_loop::{Messages, SendLoop};
 use hdrhistogram::Histogram;
 use jet::commands::Signals;

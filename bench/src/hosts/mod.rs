@@ -5,11 +5,9 @@
 
 pub mod load;
 pub mod probe;
-mod processor_time;
 pub mod receive;
 mod run;
 mod runs;
-mod schedule;
 
 use crate::send_loop::LoopError;
 use jet_client::send::AckStatus;

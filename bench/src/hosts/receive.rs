@@ -3,10 +3,10 @@
 //! It reads the bytes or only gives them back, and keeps nothing. What each run took of processor time at this end is told here,
 //! because nothing of it crosses the wire.
 
-use super::processor_time::{self, ns_per_byte};
 use super::run_of;
 use super::runs::{Key, Runs, Spent};
 use crate::consumer::{Behaviour, Consumer, Look};
+use crate::processor_time::{self, ns_per_byte};
 use crate::report::{Bound, Row};
 use jet::commands::Signals;
 use jet_client::receive::ReceiveError;

@@ -1,6 +1,6 @@
 //! One run at the sending end: what is sent when, and what is noted of the ends.
 
-use super::schedule::Schedule;
+use crate::schedule::Schedule;
 use crate::send_loop::{Messages, Next, Score};
 use hdrhistogram::Histogram;
 use jet::commands::Signals;

@@ -3,6 +3,8 @@
 //! It knows nothing of how the receiver fares: who is late with one message has the next ones coming all the same, and each is timed
 //! from when it was to arrive.
 
+use crate::pattern::scatter;
+use crate::schedule::{Arrivals, Schedule};
 use std::time::Duration;
 
 /// One arrival.
@@ -17,12 +19,12 @@ pub struct Arrival {
 /// All arrivals of a turn, one after the other: the same for the same seed.
 #[derive(Clone, Debug)]
 pub struct Poisson {
-    random: Random,
-    /// Nanoseconds from one arrival to the next, on average.
-    gap_ns: f64,
-    now_ns: f64,
-    span_ns: f64,
+    schedule: Schedule,
+    span: Duration,
     connections: usize,
+    /// Of the connections' own numbers: drawn from the times' seed they would follow from the times.
+    seed: u64,
+    number: u64,
 }
 
 impl Poisson {
@@ -32,13 +34,8 @@ impl Poisson {
     /// Where the rate is not positive, or there is no connection.
     pub fn new(seed: u64, messages_per_s: f64, span: Duration, connections: usize) -> Self {
         assert!(messages_per_s > 0.0 && connections > 0, "{messages_per_s} a second on {connections}");
-        Self {
-            random: Random(seed),
-            gap_ns: 1e9 / messages_per_s,
-            now_ns: 0.0,
-            span_ns: span.as_secs_f64() * 1e9,
-            connections,
-        }
+        let schedule = Schedule::new(messages_per_s, Arrivals::Poisson, seed);
+        Self { schedule, span, connections, seed: scatter(!seed), number: 0 }
     }
 }
 
@@ -46,38 +43,18 @@ impl Iterator for Poisson {
     type Item = Arrival;
 
     fn next(&mut self) -> Option<Arrival> {
-        // The times between arrivals of a Poisson process are exponentially distributed.
-        self.now_ns -= self.gap_ns * (1.0 - self.random.unit()).ln();
-        if self.now_ns >= self.span_ns {
+        let due = self.schedule.due();
+        if due >= self.span {
             return None;
         }
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // within the turn
-        let at_ns = self.now_ns as u64;
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
-        // fewer than there are connections
-        let connection = (self.random.unit() * self.connections as f64) as usize;
+        self.schedule.advance();
+        let drawn = scatter(self.seed ^ scatter(self.number));
+        self.number += 1;
+        let at_ns = u64::try_from(due.as_nanos()).expect("within the turn");
+        // The upper half of the product: below the number of connections, and each as likely up to 2^-64 of them.
+        #[allow(clippy::cast_possible_truncation)] // below `connections`
+        let connection = ((u128::from(drawn) * self.connections as u128) >> 64) as usize;
         Some(Arrival { at_ns, connection })
-    }
-}
-
-/// `SplitMix64` (Steele, Lea and Flood 2014).
-#[derive(Clone, Debug)]
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// From 0 on, below 1.
-    fn unit(&mut self) -> f64 {
-        #[allow(clippy::cast_precision_loss)] // 53 bits are exact
-        let bits = (self.next() >> 11) as f64;
-        bits / (1u64 << 53) as f64
     }
 }
 

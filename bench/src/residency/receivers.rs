@@ -12,7 +12,8 @@ use super::conventional::{BUFFERS, ConventionalProcess, Most};
 use super::resident::Watched;
 use super::touched::Touched;
 use super::traffic::{Shape, Traffic};
-use crate::rig::Rig;
+use crate::processor_time;
+use crate::rig::{Rig, reads_max};
 use crate::status;
 use jet_wire::SLAB_BYTES;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
@@ -21,8 +22,6 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// READs at once of the receiver that limits them: as many as Jet by default.
-const READS_MAX: u32 = 32;
 /// What the daemon's pool is called among a process's mappings.
 const POOL: &str = "jet-pool";
 
@@ -125,7 +124,7 @@ impl Standing {
                 Processes::Jet(Rig::start_on("shm", true, &settings, Some(core), Some(&touched))?)
             }
             Receiver::Own => Processes::Conventional(conventional(Kind::Own, None)?),
-            Receiver::Capped => Processes::Conventional(conventional(Kind::Own, Some(READS_MAX))?),
+            Receiver::Capped => Processes::Conventional(conventional(Kind::Own, Some(reads_max()))?),
             Receiver::Shared => Processes::Conventional(conventional(Kind::Shared, None)?),
         };
         let (address, watched) = match &processes {
@@ -209,7 +208,7 @@ impl Standing {
     /// # Errors
     /// That one of them ended.
     pub fn processor_time(&self) -> io::Result<Duration> {
-        self.pids().into_iter().map(processor_time).sum()
+        self.pids().into_iter().map(processor_time::of).sum()
     }
 
     /// What of the pool is in use for large messages, in MiB: on average over a turn, which is its rate times how long a slab is in
@@ -248,28 +247,9 @@ fn known(pid: u32) -> io::Result<Pid> {
     i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(|| io::ErrorKind::InvalidInput.into())
 }
 
-fn processor_time(pid: u32) -> io::Result<Duration> {
-    let pid = known(pid)?.as_raw_nonzero().get();
-    let mut clock = 0;
-    let mut spent = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: both write into variables of this function, and nothing else.
-    unsafe {
-        match libc::clock_getcpuclockid(pid, &raw mut clock) {
-            0 => {}
-            refused => return Err(io::Error::from_raw_os_error(refused)),
-        }
-        if libc::clock_gettime(clock, &raw mut spent) != 0 {
-            return Err(io::Error::last_os_error());
-        }
-    }
-    let part = |part: i64| u64::try_from(part).expect("a process's time is not negative");
-    Ok(Duration::from_secs(part(spent.tv_sec)) + Duration::from_nanos(part(spent.tv_nsec)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::process::Command;
 
     #[test]
     fn each_is_in_each_place_equally_often_and_follows_different_ones() {
@@ -295,18 +275,5 @@ mod tests {
     fn names_begin_with_letters() {
         let letters: Vec<&str> = Receiver::ALL.iter().map(|receiver| receiver.letter()).collect();
         assert_eq!(letters, ["(a)", "(b)", "(c)", "(d)", "(e)"]);
-    }
-
-    #[test]
-    fn a_processes_time_is_told() {
-        let mut child = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
-        let until = std::time::Instant::now() + Duration::from_secs(60);
-        while processor_time(child.id()).unwrap() < Duration::from_millis(5) {
-            assert!(std::time::Instant::now() < until, "it did not run");
-            std::thread::yield_now();
-        }
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert!(processor_time(child.id()).is_err());
     }
 }

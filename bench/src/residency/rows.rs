@@ -6,9 +6,7 @@ use super::receivers::Receiver;
 use super::traffic::Shape;
 use super::turns::{Measured, Turn};
 use crate::report::{Bound, Row, pairwise};
-
-/// READs that the receiver that limits them may have at once: Jet's own limit by default.
-const READS_MAX: f64 = 32.0;
+use crate::rig::reads_max;
 
 /// Ratios of throughput: above, below, what it says, and its bound at 256 KiB beside the antagonist.
 const THROUGHPUTS: [(Receiver, Receiver, &str, Bound); 5] = [
@@ -162,7 +160,7 @@ impl Rows<'_> {
         if !shape.is_small() {
             let name = Receiver::Capped.name();
             let metric = format!("{}: {name}, most READs at once", self.words);
-            let bound = Bound::AtMost(READS_MAX);
+            let bound = Bound::AtMost(f64::from(reads_max()));
             rows.push(Row::exact("residency", &metric, "READs", of(Receiver::Capped, &reads), bound));
             let own = of(Receiver::Own, &reads).into_iter().fold(0.0, f64::max);
             let metric = format!("{}: {}, most READs at once", self.words, Receiver::Own.name());
