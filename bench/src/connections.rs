@@ -6,6 +6,7 @@
 //! counted as theirs and told in a row of their own.
 
 use crate::report::{Bound, Extent, Row, median};
+use crate::resident_memory::Resident;
 use crate::rig::{APP, Rig};
 use crate::status;
 use jet_client::send::{AckStatus, SendBuffer, Sender, SenderOptions};
@@ -19,16 +20,15 @@ const LARGE_BYTES: usize = 256 << 10;
 const DEPTH: usize = 2;
 const SAMPLE_MESSAGES: usize = 4096;
 const SAMPLE_MESSAGES_BRIEF: usize = 512;
-/// Files that senders made and the daemon maps: they are the senders' memory.
-const SENDERS_FILES: [&str; 3] = ["memfd:jet-link", "memfd:jet-send", "memfd:jet-copies"];
-const POOL_FILE: &str = "memfd:jet-pool";
-const ESCAPE_FILE: &str = "memfd:jet-escape";
-const MEBIBYTE: f64 = 1_048_576.0;
 /// What the pool and escape memory are by default: `memory_bytes`, and `replace_bytes` beside them.
 const POOL_MIB: f64 = 12.0;
 const ESCAPE_MIB: f64 = 33.0;
 /// What a daemon with a thousand senders has beyond them.
 const BEYOND_MIB: f64 = 32.0;
+
+/// Idle senders and their daemon have said all when nothing was said for so long; they are stuck where that does not happen.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(300);
+const SETTLE_LIMIT: Duration = Duration::from_secs(120);
 
 /// Senders connected to one rig.
 pub struct Crowd {
@@ -137,6 +137,35 @@ impl Crowd {
         ])
     }
 
+    /// Headers that the daemon has heard and said so far.
+    fn headers(&self) -> Result<f64, Box<dyn Error>> {
+        let status = self.rig.status()?;
+        Ok(status::figure(&status, "/nic/receives")? + status::figure(&status, "/nic/sends")?)
+    }
+
+    /// The active ones answer what the daemon asks of them, until nothing was said between two looks; gives what had been said.
+    ///
+    /// # Errors
+    /// Where the daemon does not answer, or they go on for too long.
+    fn settle(&mut self) -> Result<f64, Box<dyn Error>> {
+        let deadline = Instant::now() + SETTLE_LIMIT;
+        let mut before = self.headers()?;
+        while Instant::now() < deadline {
+            let look = Instant::now() + BETWEEN_LOOKS;
+            while Instant::now() < look {
+                self.active.iter_mut().for_each(|(sender, _)| drop(sender.poll()));
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            let now = self.headers()?;
+            if now.total_cmp(&before).is_eq() {
+                return Ok(now);
+            }
+            before = now;
+        }
+        Err(format!("waited {SETTLE_LIMIT:?} for idle senders and their daemon to have nothing to say")
+            .into())
+    }
+
     /// The idle ones answer what the daemon asked of them (credit that it called back).
     pub fn answer(&mut self) {
         for sender in &mut self.idle {
@@ -200,18 +229,9 @@ pub fn idle(extent: Extent) -> Result<Vec<Row>, Box<dyn Error>> {
     std::thread::sleep(Duration::from_secs(1));
     let deaf = cpu_percent(pid, extent.samples)?;
     // Senders that listen: after they answered nothing is left to be done.
-    let settle = Instant::now() + Duration::from_secs(1);
-    while Instant::now() < settle {
-        crowd.active.iter_mut().for_each(|(sender, _)| drop(sender.poll()));
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    let said = |rig: &Rig| -> Result<f64, Box<dyn Error>> {
-        let status = rig.status()?;
-        Ok(status::figure(&status, "/nic/receives")? + status::figure(&status, "/nic/sends")?)
-    };
-    let before = said(&crowd.rig)?;
+    let before = crowd.settle()?;
     let listening = cpu_percent(pid, extent.samples)?;
-    let said = said(&crowd.rig)? - before;
+    let said = crowd.headers()? - before;
     let mut rows = vec![
         Row::new("idle", "a daemon with 32 idle senders, of a core", "%", listening, Bound::AtMost(2.0)),
         Row::new("idle", "the same, none of which listens, of a core", "%", deaf, Bound::AtMost(2.0)),
@@ -230,52 +250,6 @@ fn cpu_percent(pid: u32, seconds: u32) -> std::io::Result<Vec<f64>> {
         Ok((cpu_ns(pid)? - before) as f64 / start.elapsed().as_nanos() as f64 * 100.0)
     };
     (0..seconds).map(second).collect()
-}
-
-/// What a process has in memory, in MiB.
-struct Resident {
-    pool: f64,
-    escape: f64,
-    /// Files that senders made.
-    senders: f64,
-    /// All else: the program, its heap and stacks, sessions, headers.
-    beyond: f64,
-}
-
-impl Resident {
-    fn of(pid: u32) -> std::io::Result<Self> {
-        let maps = std::fs::read_to_string(format!("/proc/{pid}/smaps"))?;
-        Self::parse(&maps)
-            .ok_or_else(|| std::io::Error::other(format!("/proc/{pid}/smaps has no resident sizes")))
-    }
-
-    /// Reads the text of `smaps`: a line for each mapping, with its file at the end, and lines of its sizes after it.
-    fn parse(maps: &str) -> Option<Self> {
-        let mut resident = Self { pool: 0.0, escape: 0.0, senders: 0.0, beyond: 0.0 };
-        let mut mapping = None;
-        for line in maps.lines() {
-            let mut words = line.split_whitespace();
-            match words.next() {
-                Some("Rss:") => {
-                    let kibibytes: u32 = words.next()?.parse().ok()?;
-                    let file: &str = mapping?;
-                    let place = match file {
-                        _ if file.contains(POOL_FILE) => &mut resident.pool,
-                        _ if file.contains(ESCAPE_FILE) => &mut resident.escape,
-                        _ if SENDERS_FILES.iter().any(|theirs| file.contains(theirs)) => {
-                            &mut resident.senders
-                        }
-                        _ => &mut resident.beyond,
-                    };
-                    *place += f64::from(kibibytes) * 1024.0 / MEBIBYTE;
-                }
-                Some(word) if !word.ends_with(':') => mapping = Some(line),
-                _ => {}
-            }
-        }
-        // No process is without a program.
-        (resident.beyond > 0.0).then_some(resident)
-    }
 }
 
 /// Time that the process's threads ran.
@@ -297,23 +271,5 @@ pub fn raise_descriptor_limit() {
     if current != maximum {
         // Where it stays too low, connecting says so.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_resident_page_is_somebodys() {
-        let maps = "55f0-55f8 r-xp 0000 fe:00 12 /usr/bin/jetd\nSize: 9999 kB\nRss: 1024 kB\nPss: 77 kB\n\
-                    7f00-7f10 rw-s 0000 00:01 1 /memfd:jet-pool (deleted)\nRss: 2048 kB\n\
-                    7f20-7f30 rw-s 0000 00:01 2 /memfd:jet-escape (deleted)\nRss: 3072 kB\n\
-                    7f40-7f50 rw-s 0000 00:01 3 /memfd:jet-send (deleted)\nRss: 4096 kB\n\
-                    7f60-7f70 rw-p 0000 00:00 0\nRss: 512 kB\nVmFlags: rd wr\n";
-        let Resident { pool, escape, senders, beyond } = Resident::parse(maps).unwrap();
-        assert_eq!([pool, escape, senders, beyond], [2.0, 3.0, 4.0, 1.5]);
-        assert!(Resident::parse("").is_none());
-        assert!(Resident::parse("7f60-7f70 rw-p\nRss: much kB\n").is_none());
     }
 }

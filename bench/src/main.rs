@@ -21,6 +21,7 @@ mod processor_time;
 mod provenance;
 mod report;
 mod residency;
+mod resident_memory;
 mod rig;
 mod schedule;
 mod send_loop;

@@ -9,7 +9,7 @@ use jet_cat::CpuSet;
 use jet_client::receive::{RegisterOptions, Session};
 use jet_client::registration::{ControlConnection, ControlRequest, ControlResponse};
 use jet_fabric::Address;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
@@ -272,6 +272,19 @@ impl ConsumerProcess {
     /// What the system says.
     pub fn signal(&self, signal: Signal) -> io::Result<()> {
         Ok(kill_process(Pid::from_child(&self.child), signal)?)
+    }
+
+    /// Waits until a signal has stopped it: it runs on for a moment after that was sent.
+    ///
+    /// # Errors
+    /// What the system says, or that it ended.
+    pub fn wait_until_stopped(&self) -> io::Result<()> {
+        let asked = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        let status = waitid(WaitId::Pid(Pid::from_child(&self.child)), asked)?;
+        match status {
+            Some(status) if status.stopped() => Ok(()),
+            _ => Err(io::Error::other("an application ended where it was to be stopped")),
+        }
     }
 
     /// Waits until it ended.

@@ -39,6 +39,14 @@ pub struct Recovery {
     pub messages: u64,
 }
 
+/// Its death.
+pub struct Killed {
+    /// When.
+    pub at: Instant,
+    /// Slabs that it held then, at least: it was stopped, and released nothing any more.
+    pub held: u64,
+}
+
 /// The application and its sender.
 pub struct Fourth {
     name: String,
@@ -79,14 +87,15 @@ impl Fourth {
     ///
     /// # Errors
     /// As [`Self::run_and_stop`].
-    pub fn run_and_kill(&mut self, load: &mut Load) -> Result<Instant, Box<dyn Error>> {
+    pub fn run_and_kill(&mut self, load: &mut Load) -> Result<Killed, Box<dyn Error>> {
         load.run(BEFORE, Some(&mut self.feed))?;
         self.process.signal(Signal::STOP)?;
-        load.until_held(&self.name, &mut self.feed)?;
+        self.process.wait_until_stopped()?;
+        let held = load.until_held(&self.name, &mut self.feed)?;
         self.process.signal(Signal::KILL)?;
-        let killed = Instant::now();
+        let at = Instant::now();
         self.process.wait()?;
-        Ok(killed)
+        Ok(Killed { at, held })
     }
 
     /// Has it go on, while the others rest, and checks what it got. `starved`: the others' messages end only when it

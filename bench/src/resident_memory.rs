@@ -1,0 +1,95 @@
+//! What a daemon has in memory, and whose it is: the sizes that the kernel tells of each of its mappings.
+
+/// Files that senders made and the daemon maps: they are the senders' memory.
+const SENDERS_FILES: [&str; 3] = ["memfd:jet-link", "memfd:jet-send", "memfd:jet-copies"];
+const POOL_FILE: &str = "memfd:jet-pool";
+const ESCAPE_FILE: &str = "memfd:jet-escape";
+/// Pages that are there. The first leaves out those of hugetlbfs, which the others count.
+const SIZES: [&str; 3] = ["Rss:", "Shared_Hugetlb:", "Private_Hugetlb:"];
+const KIBIBYTES_OF_MEBIBYTE: f64 = 1024.0;
+
+/// What a process has in memory, in MiB.
+pub struct Resident {
+    /// The pool.
+    pub pool: f64,
+    /// Escape memory.
+    pub escape: f64,
+    /// Files that senders made.
+    pub senders: f64,
+    /// All else: the program, its heap and stacks, sessions, headers.
+    pub beyond: f64,
+}
+
+impl Resident {
+    /// Of such a process.
+    ///
+    /// # Errors
+    /// There is none, or the kernel does not tell.
+    pub fn of(pid: u32) -> std::io::Result<Self> {
+        let maps = std::fs::read_to_string(format!("/proc/{pid}/smaps"))?;
+        Self::parse(&maps)
+            .ok_or_else(|| std::io::Error::other(format!("/proc/{pid}/smaps has no resident sizes")))
+    }
+
+    /// Reads the text of `smaps`: a line for each mapping, with its file at the end, and lines of its sizes after it.
+    fn parse(maps: &str) -> Option<Self> {
+        let mut resident = Self { pool: 0.0, escape: 0.0, senders: 0.0, beyond: 0.0 };
+        let mut mapping = None;
+        for line in maps.lines() {
+            let mut words = line.split_whitespace();
+            match words.next() {
+                Some(size) if SIZES.contains(&size) => {
+                    let kibibytes: u32 = words.next()?.parse().ok()?;
+                    let file: &str = mapping?;
+                    let place = match file {
+                        _ if file.contains(POOL_FILE) => &mut resident.pool,
+                        _ if file.contains(ESCAPE_FILE) => &mut resident.escape,
+                        _ if SENDERS_FILES.iter().any(|theirs| file.contains(theirs)) => {
+                            &mut resident.senders
+                        }
+                        _ => &mut resident.beyond,
+                    };
+                    *place += f64::from(kibibytes) / KIBIBYTES_OF_MEBIBYTE;
+                }
+                Some(word) if !word.ends_with(':') => mapping = Some(line),
+                _ => {}
+            }
+        }
+        // No process is without a program.
+        (resident.beyond > 0.0).then_some(resident)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_resident_page_is_somebodys() {
+        let maps = "55f0-55f8 r-xp 0000 fe:00 12 /usr/bin/jetd\nSize: 9999 kB\nRss: 1024 kB\nPss: 77 kB\n\
+                    7f00-7f10 rw-s 0000 00:01 1 /memfd:jet-pool (deleted)\nRss: 2048 kB\n\
+                    7f20-7f30 rw-s 0000 00:01 2 /memfd:jet-escape (deleted)\nRss: 3072 kB\n\
+                    7f40-7f50 rw-s 0000 00:01 3 /memfd:jet-send (deleted)\nRss: 4096 kB\n\
+                    7f60-7f70 rw-p 0000 00:00 0\nRss: 512 kB\nVmFlags: rd wr\n";
+        let Resident { pool, escape, senders, beyond } = Resident::parse(maps).unwrap();
+        assert_eq!([pool, escape, senders, beyond], [2.0, 3.0, 4.0, 1.5]);
+        assert!(Resident::parse("").is_none());
+        assert!(Resident::parse("7f60-7f70 rw-p\nRss: much kB\n").is_none());
+    }
+
+    /// As the kernel tells of a pool on huge pages that an application maps, too; and of one that nobody else maps.
+    #[test]
+    fn huge_pages_count() {
+        for sizes in [
+            "Shared_Hugetlb: 12288 kB\nPrivate_Hugetlb: 0 kB",
+            "Shared_Hugetlb: 0 kB\nPrivate_Hugetlb: 12288 kB",
+        ] {
+            let maps = format!(
+                "55f0-55f8 r-xp 0000 fe:00 12 /usr/bin/jetd\nRss: 1024 kB\nShared_Hugetlb: 0 kB\nPrivate_Hugetlb: 0 kB\n\
+                 7f00-7f10 rw-s 0000 00:10 1 /memfd:jet-pool (deleted)\nRss: 0 kB\nAnonHugePages: 7 kB\n{sizes}\n"
+            );
+            let Resident { pool, beyond, .. } = Resident::parse(&maps).unwrap();
+            assert_eq!([pool, beyond], [12.0, 1.0]);
+        }
+    }
+}
