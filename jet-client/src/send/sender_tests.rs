@@ -332,8 +332,9 @@ fn who_polls_rarely_learns_of_an_end_by_the_next_polls() {
         let mut polls = 0;
         while sender.is_connected() {
             polls += 1;
-            assert!(polls <= 1000, "a poll every few milliseconds sees nothing of it");
-            std::thread::sleep(Duration::from_millis(3));
+            assert!(polls <= 1000, "a poll now and then sees nothing of it");
+            // So long that a thousand take a minute: a busy machine has time for the news, and polls alone never see it.
+            std::thread::sleep(Duration::from_millis(60));
             assert!(sender.poll().is_none());
         }
     });

@@ -27,13 +27,13 @@ fn a_tool_that_hangs_from_the_start_is_killed_in_time_and_told() {
 #[test]
 fn a_tool_that_begins_to_hang_fails_alone() {
     let host = Host::new();
-    let (mut keeper, _) = host.keeper(&CongestionConfig { tool_timeout_ms: 5000, ..host.config(&THREE) });
+    let mut keeper = host.impatient_keeper();
     host.make_tool("hang");
     let mut notes = Vec::new();
     keeper.lower(&mut notes);
     let failed = row(&rows(&keeper), "mstcongestion");
     assert_eq!((failed.state, failed.failed, failed.lowered), ("failed", 1, 0));
-    assert!(failed.detail.contains("--query did not end within 5000 ms and was killed"), "{}", failed.detail);
+    assert!(failed.detail.contains("--query did not end within 100 ms and was killed"), "{}", failed.detail);
     assert_eq!(notes.len(), 1, "{notes:?}");
     assert_eq!(row(&rows(&keeper), "roce_np").state, "lowered");
     assert_eq!(row(&rows(&keeper), "cc_params").state, "lowered");
@@ -50,7 +50,7 @@ fn a_tool_that_begins_to_hang_fails_alone() {
 #[test]
 fn a_tool_that_hangs_when_it_should_restore_is_tried_again() {
     let host = Host::new();
-    let (mut keeper, _) = host.keeper(&CongestionConfig { tool_timeout_ms: 5000, ..host.config(&THREE) });
+    let mut keeper = host.impatient_keeper();
     keeper.lower(&mut Vec::new());
     host.make_tool("hang");
     let mut notes = Vec::new();

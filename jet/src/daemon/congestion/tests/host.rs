@@ -1,7 +1,11 @@
 //! A host with a ConnectX that is only files.
 
 use crate::daemon::congestion::keeper::{ActuatorRow, Keeper, Recovery, Rows};
-use crate::daemon::congestion::{ActuatorKind, CongestionConfig, CongestionControl, journal_path, recover};
+use crate::daemon::congestion::leftover::ToolLock;
+use crate::daemon::congestion::{
+    ActuatorError, ActuatorKind, Congestion, CongestionConfig, CongestionControl, Mstcongestion, Setting,
+    Support, journal_path, recover,
+};
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -141,6 +145,13 @@ impl Host {
         Keeper::open(config, &self.control_socket(), Vec::new()).unwrap()
     }
 
+    /// A keeper of all three whose tool is killed soon while it hangs.
+    pub fn impatient_keeper(&self) -> Keeper {
+        let config = self.config(&[ActuatorKind::RoceNp, ActuatorKind::CcParams]);
+        let tool = Box::new(ToolByTurns::of(self, &config));
+        Keeper::open(&config, &self.control_socket(), vec![tool]).unwrap().0
+    }
+
     pub fn control(&self, config: &CongestionConfig) -> CongestionControl {
         CongestionControl::start(config, &self.control_socket()).unwrap()
     }
@@ -161,6 +172,58 @@ impl Host {
         assert_eq!(value(&self.roce_np("min_time_between_cnps")), "0");
         assert_eq!(value(&self.cc_params()), "0");
         assert_eq!(self.tool_state(), ("mark".into(), "aggressive".into()));
+    }
+}
+
+/// The tool with a short limit while it is made to hang, and with a long one else: however busy the machine is, only
+/// what cannot end is killed.
+struct ToolByTurns {
+    patient: Mstcongestion,
+    impatient: Mstcongestion,
+    hang: PathBuf,
+}
+
+impl ToolByTurns {
+    fn of(host: &Host, config: &CongestionConfig) -> Self {
+        let tool = |config: &CongestionConfig, lock: &str| {
+            let lock = ToolLock::take(&host.root.join("run").join(lock), DEADLINE);
+            Mstcongestion::new(config, lock.map_err(|error| error.to_string()))
+        };
+        Self {
+            patient: tool(config, "patient.lock"),
+            impatient: tool(&CongestionConfig { tool_timeout_ms: 100, ..config.clone() }, "impatient.lock"),
+            hang: host.root.join("run/hang"),
+        }
+    }
+
+    fn tool(&mut self) -> &mut Mstcongestion {
+        if self.hang.exists() { &mut self.impatient } else { &mut self.patient }
+    }
+}
+
+impl Congestion for ToolByTurns {
+    fn name(&self) -> &'static str {
+        self.patient.name()
+    }
+
+    fn what(&self) -> &'static str {
+        self.patient.what()
+    }
+
+    fn probe(&mut self) -> Support {
+        self.tool().probe()
+    }
+
+    fn plan(&mut self) -> Result<Vec<Setting>, ActuatorError> {
+        self.tool().plan()
+    }
+
+    fn lower(&mut self, settings: &[Setting]) -> Result<(), ActuatorError> {
+        self.tool().lower(settings)
+    }
+
+    fn restore(&mut self, settings: &[Setting]) -> Result<Vec<String>, ActuatorError> {
+        self.tool().restore(settings)
     }
 }
 
