@@ -6,6 +6,12 @@ use crate::resctrl::{DomainId, Mode, WayMask, WayUsage};
 /// Ways that are tried at most for one choice with gaps: some 0.1 s. Half a dozen groups that overlap in all ways need thousands.
 const TRIES_MAX: u32 = 1 << 18;
 
+/// A search used up [`TRIES_MAX`]. Where it found nothing, there may be a choice, or none.
+struct Unfinished;
+
+/// What a choice costs: less is better, the first number before the second, and so on.
+type Cost = [u32; 3];
+
 /// What a choice may not touch, and what it should rather not.
 struct Rules<'a> {
     request: &'a Request,
@@ -42,7 +48,11 @@ pub(super) fn ways(request: &Request, found: &Holdings, domain: DomainId) -> Res
         return Err(Refusal::TooLarge { domain, bytes, ways: count, ways_max, kept, way_bytes });
     }
     let rules = Rules::new(request, found, domain, count);
-    rules.best(rules.allowed(true, true)).ok_or_else(|| rules.refusal())
+    match rules.best(rules.allowed(true, true)) {
+        Ok(Some(ways)) => Ok(ways),
+        Ok(None) => Err(rules.refusal()),
+        Err(Unfinished) => Err(rules.not_found()),
+    }
 }
 
 /// The fewest ways that the default group keeps.
@@ -86,46 +96,32 @@ impl<'a> Rules<'a> {
         allowed
     }
 
-    /// The best choice among these ways.
-    fn best(&self, allowed: WayMask) -> Option<WayMask> {
+    /// The best choice among these ways, where there is one.
+    fn best(&self, allowed: WayMask) -> Result<Option<WayMask>, Unfinished> {
         let run = |first| WayMask::run(first, self.count);
         let runs = (0..64 - allowed.0.leading_zeros()).map(run).filter(|ways| allowed.contains(*ways));
         let runs = runs.filter(|ways| ways.count() == self.count && self.leaves_enough(*ways));
-        let best = runs.min_by_key(|ways| self.cost(*ways));
-        // Ways with gaps only where there is no other choice, and the processor takes them.
-        best.or_else(|| self.found.is_sparse().then(|| self.scattered(allowed)).flatten())
+        // Of several that cost the same the lowest.
+        match runs.min_by_key(|ways| self.cost(*ways)) {
+            Some(best) => Ok(Some(best)),
+            // Ways with gaps only where there is no other choice, and the processor takes them.
+            None if self.found.is_sparse() => self.scattered(allowed),
+            None => Ok(None),
+        }
     }
 
-    /// Ways with gaps, of those that cost least one by one.
-    fn scattered(&self, allowed: WayMask) -> Option<WayMask> {
-        let mut each: Vec<WayMask> =
-            (0..64).map(|way| WayMask::run(way, 1)).filter(|way| allowed.contains(*way)).collect();
-        each.sort_by_key(|way| self.cost(*way));
-        self.add(WayMask::EMPTY, &each, &mut TRIES_MAX.clone())
-    }
-
-    /// Adds some of these ways to those that are chosen, the first ones that go together.
-    fn add(&self, chosen: WayMask, rest: &[WayMask], tries: &mut u32) -> Option<WayMask> {
-        let missing = (self.count - chosen.count()) as usize;
-        if missing == 0 {
-            return Some(chosen);
+    /// Ways with gaps: those that cost least together, or the least of those that were tried until the tries were used up.
+    fn scattered(&self, allowed: WayMask) -> Result<Option<WayMask>, Unfinished> {
+        let ways = (0..64).map(|way| WayMask::run(way, 1)).filter(|way| allowed.contains(*way));
+        let mut each: Vec<(Cost, WayMask)> = ways.map(|way| (self.cost(way), way)).collect();
+        // The lower of two that cost the same stays before the other.
+        each.sort_by_key(|(cost, _)| *cost);
+        let mut search = Search { rules: self, tries: TRIES_MAX, best: None };
+        let finished = search.add(WayMask::EMPTY, Cost::default(), &each);
+        match search.best {
+            Some((_, ways)) => Ok(Some(ways)),
+            None => finished.map(|()| None),
         }
-        let mut in_vain = Vec::new();
-        for (at, &way) in rest.iter().enumerate().take((rest.len() + 1).saturating_sub(missing)) {
-            if in_vain.iter().any(|&other| self.are_alike(way, other)) {
-                continue;
-            }
-            *tries = tries.checked_sub(1)?;
-            let more = chosen | way;
-            // Who has lost too much does not get it back by more being taken.
-            if self.leaves_enough(more)
-                && let Some(found) = self.add(more, &rest[at + 1..], tries)
-            {
-                return Some(found);
-            }
-            in_vain.push(way);
-        }
-        None
     }
 
     /// Whether the same groups have both ways, for the same resources: then each is as much of a loss as the other.
@@ -134,9 +130,8 @@ impl<'a> Rules<'a> {
         all.flat_map(|holder| self.of_resources(holder)).all(|had| had.overlaps(one) == had.overlaps(other))
     }
 
-    /// Less is better: devices' ways where they are wanted, then as little as possible from other tools' groups, then from the
-    /// default group, then the lowest.
-    fn cost(&self, ways: WayMask) -> (u32, u32, u32, u32) {
+    /// Ways that are not devices', where theirs are wanted; then what other tools' groups lose; then what the default group does.
+    fn cost(&self, ways: WayMask) -> Cost {
         let devices = (ways & self.found.cache.shareable).count();
         let off_devices = match self.request.placement {
             Placement::Onto => ways.count() - devices,
@@ -149,7 +144,7 @@ impl<'a> Rules<'a> {
                 .map(|had| had.count() - kept_of(had, ways, self.found.is_sparse()).count());
             lost.sum()
         };
-        (off_devices, lost(false), lost(true), ways.0.trailing_zeros())
+        [off_devices, lost(false), lost(true)]
     }
 
     /// A holder's ways in this domain, of each resource.
@@ -176,17 +171,34 @@ impl<'a> Rules<'a> {
         })
     }
 
+    /// Groups of others that have ways in this domain.
+    fn other_names(&self) -> Vec<String> {
+        let holders = self.found.holders.iter().filter(|holder| !holder.name.is_default());
+        let holders = holders.filter(|holder| !holder.all_ways(self.domain).is_empty());
+        holders.map(|holder| holder.name.to_string()).collect()
+    }
+
+    /// That it is not known whether there is a choice.
+    fn not_found(&self) -> Refusal {
+        Refusal::NotFound {
+            domain: self.domain,
+            ways: self.count,
+            tries: TRIES_MAX,
+            names: self.other_names(),
+        }
+    }
+
     /// Why there is no choice: what would have to give way for there to be one.
     fn refusal(&self) -> Refusal {
         let (domain, ways) = (self.domain, self.count);
-        if self.best(self.allowed(true, false)).is_some() {
-            return Refusal::Devices { domain, ways, shareable: self.found.cache.shareable };
+        match self.best(self.allowed(true, false)) {
+            Ok(Some(_)) => {
+                return Refusal::Devices { domain, ways, shareable: self.found.cache.shareable };
+            }
+            Ok(None) => (),
+            Err(Unfinished) => return self.not_found(),
         }
-        let holders = self.found.holders.iter().filter(|holder| !holder.name.is_default());
-        let names: Vec<String> = holders
-            .filter(|holder| !holder.all_ways(domain).is_empty())
-            .map(|holder| holder.name.to_string())
-            .collect();
+        let names = self.other_names();
         let shared_out = self.fixed | self.groups;
         let free = self.found.cache.ways.without(shared_out);
         let longest = (0..64).map(|first| longest_run(free, first)).max().unwrap_or(0);
@@ -203,6 +215,57 @@ impl<'a> Rules<'a> {
                 .collect(),
         }
     }
+}
+
+/// A search for ways with gaps.
+struct Search<'a> {
+    rules: &'a Rules<'a>,
+    /// Tries that are left.
+    tries: u32,
+    /// The best choice up to now, and its cost.
+    best: Option<(Cost, WayMask)>,
+}
+
+impl Search<'_> {
+    /// Adds some of these ways, the cheapest first, to those that are chosen. Costs add up, since with gaps nobody loses more
+    /// than what is taken.
+    fn add(&mut self, chosen: WayMask, cost: Cost, rest: &[(Cost, WayMask)]) -> Result<(), Unfinished> {
+        let missing = (self.rules.count - chosen.count()) as usize;
+        if missing == 0 {
+            if self.is_better(cost) {
+                self.best = Some((cost, chosen));
+            }
+            return Ok(());
+        }
+        let mut done: Vec<WayMask> = Vec::new();
+        for (at, cheapest) in rest.windows(missing).enumerate() {
+            // No choice among those that are left costs less than the first ones do.
+            if !self.is_better(cheapest.iter().fold(cost, |sum, (of_way, _)| sum_of(sum, *of_way))) {
+                break;
+            }
+            let (of_way, way) = rest[at];
+            // In its place the other one was tried already, which costs as much or less.
+            if done.iter().any(|&other| self.rules.are_alike(way, other)) {
+                continue;
+            }
+            self.tries = self.tries.checked_sub(1).ok_or(Unfinished)?;
+            let more = chosen | way;
+            // Who has lost too much does not get it back by more being taken.
+            if self.rules.leaves_enough(more) {
+                self.add(more, sum_of(cost, of_way), &rest[at + 1..])?;
+            }
+            done.push(way);
+        }
+        Ok(())
+    }
+
+    fn is_better(&self, cost: Cost) -> bool {
+        self.best.is_none_or(|(best, _)| cost < best)
+    }
+}
+
+fn sum_of(one: Cost, other: Cost) -> Cost {
+    std::array::from_fn(|at| one[at] + other[at])
 }
 
 /// Ways side by side from one on.

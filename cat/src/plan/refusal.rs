@@ -98,6 +98,22 @@ pub enum Refusal {
         /// Who would lose.
         names: Vec<String>,
     },
+    /// The search was given up.
+    #[error(
+        "no {ways} ways of domain {domain} that leave everybody enough were found in {tries} tries, and there may be none: the \
+         masks of {} have too many gaps to try all; give them masks without gaps or remove what is not needed, or ask for less",
+        if names.is_empty() { "the default group".to_owned() } else { names.join(", ") }
+    )]
+    NotFound {
+        /// Where.
+        domain: DomainId,
+        /// Ways wanted.
+        ways: u32,
+        /// Ways that were tried.
+        tries: u32,
+        /// Groups that have ways there.
+        names: Vec<String>,
+    },
     /// Exclusiveness was required.
     #[error("the group cannot be exclusive: {problem}; ask for a shareable one")]
     NotExclusive {

@@ -219,6 +219,49 @@ fn ways_with_gaps_are_found_where_the_cheapest_do_not_go_together() {
     assert_eq!(plan.changes.len(), 1);
 }
 
+/// Groups of three ways each, of 32, spread by a multiplicative generator: whichever ways are taken, each must keep one of its.
+fn tangled() -> Holdings {
+    let mut found = two_sockets();
+    let ways = WayMask::run(0, 32);
+    found.cache =
+        CacheInfo { ways, min_ways: 0, sparse: Some(true), shareable: WayMask::EMPTY, ..found.cache };
+    found.way_bytes = BTreeMap::from([(0, WAY_BYTES)]);
+    found.groups_max = 64;
+    found.holders = vec![holder("", Mode::Shareable, &[Resource::L3], &[(0, 1)])];
+    let mut state = 1u64;
+    found.holders.extend((0..40).map(|group| {
+        let mut mask = 0u64;
+        while mask.count_ones() < 3 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            mask |= 2 << ((state >> 33) % 31);
+        }
+        holder(&format!("g{group}"), Mode::Shareable, &[Resource::L3], &[(0, mask)])
+    }));
+    found
+}
+
+#[test]
+fn a_search_that_is_given_up_says_so() {
+    // More ways than can be taken from so many groups, which only more tries than there are would show.
+    let wanted = Request { take_from_groups: true, ..request(22) };
+    let error = plan(&wanted, &tangled()).unwrap_err();
+    assert!(
+        matches!(&error, Refusal::NotFound { domain: 0, ways: 22, names, .. } if names.len() == 40),
+        "{error:?}"
+    );
+    let said = error.to_string();
+    assert!(
+        said.contains("were found in 262144 tries, and there may be none") && said.contains("ask for less")
+    );
+    // Nor is it said of devices that they are in the way, or not, where that was given up: away from them nothing is left.
+    let mut found = tangled();
+    found.cache.shareable = WayMask::run(0, 32);
+    assert!(matches!(plan(&wanted, &found), Err(Refusal::NotFound { .. })));
+    // Fewer are found among the same.
+    let plan = plan(&Request { take_from_groups: true, ..request(12) }, &tangled()).unwrap();
+    assert_eq!(plan.domains[0].ways.count(), 12);
+}
+
 #[test]
 fn what_cannot_be_says_what_to_change() {
     let with = |change: fn(&mut Request, &mut Holdings)| {

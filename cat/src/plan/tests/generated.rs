@@ -183,6 +183,67 @@ fn check(wanted: &Request, found: &Holdings, plan: &Plan) -> Result<(), TestCase
     Ok(())
 }
 
+/// What is lost to a choice: ways that devices do not fill where theirs are wanted, then others' ways, then the default group's.
+/// Among choices with gaps, where what is lost is what is taken.
+fn loss(wanted: &Request, found: &Holdings, domain: DomainId, ways: u64) -> (u32, u32, u32) {
+    let lost = |of_default: bool| {
+        let losers = found.holders.iter().filter(|holder| holder.name.is_default() == of_default);
+        losers.flat_map(|holder| holder.ways.values()).map(|had| (had[&domain].0 & ways).count_ones()).sum()
+    };
+    let off_devices = (ways & !found.cache.shareable.0).count_ones();
+    (if wanted.placement == Placement::Onto { off_devices } else { 0 }, lost(false), lost(true))
+}
+
+/// No other choice of the same kind loses less: of ways side by side, or with gaps where there are none side by side.
+fn check_cheapest(wanted: &Request, found: &Holdings, plan: &Plan) -> Result<bool, TestCaseError> {
+    let mut with_gaps = false;
+    for domain in &plan.domains {
+        let may_be = |ways: &u64| {
+            harms_nobody(wanted, found, domain.domain, *ways)
+                && (WayMask(*ways).is_contiguous() || !domain.ways.is_contiguous())
+        };
+        let all = choices(found, domain.ways.count()).into_iter().filter(may_be);
+        let least = all.map(|ways| loss(wanted, found, domain.domain, ways)).min();
+        prop_assert_eq!(Some(loss(wanted, found, domain.domain, domain.ways.0)), least, "{}", plan);
+        with_gaps |= !domain.ways.is_contiguous();
+    }
+    Ok(with_gaps)
+}
+
+/// Caches small enough that all choices are tried, with so many groups that what costs least by itself does not go together.
+#[test]
+fn ways_with_gaps_cost_as_little_as_can_be() {
+    const CASES: u32 = 4000;
+    let with_gaps = Cell::new(0u32);
+    let groups = proptest::collection::vec(proptest::collection::vec(0u32..10, 2..4), 6..14);
+    let mut runner = TestRunner::new(Config { source_file: Some(file!()), ..Config::with_cases(CASES) });
+    let run = runner.run(&(any_request(), 2u64..7, groups), |(wanted, mib, groups)| {
+        let mut found = two_sockets();
+        found.cache.ways = WayMask::run(0, 10);
+        (found.cache.min_ways, found.cache.sparse) = (0, Some(true));
+        found.cache.shareable = WayMask(0x300);
+        found.cache.usage = BTreeMap::new();
+        found.way_bytes = BTreeMap::from([(0, WAY_BYTES)]);
+        found.groups_max = 64;
+        found.holders = vec![holder("", Mode::Shareable, &[Resource::L3], &[(0, 0b1100_1100)])];
+        found.holders.extend(groups.into_iter().enumerate().map(|(at, ways)| {
+            let mask = ways.into_iter().fold(0, |mask, way| mask | 1 << way);
+            holder(&format!("g{at}"), Mode::Shareable, &[Resource::L3], &[(0, mask)])
+        }));
+        let wanted = Request { bytes: mib << 20, domains: None, take_from_groups: true, ..wanted };
+        if let Ok(plan) = plan(&wanted, &found)
+            && check_cheapest(&wanted, &found, &plan)?
+        {
+            with_gaps.set(with_gaps.get() + 1);
+        }
+        Ok(())
+    });
+    if let Err(error) = run {
+        panic!("{error}");
+    }
+    assert!(with_gaps.get() >= CASES / 20, "{} with gaps", with_gaps.get());
+}
+
 #[test]
 fn a_plan_never_overlaps_nor_starves() {
     const CASES: u32 = 4000;

@@ -91,7 +91,7 @@ fn key_of(error: &ReserveError) -> &'static str {
         Refusal::TooLarge { .. } => " (cache.bytes, cache.slack_bytes, cache.others_ways_min)",
         Refusal::Groups { .. } => " (cache.bytes; cache.take_from_groups = true)",
         Refusal::Devices { .. } => " (cache.bytes; cache.placement = \"anywhere\")",
-        Refusal::NothingLeft { .. } => " (cache.bytes, cache.others_ways_min)",
+        Refusal::NothingLeft { .. } | Refusal::NotFound { .. } => " (cache.bytes, cache.others_ways_min)",
         Refusal::NotExclusive { .. } => " (cache.exclusive = \"prefer\")",
         Refusal::NoClass { .. } | Refusal::NotLocked { .. } => "",
     }
