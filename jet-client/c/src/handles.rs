@@ -1,12 +1,17 @@
 //! Handles: numbers that stand for senders and sessions, and say whether these still are.
 //!
 //! A caller in C may free twice, use what was freed, mix kinds up, or use one from two threads. None of that may touch memory
-//! that is somebody else's, and none of it may wait: each slot has a mutex, which is tried and never waited for.
+//! that is somebody else's, and none of it may wait. So each slot has a word that says which handle it belongs to and whether a
+//! call is in it. A call takes its turn by one compare-and-swap of exactly what its handle says: one that fails changes nothing,
+//! so neither a stale handle nor the search for a free slot ever stands in another's way.
+//!
+//! The word is a lock that is tried once, and no more: there is no second word that it must agree with, and nothing is done
+//! again in a loop. It guards no memory. The object is in a mutex, which nobody else has while the word is theirs.
 
 use crate::code::{Code, Failure};
 use std::any::Any;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Handles at once.
 const HANDLES: usize = 1 << INDEX_BITS;
@@ -20,63 +25,99 @@ pub(crate) trait Kind: Send + 'static {
     type Opaque;
 }
 
-/// Whose turn it is in a slot: the generation of its handle, and what kind that is.
-const fn tenant(generation: u64, kind: u64) -> u64 {
-    generation << 2 | kind
+/// No call is in the slot; it is free where it is of no kind.
+const IDLE: u64 = 0;
+/// A call is.
+const BUSY: u64 = 1;
+/// The kind of a free slot.
+const FREE: u64 = 0;
+
+/// A slot's word: the generation of its handle, what kind that is, and whether a call is in it.
+const fn word(generation: u64, kind: u64, turn: u64) -> u64 {
+    generation << 3 | kind << 1 | turn
+}
+
+const fn generation_of(word: u64) -> u64 {
+    word >> 3
 }
 
 struct Slot {
-    /// The [`tenant`], or the last one. Written under the lock alone; read without it only to tell a handle that is in use
-    /// from one that is another's or of old.
-    tenant: AtomicU64,
+    /// The [`word`]. One that is busy is changed by the call that made it so, and by nobody else.
+    word: AtomicU64,
     /// Nothing in a slot that is free. Poisoned where a panic left it halfway.
     object: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
 static SLOTS: [Slot; HANDLES] =
-    [const { Slot { tenant: AtomicU64::new(0), object: Mutex::new(None) } }; HANDLES];
+    [const { Slot { word: AtomicU64::new(word(0, FREE, IDLE)), object: Mutex::new(None) } }; HANDLES];
 /// Where the search for a free one begins.
 static NEXT: AtomicUsize = AtomicUsize::new(0);
+
+/// A call's turn in a slot; dropped, it ends.
+struct Turn {
+    slot: &'static Slot,
+    /// What the slot's word is afterwards.
+    next: u64,
+}
+
+impl Turn {
+    /// One that begins where the slot's word is what is expected, else the word.
+    fn begin(slot: &'static Slot, expected: u64, busy: u64, next: u64) -> Result<Self, u64> {
+        // Acquire: (turn) what the call before did here is done.
+        slot.word.compare_exchange(expected, busy, Ordering::Acquire, Ordering::Relaxed)?;
+        Ok(Self { slot, next })
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        // Release: (turn) the object's mutex is free again before the slot is.
+        self.slot.word.store(self.next, Ordering::Release);
+    }
+}
 
 /// Makes a handle.
 pub(crate) fn insert<T: Kind>(object: T) -> Result<*mut T::Opaque, Failure> {
     let start = NEXT.fetch_add(1, Ordering::Relaxed);
     for index in (0..HANDLES).map(|step| start.wrapping_add(step) % HANDLES) {
         let slot = &SLOTS[index];
-        // One that is in use is not free, and neither is one that a panic left.
-        let Ok(mut place) = slot.object.try_lock() else { continue };
-        if place.is_some() {
+        let found = slot.word.load(Ordering::Relaxed);
+        if found != word(generation_of(found), FREE, IDLE) {
             continue;
         }
-        let generation = (slot.tenant.load(Ordering::Relaxed) >> 2) + 1;
-        slot.tenant.store(tenant(generation, T::KIND), Ordering::Relaxed);
-        *place = Some(Box::new(object));
+        let generation = generation_of(found) + 1;
+        let of_handle = |turn| word(generation, T::KIND, turn);
+        // Another thread may have been first.
+        let Ok(_turn) = Turn::begin(slot, found, of_handle(BUSY), of_handle(IDLE)) else { continue };
+        *slot.object.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(object));
         let handle = usize::try_from(generation << INDEX_BITS).unwrap_or(usize::MAX) | index;
         return Ok(std::ptr::without_provenance_mut(handle));
     }
     Err(Code::Limit.into())
 }
 
-type Place = MutexGuard<'static, Option<Box<dyn Any + Send>>>;
+/// The place of a handle, for this call alone.
+struct Place {
+    // Dropped in this order: the mutex is free before the turn ends.
+    object: MutexGuard<'static, Option<Box<dyn Any + Send>>>,
+    turn: Turn,
+}
 
-/// The place of a handle, for this call alone. `poisoned_too`: also where a panic left it.
-fn take<T: Kind>(handle: *mut T::Opaque, poisoned_too: bool) -> Result<(&'static Slot, Place), Failure> {
+/// `poisoned_too`: also where a panic left it.
+fn take<T: Kind>(handle: *mut T::Opaque, poisoned_too: bool) -> Result<Place, Failure> {
     let handle = handle.addr() as u64;
-    let wanted = tenant(handle >> INDEX_BITS, T::KIND);
+    let of_handle = |turn| word(handle >> INDEX_BITS, T::KIND, turn);
     // Masked, so within the table.
     let slot = &SLOTS[usize::try_from(handle).unwrap_or(0) % HANDLES];
-    let is_its = || slot.tenant.load(Ordering::Relaxed) == wanted;
-    let place = match slot.object.try_lock() {
-        Ok(place) => place,
-        Err(TryLockError::WouldBlock) => {
-            return Err(if is_its() { Code::Busy } else { Code::Handle }.into());
-        }
-        Err(TryLockError::Poisoned(_)) if !is_its() => return Err(Code::Handle.into()),
-        Err(TryLockError::Poisoned(poisoned)) if poisoned_too => poisoned.into_inner(),
-        Err(TryLockError::Poisoned(_)) => return Err(Code::Internal.into()),
+    let turn = Turn::begin(slot, of_handle(IDLE), of_handle(BUSY), of_handle(IDLE))
+        .map_err(|found| if found == of_handle(BUSY) { Code::Busy } else { Code::Handle })?;
+    // Never waits: whoever had the turn before gave the mutex back first.
+    let object = match slot.object.lock() {
+        Ok(object) => object,
+        Err(poisoned) if poisoned_too => poisoned.into_inner(),
+        Err(_) => return Err(Code::Internal.into()),
     };
-    // Under the lock, so it stays.
-    if is_its() && place.is_some() { Ok((slot, place)) } else { Err(Code::Handle.into()) }
+    Ok(Place { object, turn })
 }
 
 /// Does something with what a handle stands for.
@@ -84,17 +125,18 @@ pub(crate) fn with<T: Kind, R>(
     handle: *mut T::Opaque,
     work: impl FnOnce(&mut T) -> Result<R, Failure>,
 ) -> Result<R, Failure> {
-    let (_, mut place) = take::<T>(handle, false)?;
-    let object = place.as_mut().and_then(|object| object.downcast_mut()).ok_or(Code::Handle)?;
+    let mut place = take::<T>(handle, false)?;
+    let object = place.object.as_mut().and_then(|object| object.downcast_mut()).ok_or(Code::Handle)?;
     work(object)
 }
 
 /// Ends a handle; what it stood for is the caller's.
 pub(crate) fn remove<T: Kind>(handle: *mut T::Opaque) -> Result<Box<T>, Failure> {
-    let (slot, mut place) = take::<T>(handle, true)?;
-    let object = place.take().ok_or(Code::Handle)?;
+    let mut place = take::<T>(handle, true)?;
+    let object = place.object.take().ok_or(Code::Handle)?;
     // Nothing is left halfway: the slot is free for the next one.
-    slot.object.clear_poison();
+    place.turn.slot.object.clear_poison();
+    place.turn.next = word(generation_of(place.turn.next), FREE, IDLE);
     drop(place);
     object.downcast().map_err(|_| Code::Handle.into())
 }
@@ -193,6 +235,44 @@ mod tests {
         assert!(code(with(one, count)).contains("Internal"));
         assert!(remove::<One>(one).is_ok());
         assert!(code(remove::<One>(one)).contains("Handle"));
+    }
+
+    /// Handles that are made below, each past thousands of living ones.
+    const MADE: usize = 30_000;
+    /// Calls meanwhile with handles that were freed. Living ones are used until both are done.
+    const STALE_CALLS: usize = 10_000_000;
+
+    #[test]
+    fn nobody_is_told_busy_because_of_anothers_handle() {
+        let _table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
+        let handle = |address: usize| -> *mut OpaqueOne { std::ptr::without_provenance_mut(address) };
+        // Nearly all slots have had another tenant, and are in use: whoever makes a handle looks at many of them.
+        let fill = || -> Vec<usize> { (0..HANDLES - 8).map(|_| insert(One(0)).unwrap().addr()).collect() };
+        let drop_all = |all: &[usize]| all.iter().for_each(|one| drop(remove::<One>(handle(*one)).unwrap()));
+        let old = fill();
+        drop_all(&old);
+        let living = fill();
+        std::thread::scope(|scope| {
+            let maker = scope.spawn(|| {
+                for _ in 0..MADE {
+                    remove::<One>(insert(One(0)).unwrap()).unwrap();
+                }
+            });
+            let user_of_stale = scope.spawn(|| {
+                for one in old.iter().cycle().take(STALE_CALLS) {
+                    assert!(with(handle(*one), count).is_err());
+                }
+            });
+            // Whenever one of the others stops where it is, all living handles are used before it goes on.
+            for one in living.iter().cycle() {
+                let used = with(handle(*one), count);
+                assert!(used.is_ok(), "a living handle: {}", code(used));
+                if maker.is_finished() && user_of_stale.is_finished() {
+                    break;
+                }
+            }
+        });
+        drop_all(&living);
     }
 
     #[test]
