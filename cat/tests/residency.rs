@@ -73,6 +73,9 @@ struct Witness {
 const LOOKS: usize = 64;
 /// A round is disturbed where more of both looks together came from memory: 2 of 100 and a little.
 const GONE_MAX: usize = 3;
+/// The same as a share of both looks: what a round's truth may be less by.
+#[allow(clippy::cast_precision_loss)] // small
+const GONE_SHARE_MAX: f64 = GONE_MAX as f64 / (2 * LOOKS) as f64;
 
 impl Witness {
     fn new() -> Self {
@@ -159,12 +162,17 @@ struct Counted {
 }
 
 impl Counted {
+    /// The truth is less by what others drove out unseen, at most: [`GONE_SHARE_MAX`] of it.
     fn add(&mut self, resident: &Resident, truth: f64) {
+        // The bounds are for so many: a kind that has them does not go on while it is made up for the other's.
+        if self.rounds == ROUNDS {
+            return;
+        }
         self.rounds += 1;
         self.touches += resident.touches;
         self.judged_cached += resident.judged_cached;
         self.shares += resident.share;
-        self.held += u32::from(resident.low <= truth && truth <= resident.high);
+        self.held += u32::from(resident.low <= truth && truth * (1.0 - GONE_SHARE_MAX) <= resident.high);
     }
 
     fn cached(&self) -> f64 {
@@ -176,9 +184,12 @@ impl Counted {
     }
 }
 
-/// Undisturbed rounds that are wanted of each kind, and the most that are made for them.
+/// Undisturbed rounds of each kind: so many count, and none that is made beyond. And the most that are made for them.
 const ROUNDS: u32 = 60;
 const ROUNDS_MAX: u32 = 1200;
+/// Intervals of a kind that hold the truth, at least. Were each of 60 right by a chance of 95 of 100, 57 would be on average,
+/// and fewer than 47 once in 800 000 runs (binomial). Of a metric that is right every other time 47 are once in 160 000.
+const HELD_MIN: u32 = 47;
 /// Rounds by one calibration.
 const CALIBRATED: u32 = 20;
 
@@ -221,10 +232,10 @@ fn a_reading_is_what_was_put_there() {
     // 95 of 100 judged touches of lines that are not there, and of lines that are.
     assert!(none.cached() <= 0.05, "{none:?}");
     assert!(all.cached() >= 0.95, "{all:?}");
-    // 60 intervals of 95 % hold the truth less than 50 times once in a thousand; some more are spared for lines that others
-    // drove out unseen.
-    assert!((half.mean() - truth).abs() < 0.05 && half.held >= 48, "{half:?}");
-    assert!(none.held * 10 >= none.rounds * 9 && all.mean() > 0.95, "{none:?} {all:?}");
+    assert!((half.mean() - truth).abs() < 0.05 && all.mean() > 0.95, "{half:?} {all:?}");
+    for kind in [&none, &half, &all] {
+        assert!(kind.rounds == ROUNDS && kind.held >= HELD_MIN, "{HELD_MIN} of {ROUNDS} wanted: {kind:?}");
+    }
     // 4 lines of 64 are not judged.
     assert!(
         all.touches >= all.rounds * ROUND_TOUCHES * 8 / 10 && all.touches <= all.rounds * ROUND_TOUCHES,
