@@ -67,12 +67,13 @@ struct Taken {
 
 /// Compares what the lives of an application wrote down, in their order, with what was sent to it: every message was
 /// finished by one of them at least, with its tag and its length (its bytes are checked where they are taken), none came
-/// that was not sent, none came to one life twice, and what came again was marked.
+/// that was not sent, none came to one life twice, and what came again was marked and can have been in flight at the kill.
 fn compare(app: &str, sent: &Sent, lives: &[Vec<String>]) -> Taken {
     let (mut begun, mut finished) = (HashSet::new(), HashSet::new());
     let mut taken = Taken::default();
     for (life, lines) in lives.iter().enumerate() {
         let (mut begun_here, mut finished_here) = (HashSet::new(), HashSet::new());
+        let mut again_here = 0;
         for line in lines {
             let words: Vec<_> = line.split(' ').collect();
             if words == ["registered"] {
@@ -93,8 +94,14 @@ fn compare(app: &str, sent: &Sent, lives: &[Vec<String>]) -> Taken {
             assert!(marked || !begun.contains(&number), "{what}: came before, and is not marked");
             assert!(!marked || life > 0, "{what}: marked, and nobody had died");
             taken.marked += usize::from(marked);
-            taken.again += usize::from(begun.contains(&number));
+            again_here += usize::from(begun.contains(&number));
         }
+        // An earlier life began it, so it was sent before the kill. What was acknowledged by then is never sent again.
+        assert!(
+            again_here <= IN_FLIGHT,
+            "{app}, life {life}: {again_here} came again, and {IN_FLIGHT} at most were in flight"
+        );
+        taken.again += again_here;
         // It takes one after the other, so a kill finds it in one at most.
         let cut = begun_here.len() - finished_here.len();
         assert!(cut <= usize::from(life + 1 < lives.len()), "{app}, life {life}: {cut} not finished");
@@ -105,6 +112,23 @@ fn compare(app: &str, sent: &Sent, lives: &[Vec<String>]) -> Taken {
     lost.sort_unstable();
     assert!(lost.is_empty(), "{app}: called consumed and never taken: {lost:?}");
     taken
+}
+
+/// What was acknowledged and comes again nonetheless is found, marked or not.
+#[test]
+#[should_panic(expected = "one, life 1: 33 came again, and 32 at most were in flight")]
+fn what_is_replayed_after_a_death_is_found() {
+    let messages = |count: u64| (0..count).map(|number| (number, (number, 8))).collect();
+    let life = |count: u64, marked: bool| -> Vec<String> {
+        let lines = |n| [format!("begun 7 {n} {marked}"), format!("finished 7 {n} {n} 8")];
+        (0..count).flat_map(lines).collect()
+    };
+    let lives_of = |count| [life(count, false), life(count, true)];
+    let most = IN_FLIGHT as u64;
+    let sent = |count| Sent { sender: 7, messages: messages(count) };
+    let taken = compare("one", &sent(most), &lives_of(most));
+    assert_eq!(taken, Taken { marked: IN_FLIGHT, again: IN_FLIGHT });
+    compare("one", &sent(most + 1), &lives_of(most + 1));
 }
 
 /// An application, what its lives before this one wrote down, and for how many steps it is stopped.
