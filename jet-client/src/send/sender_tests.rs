@@ -328,13 +328,15 @@ fn who_polls_rarely_learns_of_an_end_by_the_next_polls() {
             std::thread::yield_now();
         }
         // Its NIC went with its thread. An end that is on its way takes a moment more, and over tcp: a turn of the thread of
-        // this end's NIC. Were it not for the time between them, a thousand polls would be too few to see it.
+        // this end's NIC. Were it not for the time between polls, shm: would look in one of 64. So few polls are enough, and
+        // the time between them grows to what a busy machine may need: 32 of them take more than half a minute.
+        let mut pause = Duration::from_millis(2);
         let mut polls = 0;
         while sender.is_connected() {
             polls += 1;
-            assert!(polls <= 1000, "a poll now and then sees nothing of it");
-            // So long that a thousand take a minute: a busy machine has time for the news, and polls alone never see it.
-            std::thread::sleep(Duration::from_millis(60));
+            assert!(polls <= 32, "the polls after a pause see nothing of it");
+            std::thread::sleep(pause);
+            pause = (2 * pause).min(Duration::from_millis(1500));
             assert!(sender.poll().is_none());
         }
     });
