@@ -110,7 +110,7 @@ impl Machine {
         let session = receiver.handle_session_opened(app, 0, false).expect("the first session");
         let hello = Hello { features: 0, sender_id: 1, receive_entries: 64, app };
         let peer = receiver.handle_hello(&hello).expect("the first peer").peer;
-        receiver.handle_connected(peer);
+        receiver.handle_connected(peer, u32::MAX);
         receiver.flush(0, &mut hands);
         Self { receiver, hands, session, peer, sequence: 0, now_ns: 0 }
     }

@@ -7,7 +7,7 @@ use jet_wire::{SLAB_BYTES, SLAB_BYTES_U32};
 /// The most admission classes.
 pub const CLASSES_MAX: usize = 8;
 /// The most slabs of one fragment: one bit each in a slot's word of held slices.
-pub(crate) const FRAGMENT_SLABS_MAX: u32 = 64;
+pub const FRAGMENT_SLABS_MAX: u32 = 64;
 
 /// What a receiver is made with. All of it is fixed once it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,8 +53,11 @@ pub struct Config {
     pub session_slots: u32,
     /// Messages delivered to one application and not finished.
     pub session_messages: u32,
-    /// SENDs to one peer that its NIC has not taken yet.
+    /// SENDs to one peer that have not completed. On an RC queue pair a SEND completes only after the READs that were posted
+    /// before it, however long ago it arrived: with few of these, acknowledgements would wait for READs.
     pub control_sends_max: u32,
+    /// A peer that waits for something, and that nothing was said to for so long, is told that the receiver is there.
+    pub heartbeat_ns: u64,
     /// How long a dead application's slabs stay unused: its own I/O may still be reading them.
     pub quarantine_ns: u64,
     /// Time between two looks at rates, credits and ages.
@@ -106,7 +109,8 @@ impl Default for Config {
             credit_max: 256,
             session_slots: 1024,
             session_messages: 1024,
-            control_sends_max: 4,
+            control_sends_max: 12,
+            heartbeat_ns: 5_000_000_000,
             quarantine_ns: 1_000_000_000,
             tick_ns: 10_000_000,
             escape: EscapeConfig::default(),
@@ -207,6 +211,8 @@ impl Config {
         range("session_slots", u64::from(self.session_slots), 128, 1 << 15)?;
         range("session_messages", u64::from(self.session_messages), 1, 1 << 15)?;
         range("control_sends_max", u64::from(self.control_sends_max), 1, 64)?;
+        // A peer is told the span in milliseconds, in 16 bits.
+        range("heartbeat_ns", self.heartbeat_ns, 10_000_000, 60_000_000_000)?;
         range("tick_ns", self.tick_ns, 100_000, 1_000_000_000)?;
         range("replace_slabs_max", u64::from(self.escape.replace_slabs_max), 0, 1 << 20)?;
         range("memory_slabs", u64::from(self.memory_slabs), 0, 1 << 20)?;

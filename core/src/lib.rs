@@ -31,7 +31,7 @@ mod session;
 mod stats;
 
 pub use admission::{GrantPolicy, QueueHead, StrictWithAging};
-pub use config::{CLASSES_MAX, Checksums, Config, ConfigError};
+pub use config::{CLASSES_MAX, Checksums, Config, ConfigError, FRAGMENT_SLABS_MAX};
 pub use effects::{Copy, CopyId, CopyRefused, Effects, PeerId, ReadId, Remote, SessionEnd, SessionId};
 pub use histogram::Histogram;
 pub use receiver::{Arrival, Joined, OpenError, Receiver, ReleaseError};

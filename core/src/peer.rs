@@ -37,8 +37,14 @@ pub(crate) struct Peer {
     /// `arrived` at the last tick.
     pub arrived_at_tick: u64,
     pub idle_ticks: u32,
-    /// SENDs to it that its NIC has not taken.
+    /// SENDs to it that have not completed, and the most of them: no more than it has receive entries for.
     pub sends_in_flight: u32,
+    pub sends_max: u32,
+    /// When something was said to it last.
+    pub spoken_ns: u64,
+    /// READs of its memory in flight, and how many its connection takes.
+    pub reads: u32,
+    pub reads_max: u32,
     /// Requests for large messages without an end.
     pub requests: u32,
     /// Unfinished messages of both kinds.
@@ -72,12 +78,33 @@ impl Peer {
         arrived_at_tick: 0,
         idle_ticks: 0,
         sends_in_flight: 0,
+        sends_max: 0,
+        spoken_ns: 0,
+        reads: 0,
+        reads_max: 0,
         requests: 0,
         unfinished: 0,
         ranges: [NO_RANGE; ACK_RANGES_MAX],
         range_count: 0,
         overflow: MessageList::EMPTY,
     };
+
+    /// It may be spoken to, and a SEND to it has a place.
+    #[inline]
+    pub fn may_hear(&self) -> bool {
+        self.connected && self.stands && !self.leaving && self.sends_in_flight < self.sends_max
+    }
+
+    /// It waits for a word of the receiver: an end, or credit.
+    pub fn waits(&self) -> bool {
+        self.unfinished > 0 || self.outstanding() == 0
+    }
+
+    /// Its connection takes another READ.
+    #[inline]
+    pub fn takes_read(&self) -> bool {
+        self.reads < self.reads_max
+    }
 
     /// Credit that it has and has not used.
     pub fn outstanding(&self) -> u64 {

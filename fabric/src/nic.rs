@@ -213,6 +213,9 @@ pub enum Event {
         qp: Qp,
         /// What the accepting end said (empty at that end itself).
         private_data: PrivateData,
+        /// READs that this end may have outstanding on it: the least of what it was made for, of what its device makes, and
+        /// of what the peer said that it answers. 0: none at all.
+        reads_max: u32,
     },
     /// A connection was refused by the other end.
     Rejected {

@@ -40,5 +40,7 @@ mod pace;
 mod raw_peer;
 #[path = "faults/rig.rs"]
 mod rig;
+#[path = "faults/silence.rs"]
+mod silence;
 #[path = "faults/traffic.rs"]
 mod traffic;

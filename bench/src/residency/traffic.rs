@@ -321,7 +321,7 @@ impl Traffic {
         }
         while let Some(event) = self.nic.poll_event() {
             match event {
-                Event::Connected { qp, private_data } => {
+                Event::Connected { qp, private_data, .. } => {
                     let welcome = Welcome::decode(private_data.as_slice())
                         .map_err(|error| format!("the welcome: {error:?}"))?;
                     let large = !self.shape.is_small();

@@ -9,7 +9,7 @@ use super::Receiver;
 use crate::admission::GrantPolicy;
 use crate::effects::{Effects, PeerId};
 use crate::message::NONE;
-use jet_wire::message::{ACK_RANGES_MAX, AckHeader, CreditHeader};
+use jet_wire::message::{ACK_RANGES_MAX, AckHeader, CreditHeader, HeaderBytes};
 
 /// Credit of a sender that does nothing.
 const CREDIT_FLOOR: u32 = 1;
@@ -189,8 +189,7 @@ impl<P: GrantPolicy> Receiver<P> {
     pub(super) fn speak_to(&mut self, peer: u32, effects: &mut impl Effects) {
         loop {
             let record = &self.peers[peer as usize];
-            let may = record.connected && record.stands && !record.leaving;
-            if !may || record.sends_in_flight >= self.config.control_sends_max {
+            if !record.may_hear() {
                 return;
             }
             // With exactly half left there is time: an acknowledgement is likely to come by and take credit along. A sender
@@ -202,16 +201,41 @@ impl<P: GrantPolicy> Receiver<P> {
             let record = &mut self.peers[peer as usize];
             if !has_ranges {
                 if granted > 0 {
-                    record.sends_in_flight += 1;
-                    effects.send(PeerId(peer), &CreditHeader::encode(record.credit_limit, false));
+                    let header = CreditHeader::encode(record.credit_limit, false);
+                    self.say(peer, &header, effects);
                 }
                 return;
             }
             let (ranges, count) = record.take_ranges();
-            record.sends_in_flight += 1;
             debug_assert!(count <= ACK_RANGES_MAX, "ranges fill one header");
-            effects.send(PeerId(peer), &AckHeader::encode(record.limit_to_tell(), &ranges[..count]));
+            let header = AckHeader::encode(record.limit_to_tell(), &ranges[..count]);
+            self.say(peer, &header, effects);
             self.refill_ranges(peer);
+        }
+    }
+
+    /// Sends a header to a peer that may hear it.
+    pub(super) fn say(&mut self, peer: u32, header: &HeaderBytes, effects: &mut impl Effects) {
+        let record = &mut self.peers[peer as usize];
+        record.sends_in_flight += 1;
+        record.spoken_ns = self.flushed_ns;
+        effects.send(PeerId(peer), header);
+    }
+
+    /// Tells peers that wait, and that nothing was said to for a while, that the receiver is there. What they are told
+    /// is the credit that they know of.
+    pub(super) fn reassure(&mut self, now_ns: u64, effects: &mut impl Effects) {
+        if now_ns < self.next_heartbeat_ns {
+            return;
+        }
+        self.next_heartbeat_ns = now_ns + self.config.heartbeat_ns;
+        for peer in 0..self.config.peers_max {
+            let record = &self.peers[peer as usize];
+            let was_told = now_ns.saturating_sub(record.spoken_ns) < self.config.heartbeat_ns;
+            if record.may_hear() && record.waits() && !was_told {
+                let header = CreditHeader::encode(record.limit_to_tell(), false);
+                self.say(peer, &header, effects);
+            }
         }
     }
 
@@ -293,15 +317,14 @@ impl<P: GrantPolicy> Receiver<P> {
             record.credit_target = CREDIT_FLOOR;
             self.credits -= outstanding;
             return false;
-        } else if record.sends_in_flight < self.config.control_sends_max {
+        } else if record.may_hear() {
             // The answer itself is a SEND and uses one.
             record.recalling = true;
             record.credit_target = CREDIT_FLOOR;
-            record.sends_in_flight += 1;
             let keep = record.arrived + 1 + u64::from(CREDIT_FLOOR);
             record.recall_limit = keep;
             record.recall_ticks = 0;
-            effects.send(PeerId(index), &CreditHeader::encode(keep, true));
+            self.say(index, &CreditHeader::encode(keep, true), effects);
         }
         true
     }

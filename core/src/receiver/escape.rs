@@ -6,7 +6,7 @@
 
 use super::Receiver;
 use crate::admission::GrantPolicy;
-use crate::effects::{Copy, CopyId, CopyRefused, Effects, PeerId, SessionId};
+use crate::effects::{Copy, CopyId, CopyRefused, Effects, SessionId};
 use crate::message::NONE;
 use crate::pool::{Run, Share};
 use jet_escape::{Action, PoolView, Pressure};
@@ -264,21 +264,16 @@ impl<P: GrantPolicy> Receiver<P> {
                 if self.signal_cursor + 1 < self.active_peers.len() { self.signal_cursor + 1 } else { 0 };
             let Some(&peer) = self.active_peers.get(self.signal_cursor) else { return };
             let record = &self.peers[peer as usize];
-            let may = record.connected
-                && record.stands
-                && record.signals
-                && !record.leaving
-                && record.sends_in_flight < self.config.control_sends_max
+            let may = record.signals
+                && record.may_hear()
                 && now_ns.saturating_sub(record.signalled_ns) >= SIGNAL_NS;
             if !may || (any_slow && !is_slow(self, peer)) {
                 continue;
             }
-            let record = &mut self.peers[peer as usize];
-            record.sends_in_flight += 1;
-            record.signalled_ns = now_ns;
+            self.peers[peer as usize].signalled_ns = now_ns;
             signalled += 1;
             self.stats.escape.signals += 1;
-            effects.send(PeerId(peer), &CongestionHeader::encode(SIGNAL_PERMILLE));
+            self.say(peer, &CongestionHeader::encode(SIGNAL_PERMILLE), effects);
         }
     }
 

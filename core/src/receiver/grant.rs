@@ -157,6 +157,7 @@ impl<P: GrantPolicy> Receiver<P> {
             self.stats.escape.granted_total += u64::from(taken);
         }
         let peer = PeerId(record.peer);
+        self.peers[record.peer as usize].reads += 1;
         let more = offset + u64::from(bytes) < record.length;
         if !record.app_open && !self.messages.transfer(message).numbered {
             self.messages.transfer(message).numbered = true;
@@ -219,6 +220,9 @@ impl<P: GrantPolicy> Receiver<P> {
         entry.in_flight = false;
         let message = entry.message;
         let record = &self.messages[message];
+        if record.peer != NONE {
+            self.peers[record.peer as usize].reads -= 1;
+        }
         if record.peer != NONE && refused {
             self.expel(record.peer, ByeReason::BadMemory, effects);
         } else if record.peer != NONE && !ok {

@@ -98,6 +98,8 @@ pub struct Receiver<P: GrantPolicy = StrictWithAging> {
     next_evaluation_ns: u64,
     /// When [`Self::flush`] was called last.
     flushed_ns: u64,
+    /// When peers are looked at next that wait for a word.
+    next_heartbeat_ns: u64,
     copies: Box<[Option<Copy>]>,
     free_copies: Vec<u32>,
     /// READs that are being checked elsewhere.
@@ -185,6 +187,7 @@ impl<P: GrantPolicy> Receiver<P> {
             escape: Escape::new(config.escape, config.sessions_max, config.session_slots),
             next_evaluation_ns: 0,
             flushed_ns: 0,
+            next_heartbeat_ns: 0,
             copies: vec![None; config.copies_max as usize].into_boxed_slice(),
             free_copies: (0..config.copies_max).rev().collect(),
             checks: 0,
@@ -236,6 +239,8 @@ impl<P: GrantPolicy> Receiver<P> {
     pub fn next_tick_ns(&self) -> Option<u64> {
         let restless = self.credits > 0
             || self.messages.in_use() > 0
+            || !self.hungry_peers.is_empty()
+            || !self.barred_peers.is_empty()
             || self
                 .sessions
                 .iter()
@@ -293,6 +298,7 @@ impl<P: GrantPolicy> Receiver<P> {
         }
         self.meter.note(now_ns, self.pool.escape_used());
         self.feed_barred();
+        self.reassure(now_ns, effects);
     }
 
     /// From now on every new message is answered `Draining` and every new peer refused; what is known goes on.

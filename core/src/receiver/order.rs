@@ -129,6 +129,10 @@ impl<P: GrantPolicy> Receiver<P> {
                 self.park_running(message);
                 continue;
             }
+            // As many READs as its connection takes are in flight: the next that ends makes room.
+            if !self.peers[self.messages[message].peer as usize].takes_read() {
+                continue;
+            }
             let session = self.messages[message].session;
             let owner = &self.sessions[session as usize];
             let left = self.messages[message].length - self.messages.transfer(message).requested;

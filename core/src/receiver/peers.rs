@@ -34,8 +34,16 @@ impl<P: GrantPolicy> Receiver<P> {
             return Err(Refusal::TooManyPeers);
         };
         let signals = hello.features & features::CONGESTION != 0;
-        self.peers[peer as usize] =
-            Peer { connected: true, signals, sender: hello.sender_id, app, ..Peer::GONE };
+        self.peers[peer as usize] = Peer {
+            connected: true,
+            signals,
+            sender: hello.sender_id,
+            app,
+            // A sender that says it has none posts some all the same: nothing could ever be said to it otherwise.
+            sends_max: self.config.control_sends_max.min(u32::from(hello.receive_entries)).max(1),
+            spoken_ns: self.flushed_ns,
+            ..Peer::GONE
+        };
         let credit_limit = self.first_credit(peer);
         let checks = if self.config.checksums == Checksums::Off { 0 } else { features::CRC32C };
         let welcome = Welcome {
@@ -44,13 +52,17 @@ impl<P: GrantPolicy> Receiver<P> {
             credit_limit,
             message_bytes_max: self.config.message_bytes_max,
             requests_max: self.config.requests_per_peer,
+            heartbeat_ms: u16::try_from(self.config.heartbeat_ns / 1_000_000).unwrap_or(u16::MAX),
         };
         Ok(Joined { peer: PeerId(peer), welcome })
     }
 
-    /// Its connection stands: it may be spoken to.
-    pub fn handle_connected(&mut self, peer: PeerId) {
-        self.peers[peer.0 as usize].stands = true;
+    /// Its connection stands: it may be spoken to. `reads_max`: READs that the connection takes at once, as its two NICs agreed;
+    /// what is beyond waits here.
+    pub fn handle_connected(&mut self, peer: PeerId, reads_max: u32) {
+        let record = &mut self.peers[peer.0 as usize];
+        record.stands = true;
+        record.reads_max = reads_max;
         self.mark_dirty(peer.0);
     }
 
@@ -60,6 +72,7 @@ impl<P: GrantPolicy> Receiver<P> {
         if !self.peers[index as usize].connected {
             return;
         }
+        debug_assert_eq!(self.peers[index as usize].reads, 0, "every READ was answered before");
         self.drop_credit(index);
         // Ends that nobody will hear any more.
         let mut overflow = core::mem::replace(&mut self.peers[index as usize].overflow, MessageList::EMPTY);

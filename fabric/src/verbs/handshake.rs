@@ -134,7 +134,8 @@ impl VerbsNic {
                 connection.state = State::Connected;
                 // A device that refuses keeps a longer time; it works all the same.
                 let _ = connection.id.as_ref().map(|id| id.set_rnr_timer(self.options.rnr_timer));
-                self.events.push_back(Event::Connected { qp, private_data });
+                let reads_max = self.limits.reads_per_qp_max;
+                self.events.push_back(Event::Connected { qp, private_data, reads_max });
             }
             (CmEvent::Established { .. }, State::Accepting) => self.established(qp),
             (CmEvent::Rejected { private_data }, State::Connecting) => {
@@ -161,7 +162,8 @@ impl VerbsNic {
     pub(super) fn established(&mut self, qp: Qp) {
         if let Some(connection) = self.connections.get_mut(qp) {
             connection.state = State::Connected;
-            self.events.push_back(Event::Connected { qp, private_data: nothing() });
+            let reads_max = self.limits.reads_per_qp_max;
+            self.events.push_back(Event::Connected { qp, private_data: nothing(), reads_max });
         }
     }
 

@@ -20,10 +20,10 @@ pub fn private_data_travels_both_ways(fabric: &dyn Fabric) {
         world.server().nic().accept(qp, &answered).unwrap();
         world.until("the answer", |ends| ends.iter().all(|end| !end.events.is_empty()));
         let event = world.client().events.pop_front();
-        let Some(Event::Connected { qp: of, private_data }) = event else { panic!("{event:?}") };
+        let Some(Event::Connected { qp: of, private_data, .. }) = event else { panic!("{event:?}") };
         assert!(of == ours && says(&private_data, answered.as_slice()), "{private_data:?}");
         let event = world.server().events.pop_front();
-        let Some(Event::Connected { qp: of, private_data }) = event else { panic!("{event:?}") };
+        let Some(Event::Connected { qp: of, private_data, .. }) = event else { panic!("{event:?}") };
         assert!(of == qp && says(&private_data, &[]), "{private_data:?}");
     }
 }
@@ -42,7 +42,7 @@ pub fn a_rejected_connection_is_stale_at_both_ends(fabric: &dyn Fabric) {
     world.server().nic().reject(theirs, &reason);
     world.until("the refusal", |ends| !ends[CLIENT].events.is_empty());
     let event = world.client().events.pop_front();
-    let Some(Event::Rejected { qp, private_data }) = event else { panic!("{event:?}") };
+    let Some(Event::Rejected { qp, private_data, .. }) = event else { panic!("{event:?}") };
     assert!(qp == ours && says(&private_data, reason.as_slice()), "{private_data:?}");
     assert_eq!(world.client().try_send(ours, &header(1), Payload::None), Err(PostError::Stale));
     assert_eq!(world.server().try_send(theirs, &header(1), Payload::None), Err(PostError::Stale));

@@ -576,9 +576,9 @@ pub fn connect(ends: &mut [End], client: usize, server: usize, address: &Address
     ends[server].nic().accept(theirs, &PrivateData::new(b"welcome").unwrap()).unwrap();
     until(ends, "the connection", |ends| !ends[client].events.is_empty() && !ends[server].events.is_empty());
     let (at_client, at_server) = (ends[client].events.pop_front(), ends[server].events.pop_front());
-    let Some(Event::Connected { qp, private_data }) = at_client else { panic!("client: {at_client:?}") };
+    let Some(Event::Connected { qp, private_data, .. }) = at_client else { panic!("client: {at_client:?}") };
     assert!(qp == ours && says(&private_data, b"welcome"), "{qp:?} {private_data:?}");
-    let Some(Event::Connected { qp, private_data }) = at_server else { panic!("server: {at_server:?}") };
+    let Some(Event::Connected { qp, private_data, .. }) = at_server else { panic!("server: {at_server:?}") };
     assert!(qp == theirs && says(&private_data, b""), "{qp:?} {private_data:?}");
     (ours, theirs)
 }

@@ -74,6 +74,7 @@ struct jet_sender_options {
     int reserved;
     uint64_t spin_max_ns;        /* the longest that a wait spins before it sleeps [50 us] */
     size_t region_bytes;         /* bytes registered at once for buffers [8 MiB] */
+    uint64_t silence_max_ns;     /* how long the receiver may say nothing while a message waits [30 s] */
 };
 typedef struct jet_sender_options jet_sender_options;
 

@@ -48,6 +48,8 @@ pub struct jet_sender_options {
     pub spin_max_ns: u64,
     /// Bytes registered at once for buffers.
     pub region_bytes: usize,
+    /// How long the receiver may say nothing while a message waits.
+    pub silence_max_ns: u64,
 }
 
 /// Memory to send from.
@@ -169,6 +171,7 @@ impl jet_sender_options {
             reserved: 0,
             spin_max_ns: ns(options.spin_max),
             region_bytes: options.region_bytes,
+            silence_max_ns: ns(options.silence_max),
         }
     }
 
@@ -201,6 +204,7 @@ impl jet_sender_options {
             crc: self.crc != 0,
             spin_max: Duration::from_nanos(self.spin_max_ns),
             region_bytes: self.region_bytes,
+            silence_max: Duration::from_nanos(self.silence_max_ns),
             ..SenderOptions::new(address, app)
         })
     }

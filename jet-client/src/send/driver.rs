@@ -206,6 +206,7 @@ impl Driver {
             sends_max: limits.sends_per_qp_max.max(1),
             window_bytes: options.window_bytes,
             reconnect_for_ns: nanoseconds(options.reconnect_for),
+            silence_ns: nanoseconds(options.silence_max),
             backoff: options.backoff,
             retry: options.retry,
             ..ProtocolOptions::default()
@@ -407,7 +408,7 @@ impl Driver {
 
     fn handle_event(&mut self, event: Event, now_ns: u64) {
         match event {
-            Event::Connected { qp, private_data } if self.qp == Some(qp) => {
+            Event::Connected { qp, private_data, .. } if self.qp == Some(qp) => {
                 match Welcome::decode(private_data.as_slice()) {
                     Ok(welcome) => {
                         self.failure = None;

@@ -149,9 +149,15 @@ fn connecting() -> (Driver, Arc<Mutex<Script>>) {
 
 /// The connection stands, and there is no credit.
 fn connected(qp: Qp) -> Event {
-    let welcome =
-        Welcome { features: 0, incarnation: 1, credit_limit: 0, message_bytes_max: 1 << 20, requests_max: 1 };
-    Event::Connected { qp, private_data: PrivateData::new(&welcome.encode()).unwrap() }
+    let welcome = Welcome {
+        features: 0,
+        incarnation: 1,
+        credit_limit: 0,
+        message_bytes_max: 1 << 20,
+        requests_max: 1,
+        heartbeat_ms: 0,
+    };
+    Event::Connected { qp, private_data: PrivateData::new(&welcome.encode()).unwrap(), reads_max: 1 }
 }
 
 fn credit() -> HeaderBytes {

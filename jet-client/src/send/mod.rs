@@ -7,9 +7,11 @@ mod buffer;
 mod connection;
 mod driver;
 mod error;
+mod exchange;
 mod options;
 pub mod protocol;
 mod sender;
+mod silence;
 mod table;
 mod window;
 
@@ -29,3 +31,5 @@ mod driver_tests;
 mod protocol_tests;
 #[cfg(test)]
 mod sender_tests;
+#[cfg(test)]
+mod silence_tests;

@@ -129,6 +129,9 @@ pub struct ProtocolOptions {
     pub recovery_interval_ns: u64,
     /// How long without a connection, or with connections that bring nothing about, before everything ends `PeerLost`.
     pub reconnect_for_ns: u64,
+    /// How long a receiver may say nothing while a message waits for its end, or for credit, before its connection is ended and
+    /// made again. No less than three of the heartbeats that it promised; one that promised none is waited for.
+    pub silence_ns: u64,
     /// Between attempts to connect.
     pub backoff: Backoff,
     /// Which ends are retried.
@@ -145,6 +148,7 @@ impl Default for ProtocolOptions {
             recovery_permille: 50,
             recovery_interval_ns: MILLISECOND_NS,
             reconnect_for_ns: 30 * SECOND_NS,
+            silence_ns: 30 * SECOND_NS,
             backoff: Backoff::default(),
             retry: RetryPolicy::default(),
         }

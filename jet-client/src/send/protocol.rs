@@ -14,101 +14,15 @@
 //! * Every message has exactly one end. One that was sent and not acknowledged when a connection ended goes back to its
 //!   place in the queue and is marked redelivered.
 
+pub use super::exchange::{Action, CREDIT_RETURN_ID, End, ProtocolStats, SubmitError, Transmit};
+
 use super::connection::{Connection, Link};
 use super::options::ProtocolOptions;
+use super::silence::Silence;
 use super::table::{Queue, State, Table};
-use super::window::{Window, WindowStats};
+use super::window::Window;
 use jet_wire::message::hello::{Refusal, Welcome};
 use jet_wire::message::{AckRange, AckStatus, ByeReason, FromReceiver, HeaderBytes, parse_from_receiver};
-
-/// The id of a `CreditReturn`'s SEND; no message has it.
-pub const CREDIT_RETURN_ID: u64 = u64::MAX;
-
-/// What is to be sent now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transmit {
-    /// A small message, or the request for a large one.
-    Message {
-        /// The SEND's id, for [`Protocol::handle_send_completed`].
-        id: u64,
-        /// The message's place in the table: below `in_flight_max`, its own from the submission to the end.
-        index: u32,
-        /// Its number.
-        sequence: u64,
-        /// To be marked so.
-        redelivered: bool,
-    },
-    /// The answer to a recall, under [`CREDIT_RETURN_ID`].
-    CreditReturn {
-        /// The limit to state.
-        credit_limit: u64,
-    },
-}
-
-/// A message's end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct End {
-    /// Its place in the table, free for another from now on.
-    pub index: u32,
-    /// Its number.
-    pub sequence: u64,
-    /// How it ended.
-    pub status: AckStatus,
-}
-
-/// What is to be done about the connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// Connect; answer with `handle_connected`, `handle_refused` or `handle_disconnected`.
-    Connect,
-    /// Disconnect; answer with `handle_disconnected`.
-    Disconnect,
-}
-
-/// A message was not taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SubmitError {
-    /// As many messages as are allowed have no end yet.
-    #[error("as many messages as in_flight_max allows have no end yet; poll completions and try again")]
-    WouldBlock,
-    /// [`Protocol::close`] was called.
-    #[error("the sender is closing and takes nothing new")]
-    Closed,
-    /// Longer than the receiver said that it takes.
-    #[error(
-        "a message of {bytes} bytes is too large: the receiver takes at most {max}; split it, or raise the \
-             receiver's message_bytes_max"
-    )]
-    TooLarge {
-        /// Its length.
-        bytes: u64,
-        /// The receiver's limit.
-        max: u64,
-    },
-}
-
-/// What the protocol counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ProtocolStats {
-    /// SENDs, `CreditReturn`s included.
-    pub sends: u64,
-    /// Messages that were sent again because a connection ended.
-    pub redelivered: u64,
-    /// Messages that were sent again because of their end.
-    pub retried: u64,
-    /// Acknowledgements of messages that have no place here, or have their end already.
-    pub acks_ignored: u64,
-    /// Headers of no connection that stands: late ones of an earlier connection, or ones that no welcome followed.
-    pub headers_stray: u64,
-    /// Headers that could not be read.
-    pub malformed: u64,
-    /// Connections that stood.
-    pub connections: u64,
-    /// Recalls of credit.
-    pub recalls: u64,
-    /// What the congestion window went through, over all connections.
-    pub window: WindowStats,
-}
 
 /// The state machine; see the module.
 #[derive(Debug)]
@@ -121,6 +35,7 @@ pub struct Protocol {
     link: Link,
     connection: Connection,
     window: Window,
+    silence: Silence,
     /// Messages in [`State::Sent`].
     sent: u32,
     sent_large: u32,
@@ -152,6 +67,7 @@ impl Protocol {
             link: Link::new(&options),
             connection: Connection::NONE,
             window: Window::new(options.recovery_permille, options.recovery_interval_ns),
+            silence: Silence::NEVER,
             sent: 0,
             sent_large: 0,
             sent_large_bytes: 0,
@@ -222,6 +138,7 @@ impl Protocol {
         self.link.connected(welcome, now_ns);
         self.connection = Connection::new(welcome);
         self.window.restart(now_ns);
+        self.silence = Silence::after(self.options.silence_ns, welcome.heartbeat_ms, now_ns);
     }
 
     /// The connection ended, or was not made.
@@ -258,6 +175,7 @@ impl Protocol {
         if !self.link.is_up() {
             return self.handle_stray_header();
         }
+        self.silence.heard();
         match parse_from_receiver(header, payload_bytes) {
             Ok(FromReceiver::Ack(ack)) => {
                 self.connection.raise_limit(ack.credit_limit.get());
@@ -325,6 +243,11 @@ impl Protocol {
     pub fn handle_timeout(&mut self, now_ns: u64) {
         self.window.handle_timeout(now_ns);
         self.link.handle_timeout(now_ns);
+        if self.silence.is_over(now_ns, self.waits_for_a_word()) {
+            // It may be stopped, or its host hang: whoever answers next gets everything again.
+            self.stats.silences += 1;
+            self.link.leave(None);
+        }
         if self.link.is_given_up() {
             self.give_up();
         }
@@ -335,7 +258,15 @@ impl Protocol {
 
     /// When [`Self::handle_timeout`] is to be called next.
     pub fn poll_timeout(&self) -> Option<u64> {
-        [self.window.poll_timeout(), self.link.poll_timeout(), self.next_retry_ns].into_iter().flatten().min()
+        let silence = self.silence.poll_timeout().filter(|_| self.waits_for_a_word());
+        let all = [self.window.poll_timeout(), self.link.poll_timeout(), self.next_retry_ns, silence];
+        all.into_iter().flatten().min()
+    }
+
+    /// Whether only the receiver can bring about what comes next: an end, or credit.
+    fn waits_for_a_word(&self) -> bool {
+        let queued = self.small.front().is_some() || self.large.front().is_some();
+        self.link.may_send() && (self.sent > 0 || (queued && !self.connection.has_credit()))
     }
 
     /// What is to be done about the connection.
@@ -564,6 +495,7 @@ impl Protocol {
             self.stats.redelivered += 1;
         }
         self.connection = Connection::NONE;
+        self.silence = Silence::NEVER;
         self.rebuild_queues();
     }
 

@@ -26,7 +26,14 @@ pub(super) fn options() -> ProtocolOptions {
 }
 
 pub(super) fn welcome(credit_limit: u64, requests_max: u32) -> Welcome {
-    Welcome { features: 0, incarnation: 1, credit_limit, message_bytes_max: MESSAGE_MAX, requests_max }
+    Welcome {
+        features: 0,
+        incarnation: 1,
+        credit_limit,
+        message_bytes_max: MESSAGE_MAX,
+        requests_max,
+        heartbeat_ms: 0,
+    }
 }
 
 pub(super) fn connected(options: ProtocolOptions, credit: u64, requests_max: u32) -> Protocol {

@@ -34,6 +34,9 @@ pub struct SenderOptions {
     pub connect_timeout: Duration,
     /// How long a lost connection is tried again before its messages end `PeerLost`; default 30 s.
     pub reconnect_for: Duration,
+    /// How long the receiver may say nothing while a message waits for its end before the connection is taken for lost; default
+    /// 30 s. A receiver says every few seconds that it is there, and is given three times as long at the least.
+    pub silence_max: Duration,
     /// Between attempts to connect again.
     pub backoff: Backoff,
     /// Which ends are retried; by default `Busy`, for 30 s.
@@ -59,6 +62,7 @@ impl SenderOptions {
             window_bytes: 64 << 20,
             connect_timeout: Duration::from_secs(5),
             reconnect_for: Duration::from_secs(30),
+            silence_max: Duration::from_secs(30),
             backoff: Backoff::default(),
             retry: RetryPolicy::default(),
             crc: false,

@@ -158,6 +158,7 @@ impl FakeReceiver {
             credit_limit: 8,
             message_bytes_max: READ_BYTES as u64,
             requests_max: 1,
+            heartbeat_ms: 0,
         };
         // A sender that gave up meanwhile leaves a stale connection, which is no error here.
         let _ = self.nic.accept(qp, &PrivateData::new(&welcome.encode()).unwrap());

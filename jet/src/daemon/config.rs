@@ -225,6 +225,7 @@ fn with_keys(error: &jet_core::ConfigError) -> String {
         "messages_max" => "limits.messages",
         "requests_per_peer" => "limits.requests_per_peer",
         "credit_max" => "limits.credit_per_peer",
+        "heartbeat_ns" => "limits.heartbeat_ms, in nanoseconds,",
         "session_slots" => "session.slots",
         "session_messages" => "session.messages",
         "replace_slabs_max" => "escape.replace_bytes, in slabs of 4096 bytes,",
@@ -375,6 +376,7 @@ impl Config {
             session_slots: self.session.slots,
             session_messages: self.session.messages,
             quarantine_ns: self.session.quarantine_ms.saturating_mul(1_000_000),
+            heartbeat_ns: self.limits.heartbeat_ms.saturating_mul(1_000_000),
             escape: EscapeConfig {
                 enabled: self.escape.enabled,
                 thresholds: Thresholds {

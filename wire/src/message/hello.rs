@@ -121,6 +121,8 @@ pub struct Welcome {
     pub message_bytes_max: u64,
     /// Requests for large messages that the sender may have unfinished at once.
     pub requests_max: u32,
+    /// A sender that waits for an end or for credit hears something this often; 0: nothing is promised.
+    pub heartbeat_ms: u16,
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -128,7 +130,8 @@ pub struct Welcome {
 struct RawWelcome {
     magic: [u8; 4],
     version: u8,
-    reserved: [u8; 3],
+    reserved: u8,
+    heartbeat_ms: U16,
     features: U32,
     requests_max: U32,
     incarnation: U64,
@@ -241,7 +244,8 @@ impl Welcome {
         let raw = RawWelcome {
             magic: MAGIC,
             version: WIRE_VERSION,
-            reserved: [0; 3],
+            reserved: 0,
+            heartbeat_ms: self.heartbeat_ms.into(),
             features: self.features.into(),
             requests_max: self.requests_max.into(),
             incarnation: self.incarnation.into(),
@@ -265,6 +269,7 @@ impl Welcome {
             credit_limit: raw.credit_limit.get(),
             message_bytes_max: raw.message_bytes_max.get(),
             requests_max: raw.requests_max.get(),
+            heartbeat_ms: raw.heartbeat_ms.get(),
         })
     }
 }

@@ -402,8 +402,14 @@ fn a_hello() -> Hello {
     Hello { features: 3, sender_id: 1 << 60, receive_entries: 64, app: AppName::new("store/0").unwrap() }
 }
 
-const WELCOME: Welcome =
-    Welcome { features: 1, incarnation: 9, credit_limit: 32, message_bytes_max: 1 << 30, requests_max: 64 };
+const WELCOME: Welcome = Welcome {
+    features: 1,
+    incarnation: 9,
+    credit_limit: 32,
+    message_bytes_max: 1 << 30,
+    requests_max: 64,
+    heartbeat_ms: 5000,
+};
 
 #[test]
 fn first_words_read_as_they_were_written() {

@@ -219,6 +219,7 @@ impl Driver {
                     credit_limit: u64::MAX,
                     message_bytes_max: self.shape.message_bytes as u64,
                     requests_max: u32::try_from(self.shape.depth)?,
+                    heartbeat_ms: 0,
                 };
                 let answer = PrivateData::new(&welcome.encode()).ok_or("a welcome fits")?;
                 self.nic.accept(*qp, &answer)?;

@@ -120,7 +120,7 @@ fn where_nobody_checks_senders_are_told_so_and_a_wrong_checksum_is_delivered() {
     let hello = Hello { features: features::ALL, sender_id: 1, receive_entries: 16, app: name("disk") };
     let joined = bench.receiver.handle_hello(&hello).unwrap();
     assert_eq!(joined.welcome.features, features::CONGESTION);
-    bench.receiver.handle_connected(joined.peer);
+    bench.receiver.handle_connected(joined.peer, 1);
     bench.flush();
     bench.request(joined.peer, 1, 4096, Some(1));
     bench.flush();

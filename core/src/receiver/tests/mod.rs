@@ -1,11 +1,13 @@
 //! The receiver against a driver that remembers everything: scenarios one by one, and a model under random ones.
 
 mod check;
+mod depth;
 mod escape;
 mod liveness;
 mod memory;
 mod model;
 mod scenarios;
+mod speaking;
 
 use super::*;
 use crate::config::Checksums;
@@ -27,6 +29,8 @@ use memory::Memory;
 struct World {
     posted: VecDeque<(u32, u32)>,
     reads: VecDeque<(PeerId, ReadId, Remote, u32, Vec<Run>)>,
+    /// READs that each peer's connection takes at once.
+    reads_max: BTreeMap<u32, u32>,
     deliveries: BTreeMap<u32, VecDeque<(Delivery, Vec<u8>)>>,
     ends: Vec<(u32, u64, AckStatus)>,
     limits: BTreeMap<u32, u64>,
@@ -52,6 +56,9 @@ impl Effects for World {
         runs.iter().for_each(|&run| self.memory.overwrite(run));
         self.offsets.insert(read.0, remote.address.try_into().expect("requests give address 0"));
         self.reads.push_back((peer, read, remote, bytes, runs.to_vec()));
+        let in_flight = self.reads.iter().filter(|read| read.0 == peer).count();
+        let most = self.reads_max.get(&peer.0).copied().unwrap_or(u32::MAX);
+        assert!(in_flight <= most as usize, "{in_flight} READs at once, the connection takes {most}");
     }
     fn send(&mut self, peer: PeerId, header: &HeaderBytes) {
         self.sent.push(peer.0);
@@ -173,7 +180,8 @@ impl Bench {
 
     fn join(&mut self, app: &str) -> PeerId {
         let peer = self.ask(app);
-        self.receiver.handle_connected(peer);
+        let reads_max = *self.world.reads_max.entry(peer.0).or_insert(self.receiver.config.reads_max);
+        self.receiver.handle_connected(peer, reads_max);
         self.flush();
         peer
     }

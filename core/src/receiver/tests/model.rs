@@ -82,8 +82,10 @@ proptest! {
         takes_memory: bool,
         footprint_follows: bool,
         checksums in prop_oneof![Just(Checksums::Inline), Just(Checksums::Workers), Just(Checksums::Off)],
+        reads_max in prop::collection::vec(1..5u32, 8),
     ) {
         let mut bench = Bench::new(Config { footprint_follows, checksums, ..config() });
+        bench.world.reads_max = (0u32..).zip(reads_max).collect();
         bench.receiver.handle_escape_memory(ready);
         let apps = ["a", "b"];
         let mut sessions: Vec<Option<SessionId>> = apps.iter().map(|app| bench.receiver.handle_session_opened(name(app), 0, takes_memory).ok()).collect();

@@ -404,7 +404,8 @@ impl Transport for Shm {
         }
         tables.qps.set_state(qp, QpState::Connected);
         let nothing = PrivateData::new(&[]).expect("nothing fits");
-        tables.push_event(Event::Connected { qp, private_data: nothing });
+        let reads_max = tables.options.limits().reads_per_qp_max;
+        tables.push_event(Event::Connected { qp, private_data: nothing, reads_max });
         self.make_hot(qp.index);
         Ok(())
     }

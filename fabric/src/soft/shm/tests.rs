@@ -148,7 +148,7 @@ impl Place {
                 theirs = Some(qp);
             }
             match client.events.pop() {
-                Some(Event::Connected { qp, private_data }) => {
+                Some(Event::Connected { qp, private_data, .. }) => {
                     assert_eq!((qp, private_data.as_slice()), (ours, &b"welcome"[..]));
                     true
                 }

@@ -612,6 +612,7 @@ impl Connection {
         self.phase = Phase::Open;
         self.deadline = None;
         tables.qps.set_state(self.qp, QpState::Connected);
-        tables.push_event(Event::Connected { qp: self.qp, private_data });
+        let reads_max = tables.options.limits().reads_per_qp_max;
+        tables.push_event(Event::Connected { qp: self.qp, private_data, reads_max });
     }
 }

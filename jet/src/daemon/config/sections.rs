@@ -109,6 +109,8 @@ pub struct Limits {
     pub requests_per_peer: u32,
     /// SENDs that one sender may have on the way.
     pub credit_per_peer: u32,
+    /// A sender that waits for something hears this often that the receiver is there: 5 s.
+    pub heartbeat_ms: u64,
 }
 
 /// An application's session.
@@ -253,6 +255,7 @@ impl Default for Limits {
             messages: core.messages_max,
             requests_per_peer: core.requests_per_peer,
             credit_per_peer: core.credit_max,
+            heartbeat_ms: core.heartbeat_ns / 1_000_000,
         }
     }
 }

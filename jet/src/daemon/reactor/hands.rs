@@ -2,11 +2,12 @@
 
 use super::command::NewSession;
 use super::epoll::Epoll;
+use super::posting::{WaitingHeader, WaitingRead};
 use crate::daemon::workers::{CheckJob, CopyJob, Done, Job, Piece, Workers};
 use jet_core::pool::Run;
 use jet_core::{Checksums, Copy, CopyRefused, Effects, PeerId, ReadId, Remote, SessionEnd, SessionId};
 use jet_fabric::memory::SharedMemory;
-use jet_fabric::nic::{MemoryKey, Nic, Payload, PostError, Qp, ReadRequest, SendRequest, Sge, SrqEntry};
+use jet_fabric::nic::{MemoryKey, Nic, Qp, Sge, SrqEntry};
 use jet_fabric::unix::{Doorbell, Rung};
 use jet_wire::message::{HEADER_BYTES, HeaderBytes};
 use jet_wire::segment::{DELIVERY_USER_HEADER_MAX, DaemonEnd, Delivery, Place};
@@ -64,18 +65,21 @@ pub struct Hands<N: Nic> {
     /// What is being checked of each READ; a worker may be reading the list.
     pieces: Box<[Vec<Piece>]>,
     pool_slabs: u32,
-    qps: Box<[Option<Qp>]>,
+    pub(super) qps: Box<[Option<Qp>]>,
     /// Peer by the QP's index, with the QP's generation.
     peers: Box<[Option<(u32, PeerId)>]>,
     sessions: Box<[Option<AppSession>]>,
     open: Vec<u32>,
     dirty: Vec<u32>,
     faulted: Vec<SessionId>,
-    unposted_reads: Vec<ReadId>,
+    /// READs that can no more be posted.
+    pub(super) unposted_reads: Vec<ReadId>,
+    /// READs that the NIC had no room for, in their order; no more than there are READs at once.
+    pub(super) waiting_reads: VecDeque<WaitingRead>,
     /// Headers that the NIC had no room for, in their order; bounded by what peers may have on the way.
-    unsent: VecDeque<(Qp, u64, HeaderBytes)>,
+    pub(super) unsent: VecDeque<WaitingHeader>,
     entry_slabs: Box<[u32]>,
-    scatter: Vec<Sge>,
+    pub(super) scatter: Vec<Sge>,
     /// What the reactor sleeps on.
     pub epoll: Epoll,
     next_ticket: u64,
@@ -109,6 +113,7 @@ impl<N: Nic> Hands<N> {
             dirty: Vec::with_capacity(config.sessions_max as usize),
             faulted: Vec::with_capacity(config.sessions_max as usize),
             unposted_reads: Vec::with_capacity(config.reads_max as usize),
+            waiting_reads: VecDeque::with_capacity(config.reads_max as usize),
             unsent: VecDeque::with_capacity((config.peers_max * (config.control_sends_max + 2)) as usize),
             entry_slabs: vec![0; config.srq_slabs as usize].into(),
             scatter: Vec::with_capacity(config.scatter_max as usize),
@@ -197,26 +202,6 @@ impl<N: Nic> Hands<N> {
         self.unposted_reads.pop()
     }
 
-    /// `false`: the NIC has no room now.
-    fn post_header(&mut self, qp: Qp, id: u64, header: &HeaderBytes) -> bool {
-        // A stale QP has nobody to hear it; its end is on the way.
-        !matches!(
-            self.nic.post_send(qp, SendRequest { id, header, payload: Payload::None }),
-            Err(PostError::QueueFull)
-        )
-    }
-
-    /// Posts headers that the NIC had no room for; `true` while some still wait.
-    pub fn send_rest(&mut self) -> bool {
-        while let Some((qp, id, header)) = self.unsent.pop_front() {
-            if !self.post_header(qp, id, &header) {
-                self.unsent.push_front((qp, id, header));
-                return true;
-            }
-        }
-        false
-    }
-
     /// Takes the rings of a session's doorbell. A closed one is not watched any more: the control plane sees the same
     /// application go and closes the session.
     pub fn silence(&mut self, session: SessionId) {
@@ -267,7 +252,7 @@ impl<N: Nic> Hands<N> {
         self.open.len()
     }
 
-    fn sge(&self, run: Run, bytes: u32) -> Sge {
+    pub(super) fn sge(&self, run: Run, bytes: u32) -> Sge {
         let (key, slab) = match run.first.checked_sub(self.pool_slabs) {
             None => (self.memory.pool_key, run.first),
             Some(slab) => (self.escape_memory().1, slab),
@@ -325,35 +310,11 @@ impl<N: Nic> Effects for Hands<N> {
     }
 
     fn post_read(&mut self, peer: PeerId, read: ReadId, remote: Remote, bytes: u32, runs: &[Run]) {
-        self.scatter.clear();
-        let mut left = bytes;
-        for &run in runs {
-            let part = left.min(run.count * SLAB_BYTES_U32);
-            let sge = self.sge(run, part);
-            self.scatter.push(sge);
-            left -= part;
-        }
-        let request = ReadRequest {
-            id: u64::from(read.0),
-            address: remote.address,
-            key: remote.key,
-            scatter: &self.scatter,
-        };
-        let posted = self.qps[peer.0 as usize].map(|qp| self.nic.post_read(qp, request));
-        // A stale QP: its end is on the way, and the receiver hears of this READ before it.
-        if !matches!(posted, Some(Ok(()))) {
-            self.unposted_reads.push(read);
-        }
+        self.post_or_keep_read(peer, read, remote, bytes, runs);
     }
 
     fn send(&mut self, peer: PeerId, header: &HeaderBytes) {
-        if let Some(qp) = self.qps[peer.0 as usize] {
-            let id = u64::from(peer.0);
-            // Behind what waits already, so that a peer's headers keep their order.
-            if !self.unsent.is_empty() || !self.post_header(qp, id, header) {
-                self.unsent.push_back((qp, id, *header));
-            }
-        }
+        self.post_or_keep_header(peer, header);
     }
 
     fn disconnect(&mut self, peer: PeerId) {

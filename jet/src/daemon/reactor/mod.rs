@@ -5,6 +5,9 @@
 mod command;
 mod epoll;
 mod hands;
+mod posting;
+#[cfg(test)]
+mod posting_tests;
 mod turn;
 
 pub use command::{Command, CommandInbox, Commands, NewSession};

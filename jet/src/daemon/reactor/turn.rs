@@ -40,6 +40,7 @@ impl<N: Nic> Reactor<N> {
             self.receiver.handle_tick(now_ns, &mut self.hands);
         }
         if worked || due {
+            self.hands.post_waiting_reads();
             self.receiver.flush(now_ns, &mut self.hands);
             self.mend(now_ns);
             self.hands.publish();
@@ -56,7 +57,7 @@ impl<N: Nic> Reactor<N> {
         let mut worked = count > 0;
         // A connection's end comes after its last completion was polled.
         while let Some(event) = self.hands.nic.poll_event() {
-            self.connection(event);
+            self.connection(now_ns, event);
             worked = true;
         }
         worked
@@ -96,16 +97,18 @@ impl<N: Nic> Reactor<N> {
         }
     }
 
-    fn connection(&mut self, event: Event) {
+    fn connection(&mut self, now_ns: u64, event: Event) {
         match event {
             Event::ConnectRequest { qp, private_data } => self.welcome(qp, &private_data),
-            Event::Connected { qp, .. } => {
+            Event::Connected { qp, reads_max, .. } => {
                 if let Some(peer) = self.hands.peer(qp) {
-                    self.receiver.handle_connected(peer);
+                    self.receiver.handle_connected(peer, reads_max);
                 }
             }
             Event::Rejected { qp, .. } | Event::Disconnected { qp, .. } => {
                 if let Some(peer) = self.hands.unbind(qp) {
+                    self.hands.give_up_reads(peer);
+                    self.fail_unposted_reads(now_ns);
                     self.receiver.handle_peer_lost(peer, &mut self.hands);
                 }
             }
@@ -173,11 +176,7 @@ impl<N: Nic> Reactor<N> {
     /// What the hands could not carry out comes back to the receiver.
     fn mend(&mut self, now_ns: u64) {
         loop {
-            let mut mended = false;
-            while let Some(read) = self.hands.take_unposted_read() {
-                self.receiver.handle_read_done(now_ns, read, false, false, &mut self.hands);
-                mended = true;
-            }
+            let mut mended = self.fail_unposted_reads(now_ns);
             while let Some(session) = self.hands.take_faulted() {
                 self.receiver.handle_session_fault(now_ns, session, ReleaseError::Ring, &mut self.hands);
                 mended = true;
@@ -187,6 +186,16 @@ impl<N: Nic> Reactor<N> {
             }
             self.receiver.flush(now_ns, &mut self.hands);
         }
+    }
+
+    /// READs that could not be posted have failed; `true`: there were some.
+    fn fail_unposted_reads(&mut self, now_ns: u64) -> bool {
+        let mut any = false;
+        while let Some(read) = self.hands.take_unposted_read() {
+            self.receiver.handle_read_done(now_ns, read, false, false, &mut self.hands);
+            any = true;
+        }
+        any
     }
 
     fn obey(&mut self, now_ns: u64, command: Command) {

@@ -155,7 +155,8 @@ impl Connection {
             (Control::Accept(private_data), None, QpState::Connecting) => {
                 self.deadline = None;
                 tables.qps.set_state(self.qp, QpState::Connected);
-                tables.push_event(Event::Connected { qp: self.qp, private_data });
+                let reads_max = tables.options.limits().reads_per_qp_max;
+                tables.push_event(Event::Connected { qp: self.qp, private_data, reads_max });
             }
             (Control::Reject(private_data), None, QpState::Connecting) => {
                 tables.rejected(self.qp, private_data);

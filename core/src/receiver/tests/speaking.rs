@@ -1,0 +1,113 @@
+//! What a peer is told, and when: acknowledgements beside READs, and a word now and then to those that wait.
+
+use super::*;
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// On an RC queue pair a SEND completes only after the READs that were posted before it. While a READ takes its time nothing
+/// that is said completes; what is to be said is said all the same.
+#[test]
+fn acknowledgements_do_not_wait_for_reads() {
+    let mut bench = Bench::new(config());
+    let session = bench.open("disk");
+    let peer = bench.join("disk");
+    bench.request(peer, 1, 64 << 10, None);
+    bench.flush();
+    assert_eq!(bench.world.reads.len(), 1);
+    for sequence in 2..10 {
+        bench.small(peer, sequence, b"x");
+        let (delivery, _) = bench.delivery(session).unwrap();
+        bench.release(session, &delivery, true, 0);
+        bench.flush();
+        assert_eq!(bench.world.ends.last(), Some(&(peer.0, sequence, AckStatus::Consumed)));
+    }
+}
+
+#[test]
+fn no_more_is_said_at_once_than_a_sender_has_receive_entries_for() {
+    let mut bench = Bench::new(config());
+    let session = bench.open("disk");
+    let hello = Hello { features: 0, sender_id: 1, receive_entries: 2, app: name("disk") };
+    let joined = bench.receiver.handle_hello(&hello).unwrap();
+    bench.receiver.handle_connected(joined.peer, 1);
+    bench.flush();
+    for sequence in 1..=5 {
+        bench.small(joined.peer, sequence, b"x");
+        let (delivery, _) = bench.delivery(session).unwrap();
+        bench.release(session, &delivery, true, 0);
+        bench.flush();
+    }
+    assert_eq!(bench.world.sent.len(), 2);
+    // What waited goes together, as soon as one of them arrived.
+    bench.receiver.handle_sent(joined.peer);
+    bench.flush();
+    assert_eq!(bench.world.ends.len(), 5);
+}
+
+/// Seconds in which something was said to the peer.
+fn told(bench: &mut Bench, peer: PeerId, seconds: u64) -> usize {
+    let mut told = 0;
+    for _ in 0..seconds * 10 {
+        bench.wait(SECOND_NS / 10);
+        for sent in core::mem::take(&mut bench.world.sent) {
+            told += usize::from(sent == peer.0);
+            bench.receiver.handle_sent(PeerId(sent));
+        }
+        assert!(bench.receiver.next_tick_ns().is_some(), "somebody waits: time matters");
+    }
+    told
+}
+
+#[test]
+fn who_waits_for_an_end_hears_that_the_receiver_is_there() {
+    let mut bench = Bench::new(config());
+    bench.open("disk");
+    let peer = bench.join("disk");
+    // The application takes its time.
+    bench.small(peer, 1, b"x");
+    bench.request(peer, 2, 64 << 10, None);
+    bench.flush();
+    // Whatever there is to say of credit is said by then.
+    told(&mut bench, peer, 10);
+    let told = told(&mut bench, peer, 60);
+    assert!((6..=13).contains(&told), "{told} in 60 s, wanted every 5 to 10 s");
+}
+
+#[test]
+fn who_waits_for_credit_hears_it_too() {
+    let mut bench = Bench::new(config());
+    let session = bench.open("disk");
+    let peer = bench.join("disk");
+    // The application keeps all that it gets, until its sender has no credit left.
+    let mut sequence = 0;
+    for _ in 0..200 {
+        while sequence < bench.world.limits[&peer.0] && !bench.world.posted.is_empty() {
+            sequence += 1;
+            bench.small(peer, sequence, b"x");
+        }
+        bench.flush();
+        while bench.delivery(session).is_some() {}
+    }
+    assert_eq!(sequence, bench.world.limits[&peer.0], "no credit is left");
+    assert!(told(&mut bench, peer, 60) >= 6);
+}
+
+#[test]
+fn who_waits_for_nothing_is_left_alone() {
+    let mut bench = Bench::new(config());
+    bench.open("disk");
+    bench.join("disk");
+    for _ in 0..100 {
+        bench.wait(SECOND_NS / 10);
+        for sent in core::mem::take(&mut bench.world.sent) {
+            bench.receiver.handle_sent(PeerId(sent));
+        }
+        for (peer, keep) in core::mem::take(&mut bench.world.recalls) {
+            bench.arrive(PeerId(peer), &jet_wire::message::CreditReturn::encode(keep), &[]);
+        }
+    }
+    for _ in 0..600 {
+        bench.wait(SECOND_NS / 10);
+    }
+    assert!(bench.world.sent.is_empty(), "{} words to an idle sender", bench.world.sent.len());
+}

@@ -1,0 +1,139 @@
+use super::command::Commands;
+use super::epoll::Epoll;
+use super::hands::{EscapeHands, Hands, PoolMemory};
+use crate::daemon::workers::Workers;
+use jet_core::pool::Run;
+use jet_core::{Effects, PeerId, ReadId, Remote};
+use jet_fabric::memory::SharedMemory;
+use jet_fabric::nic::{Access, Completion, Event, Nic, PrivateData, Qp, Status, Work};
+use jet_fabric::soft::{SoftNic, SoftOptions};
+use jet_wire::message::HEADER_BYTES;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const PEER: PeerId = PeerId(0);
+
+/// The hands on a software NIC that takes one READ a connection, and a sender's NIC with a region that can be READ.
+struct Pair {
+    hands: Hands<SoftNic>,
+    sender: SoftNic,
+    remote: Remote,
+    config: jet_core::Config,
+    qp: Qp,
+    _folder: tempfile::TempDir,
+}
+
+/// What the hands' NIC did.
+#[derive(Debug, PartialEq, Eq)]
+enum Seen {
+    Read(u64, Status),
+    Disconnected,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let address = format!("shm:{}", folder.path().join("nic.sock").display()).parse().unwrap();
+        let config = jet_core::Config { peers_max: 4, sessions_max: 1, ..jet_core::Config::default() };
+        let mut nic = SoftNic::new(SoftOptions { reads_per_qp_max: 1, ..SoftOptions::default() }).unwrap();
+        nic.listen(&address).unwrap();
+        let mut sender = SoftNic::new(SoftOptions::default()).unwrap();
+        let memory = Arc::new(SharedMemory::new("test-sender", 1 << 20, false).unwrap());
+        let key = sender.register(&memory, Access::RemoteRead).unwrap();
+        let remote = Remote { address: sender.remote_address(key, 0), key: key.0 };
+        let nothing = PrivateData::new(&[]).unwrap();
+        sender.connect(&address, &nothing).unwrap();
+        let qp = until(|| {
+            sender.poll(&mut []);
+            nic.poll(&mut []);
+            let _ = sender.poll_event();
+            match nic.poll_event() {
+                Some(Event::ConnectRequest { qp, .. }) => {
+                    nic.accept(qp, &nothing).unwrap();
+                    None
+                }
+                Some(Event::Connected { qp, .. }) => Some(qp),
+                _ => None,
+            }
+        });
+        let mapped = |name, bytes| Arc::new(SharedMemory::new(name, bytes, false).unwrap());
+        let pool = mapped("test-pool", config.pool_slabs as usize * jet_wire::SLAB_BYTES);
+        let headers = mapped("test-headers", config.srq_slabs as usize * HEADER_BYTES);
+        let pool_key = nic.register(&pool, Access::LocalWrite).unwrap();
+        let headers_key = nic.register(&headers, Access::LocalWrite).unwrap();
+        let (_commands, inbox) = Commands::new().unwrap();
+        let epoll = Epoll::new(&nic.wait_fd(), &inbox.bell).unwrap();
+        let workers = Workers::start(0, 1, || ()).unwrap();
+        let escape = EscapeHands { memory: None, congestion: Box::new(|_| ()) };
+        let memory = PoolMemory { pool, headers, pool_key, headers_key };
+        let mut hands = Hands::new(nic, memory, workers, escape, &config, epoll);
+        hands.bind(qp, PEER);
+        Self { hands, sender, remote, config, qp, _folder: folder }
+    }
+
+    fn read(&mut self, id: u32, slab: u32) {
+        self.hands.post_read(PEER, ReadId(id), self.remote, 4096, &[Run { first: slab, count: 1 }]);
+    }
+
+    /// The next that the hands' NIC tells.
+    fn next(&mut self) -> Seen {
+        let Self { hands, sender, .. } = self;
+        until(|| {
+            sender.poll(&mut []);
+            while sender.poll_event().is_some() {}
+            let none = Completion { qp: self.qp, work: Work::Send { id: 0 }, status: Status::Success };
+            let mut completions = [none];
+            if hands.nic.poll(&mut completions) == 1
+                && let Work::Read { id } = completions[0].work
+            {
+                return Some(Seen::Read(id, completions[0].status));
+            }
+            matches!(hands.nic.poll_event(), Some(Event::Disconnected { .. })).then_some(Seen::Disconnected)
+        })
+    }
+}
+
+fn until<T>(mut step: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = step() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "nothing came in {PATIENCE:?}");
+    }
+}
+
+#[test]
+fn a_read_that_the_nic_has_no_room_for_waits_and_is_posted_in_its_turn() {
+    let mut pair = Pair::new();
+    (0..3).for_each(|id| pair.read(id, id));
+    for id in 0..3 {
+        assert_eq!(pair.next(), Seen::Read(id, Status::Success));
+        pair.hands.post_waiting_reads();
+    }
+    assert_eq!(pair.hands.take_unposted_read(), None);
+}
+
+#[test]
+fn a_read_that_the_nic_refuses_for_good_ends_its_connection() {
+    let mut pair = Pair::new();
+    // The last slab of the pool and one behind it, which no memory is registered for.
+    let run = Run { first: pair.config.pool_slabs - 1, count: 2 };
+    pair.hands.post_read(PEER, ReadId(7), pair.remote, 8192, &[run]);
+    assert_eq!(pair.hands.take_unposted_read(), Some(ReadId(7)));
+    assert_eq!(pair.next(), Seen::Disconnected);
+}
+
+#[test]
+fn reads_that_wait_for_a_connection_that_ended_are_given_back() {
+    let mut pair = Pair::new();
+    (0..3).for_each(|id| pair.read(id, id));
+    pair.hands.nic.disconnect(pair.qp);
+    while pair.next() != Seen::Disconnected {}
+    pair.hands.unbind(pair.qp);
+    pair.hands.give_up_reads(PEER);
+    let mut given: Vec<_> = std::iter::from_fn(|| pair.hands.take_unposted_read()).collect();
+    given.sort_by_key(|read| read.0);
+    assert_eq!(given, [ReadId(1), ReadId(2)]);
+}
