@@ -239,8 +239,6 @@ impl<P: GrantPolicy> Receiver<P> {
     pub fn next_tick_ns(&self) -> Option<u64> {
         let restless = self.credits > 0
             || self.messages.in_use() > 0
-            || !self.hungry_peers.is_empty()
-            || !self.barred_peers.is_empty()
             || self
                 .sessions
                 .iter()
