@@ -32,7 +32,9 @@ fn sent(protocol: &mut Protocol, now_ns: u64) -> Vec<bool> {
 
 /// Tells the time whenever it is asked for, up to a limit; when the connection was to be ended.
 fn left_at(protocol: &mut Protocol, until_ns: u64) -> Option<u64> {
+    let mut told = None;
     while let Some(at) = protocol.poll_timeout().filter(|at| *at <= until_ns) {
+        assert_ne!(told.replace(at), Some(at), "what was told is not asked for again");
         protocol.handle_timeout(at);
         if protocol.poll_action() == Some(Action::Disconnect) {
             return Some(at);
