@@ -1,0 +1,473 @@
+//! From a device's words and a user's wishes to what a NIC keeps to.
+
+use super::attributes::DeviceAttributes;
+use crate::nic::Limits;
+use std::fmt;
+
+/// Bytes that are worth carrying in a work request: a header and a little more.
+const INLINE_WANTED: u32 = 256;
+/// Scatter entries of an SRQ entry: a header and a slab.
+const SRQ_SGES: u32 = 2;
+/// Gather entries of a SEND: a header and a payload. With one, the two are copied into one stretch.
+const SEND_SGES: u32 = 2;
+
+/// Which completion queues a NIC has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CompletionQueues {
+    /// One, with a place for all that can complete.
+    One,
+    /// One for SRQ entries, and others for what QPs post: each with places for all that its QPs may have under way.
+    Apart,
+}
+
+/// What a NIC's user would like to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wants {
+    /// Connections. Fewer will do.
+    pub qps: u32,
+    /// SRQ entries: all of them, or the NIC is not made.
+    pub srq_entries: u32,
+    /// READs under way altogether.
+    pub reads: u32,
+    /// READs under way on one QP; fewer will do, but not none. 0: this end makes none.
+    pub reads_per_qp: u32,
+    /// READs of a peer that are answered at once on one QP; fewer will do, but not none. 0: this end answers none.
+    pub reads_answered_per_qp: u32,
+    /// SENDs under way altogether. Fewer will do.
+    pub sends: u32,
+    /// SENDs under way on one QP. Fewer will do.
+    pub sends_per_qp: u32,
+    /// Scatter entries of one READ. Fewer will do.
+    pub scatter: u32,
+    /// Work requests of the NIC's own on each QP: a probe.
+    pub probes_per_qp: u32,
+    /// Where all that completes.
+    pub completion_queues: CompletionQueues,
+}
+
+/// What a NIC keeps to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NicLimits {
+    /// What its user is told.
+    pub told: Limits,
+    /// READs of a peer that are answered at once on one QP.
+    pub reads_answered_per_qp: u32,
+    /// SENDs under way altogether.
+    pub sends: u32,
+    /// Places of one QP's send queue: SENDs, READs and probes.
+    pub send_queue: u32,
+    /// Gather entries of one SEND, 1 or 2.
+    pub send_sges: u32,
+    /// Bytes of a SEND that go into its work request, if the QP takes so many.
+    pub inline_data: u32,
+    /// Places of the completion queue: for all that can complete, or, where queues are apart, for SRQ entries.
+    pub completions: u32,
+}
+
+/// What to do about a device that has too little.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remedy {
+    /// Nothing but another device.
+    OtherDevice,
+    /// Fewer SRQ entries.
+    FewerSrqEntries {
+        /// So many.
+        entries: u32,
+    },
+    /// Less that can complete.
+    FewerCompletions,
+}
+
+impl fmt::Display for Remedy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OtherDevice => f.write_str(
+                "no setting helps: take another device, or shm: and tcp: in its place (docs/rdma.md)",
+            ),
+            Self::FewerSrqEntries { entries } => write!(
+                f,
+                "lower srq_entries_max to {entries}, of a daemon pool.srq_bytes to {}, and with it pool.srq_floor_bytes, \
+                 pool.srq_reserve_entries and limits.credit_per_peer",
+                u64::from(*entries) * u64::from(jet_wire::SLAB_BYTES_U32)
+            ),
+            Self::FewerCompletions => f.write_str(
+                "lower srq_entries_max or reads_max, of a daemon pool.srq_bytes or read.concurrency",
+            ),
+        }
+    }
+}
+
+/// A device has less than a NIC needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the device has a {attribute} of {has}, and Jet needs {needed} {what}; {remedy}")]
+pub struct LimitError {
+    /// The field of `ibv_device_attr`.
+    pub attribute: &'static str,
+    /// What the device says there.
+    pub has: i32,
+    /// What it would have to be.
+    pub needed: u64,
+    /// Of what.
+    pub what: &'static str,
+    /// What to change.
+    pub remedy: Remedy,
+}
+
+/// A limit of which there must be so many, whatever the device says: less is an error that no setting mends.
+fn at_least(attribute: &'static str, has: i32, needed: u32, what: &'static str) -> Result<u32, LimitError> {
+    let error = LimitError { attribute, has, needed: needed.into(), what, remedy: Remedy::OtherDevice };
+    u32::try_from(has).ok().filter(|has| *has >= needed).ok_or(error)
+}
+
+impl NicLimits {
+    /// What a NIC on such a device keeps to.
+    ///
+    /// # Errors
+    /// [`LimitError`] names the attribute that is too low, and what to change.
+    pub fn derive(device: &DeviceAttributes, wants: &Wants) -> Result<Self, LimitError> {
+        srq(device, wants)?;
+        let qps = at_least("max_qp", device.max_qp, 1, "queue pair")?.min(wants.qps);
+        let sges = at_least("max_sge", device.max_sge, 1, "scatter entry of a work request")?;
+        let scatter_of_reads = u32::try_from(device.max_sge_rd).unwrap_or(0).max(1);
+        let reads_answered_per_qp = reads_answered(device, wants)?;
+        let reads_made = reads_made(device, wants)?;
+
+        let needed = 1 + reads_made.min(1) + wants.probes_per_qp;
+        let mut queue = at_least("max_qp_wr", device.max_qp_wr, needed, "work requests on a queue pair")?;
+        let places = at_least("max_cqe", device.max_cqe, needed, "completions in a queue")?;
+        if wants.completion_queues == CompletionQueues::Apart {
+            queue = queue.min(places);
+        }
+        let for_user = queue - wants.probes_per_qp;
+        let kept_for_sends = wants.sends_per_qp.min(for_user / 2).max(1);
+        let reads_per_qp = reads_made.min(for_user - kept_for_sends);
+        let sends_per_qp = wants.sends_per_qp.min(for_user - reads_per_qp);
+        let send_queue = sends_per_qp + reads_per_qp + wants.probes_per_qp;
+        // More than all QPs together may have needs no place.
+        let reads = wants.reads.min(qps.saturating_mul(reads_per_qp));
+        let shares = match wants.completion_queues {
+            CompletionQueues::One => Shares::of_one(device, wants, qps, reads)?,
+            CompletionQueues::Apart => Shares::of_many(device, wants, qps, send_queue)?,
+        };
+        Ok(Self {
+            told: Limits {
+                scatter_max: wants.scatter.min(scatter_of_reads).min(sges),
+                reads_per_qp_max: reads_per_qp,
+                reads_max: reads,
+                sends_per_qp_max: sends_per_qp,
+                srq_entries_max: wants.srq_entries,
+                inline_bytes_max: jet_wire::SLAB_BYTES_U32,
+                qps_max: shares.qps,
+                numa_node: None,
+            },
+            reads_answered_per_qp,
+            sends: shares.sends,
+            send_queue,
+            send_sges: sges.min(SEND_SGES),
+            inline_data: device.max_inline_data.unwrap_or(INLINE_WANTED).min(INLINE_WANTED),
+            completions: shares.completions,
+        })
+    }
+}
+
+/// The SRQ must hold all entries, of two stretches each.
+fn srq(device: &DeviceAttributes, wants: &Wants) -> Result<(), LimitError> {
+    at_least("max_srq", device.max_srq, 1, "shared receive queue (SRQ)")?;
+    at_least(
+        "max_srq_sge",
+        device.max_srq_sge,
+        SRQ_SGES,
+        "scatter entries of an SRQ entry, a header and a slab",
+    )?;
+    let entries = at_least("max_srq_wr", device.max_srq_wr, 1, "SRQ entry")?;
+    if entries >= wants.srq_entries {
+        return Ok(());
+    }
+    Err(LimitError {
+        attribute: "max_srq_wr",
+        has: device.max_srq_wr,
+        needed: wants.srq_entries.into(),
+        what: "SRQ entries",
+        remedy: Remedy::FewerSrqEntries { entries },
+    })
+}
+
+/// READs that one QP may have under way, as far as the device makes them.
+fn reads_made(device: &DeviceAttributes, wants: &Wants) -> Result<u32, LimitError> {
+    let wanted = wants.reads_per_qp.min(wants.reads);
+    if wanted == 0 {
+        return Ok(0);
+    }
+    let made =
+        at_least("max_qp_init_rd_atom", device.max_qp_init_rd_atom, 1, "READ that a queue pair makes")?;
+    Ok(made.min(wanted))
+}
+
+/// READs of a peer that one QP answers at once.
+fn reads_answered(device: &DeviceAttributes, wants: &Wants) -> Result<u32, LimitError> {
+    if wants.reads_answered_per_qp == 0 {
+        return Ok(0);
+    }
+    let answered = at_least("max_qp_rd_atom", device.max_qp_rd_atom, 1, "READ that a queue pair answers")?;
+    // What is answered altogether is not shared out here: who answers has one connection, or a few.
+    let altogether = u32::try_from(device.max_res_rd_atom).ok().filter(|all| *all > 0).unwrap_or(u32::MAX);
+    Ok(answered.min(altogether).min(wants.reads_answered_per_qp))
+}
+
+/// Who gets how many of the places for completions.
+struct Shares {
+    qps: u32,
+    sends: u32,
+    completions: u32,
+}
+
+fn too_few_places(device: &DeviceAttributes, needed: u64, remedy: Remedy) -> LimitError {
+    LimitError { attribute: "max_cqe", has: device.max_cqe, needed, what: "places for completions", remedy }
+}
+
+impl Shares {
+    /// Of one queue: SRQ entries and READs have theirs; each QP has one for every probe and could have one for a SEND; what is
+    /// left is for more SENDs.
+    fn of_one(device: &DeviceAttributes, wants: &Wants, qps: u32, reads: u32) -> Result<Self, LimitError> {
+        let of_each_qp = wants.probes_per_qp + 1;
+        let fixed = wants.srq_entries.saturating_add(reads);
+        let left = u32::try_from(device.max_cqe).unwrap_or(0).saturating_sub(fixed);
+        if left < of_each_qp {
+            let needed = u64::from(fixed) + u64::from(of_each_qp);
+            return Err(too_few_places(device, needed, Remedy::FewerCompletions));
+        }
+        let qps = qps.min(left / of_each_qp);
+        let probes = qps * wants.probes_per_qp;
+        let sends = wants.sends.min(left - probes);
+        Ok(Self { qps, sends, completions: fixed + probes + sends })
+    }
+
+    /// Of several: SRQ entries have one, and as many QPs share each of the others as find place in it with all their work.
+    fn of_many(
+        device: &DeviceAttributes,
+        wants: &Wants,
+        qps: u32,
+        of_each_qp: u32,
+    ) -> Result<Self, LimitError> {
+        let queues = at_least("max_cq", device.max_cq, 2, "completion queues")?;
+        let places = u32::try_from(device.max_cqe).unwrap_or(0);
+        if places < wants.srq_entries {
+            let remedy = Remedy::FewerSrqEntries { entries: places };
+            return Err(too_few_places(device, wants.srq_entries.into(), remedy));
+        }
+        let fit = (queues - 1).saturating_mul(places / of_each_qp);
+        Ok(Self { qps: qps.min(fit), sends: wants.sends, completions: wants.srq_entries })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::recorded::DAEMON;
+    use proptest::prelude::*;
+
+    fn attributes() -> impl Strategy<Value = DeviceAttributes> {
+        let limit =
+            || prop_oneof![Just(0), Just(-1), Just(i32::MIN), Just(i32::MAX), 1..4, 1..300, any::<i32>(),];
+        let many = (limit(), limit(), limit(), limit(), limit(), limit());
+        let more = (limit(), limit(), limit(), limit(), limit(), limit(), prop::option::of(0..2000u32));
+        (many, more).prop_map(|(a, b)| DeviceAttributes {
+            max_qp: a.0,
+            max_qp_wr: a.1,
+            max_sge: a.2,
+            max_sge_rd: a.3,
+            max_cqe: a.4,
+            max_qp_rd_atom: a.5,
+            max_res_rd_atom: b.0,
+            max_qp_init_rd_atom: b.1,
+            max_srq: b.2,
+            max_srq_wr: b.3,
+            max_srq_sge: b.4,
+            max_cq: b.5,
+            max_inline_data: b.6,
+        })
+    }
+
+    fn wants() -> impl Strategy<Value = Wants> {
+        let size = || prop_oneof![Just(1), 1..64u32, 1..5000u32, Just(u32::MAX)];
+        let some = (size(), size(), size(), prop_oneof![Just(0), 1..300u32], prop_oneof![Just(0), 1..300u32]);
+        let queues = prop_oneof![Just(CompletionQueues::One), Just(CompletionQueues::Apart)];
+        let rest = (size(), size(), 1..100u32, 0..2u32, queues);
+        (some, rest).prop_map(|(a, b)| Wants {
+            qps: a.0,
+            srq_entries: a.1,
+            reads: a.2,
+            reads_per_qp: a.3,
+            reads_answered_per_qp: a.4,
+            sends: b.0,
+            sends_per_qp: b.1,
+            scatter: b.2,
+            probes_per_qp: b.3,
+            completion_queues: b.4,
+        })
+    }
+
+    fn within(value: u32, limit: i32) -> bool {
+        u32::try_from(limit).is_ok_and(|limit| value <= limit)
+    }
+
+    /// The device's limits, in all that such a NIC does.
+    fn keeps_to(device: &DeviceAttributes, wants: &Wants, limits: &NicLimits) {
+        let told = &limits.told;
+        assert!(within(told.qps_max, device.max_qp) && told.qps_max >= 1);
+        assert!(within(limits.send_queue, device.max_qp_wr));
+        assert!(
+            told.sends_per_qp_max + told.reads_per_qp_max + wants.probes_per_qp == limits.send_queue
+                && told.sends_per_qp_max >= 1
+        );
+        assert!(within(limits.send_sges, device.max_sge) && (1..=2).contains(&limits.send_sges));
+        assert!(within(told.scatter_max, device.max_sge) && told.scatter_max >= 1);
+        assert!(told.scatter_max == 1 || within(told.scatter_max, device.max_sge_rd));
+        assert!(told.srq_entries_max == wants.srq_entries && within(wants.srq_entries, device.max_srq_wr));
+        assert!(device.max_srq >= 1 && device.max_srq_sge >= 2);
+        assert!(within(told.reads_per_qp_max, device.max_qp_init_rd_atom) || told.reads_per_qp_max == 0);
+        assert_eq!(told.reads_per_qp_max == 0, wants.reads_per_qp == 0);
+        assert!(
+            limits.reads_answered_per_qp == 0
+                || within(limits.reads_answered_per_qp, device.max_qp_rd_atom)
+                    && (device.max_res_rd_atom <= 0
+                        || within(limits.reads_answered_per_qp, device.max_res_rd_atom))
+        );
+        assert_eq!(limits.reads_answered_per_qp == 0, wants.reads_answered_per_qp == 0);
+        assert!(device.max_inline_data.is_none_or(|most| limits.inline_data <= most));
+        // All that can be under way at once has a place.
+        let posted = u64::from(told.reads_max)
+            + u64::from(limits.sends)
+            + u64::from(told.qps_max) * u64::from(wants.probes_per_qp);
+        let all = u64::from(told.srq_entries_max)
+            + if wants.completion_queues == CompletionQueues::One { posted } else { 0 };
+        assert!(all <= u64::from(limits.completions) && within(limits.completions, device.max_cqe));
+        if wants.completion_queues == CompletionQueues::Apart {
+            let of_a_queue = device.max_cqe.unsigned_abs() / limits.send_queue;
+            let queues = told.qps_max.div_ceil(of_a_queue);
+            assert!(of_a_queue >= 1 && within(queues + 1, device.max_cq));
+        }
+        // And none of it is more than was asked for.
+        assert!(told.qps_max <= wants.qps && told.reads_max <= wants.reads && limits.sends <= wants.sends);
+        assert!(told.reads_per_qp_max <= wants.reads_per_qp && told.sends_per_qp_max <= wants.sends_per_qp);
+        assert!(
+            limits.reads_answered_per_qp <= wants.reads_answered_per_qp && told.scatter_max <= wants.scatter
+        );
+        assert!(limits.sends >= 1);
+    }
+
+    proptest! {
+        #[test]
+        fn no_limit_exceeds_the_devices(device in attributes(), wants in wants()) {
+            match NicLimits::derive(&device, &wants) {
+                Ok(limits) => keeps_to(&device, &wants, &limits),
+                Err(error) => {
+                    let words = error.to_string();
+                    prop_assert!(words.contains(error.attribute) && words.contains(&error.has.to_string()));
+                }
+            }
+        }
+
+        #[test]
+        fn a_device_that_keeps_to_a_profile_exceeds_neither(
+            device in attributes(), profile in attributes(), wants in wants()
+        ) {
+            if let Ok(limits) = NicLimits::derive(&device.at_most(&profile), &wants) {
+                keeps_to(&device, &wants, &limits);
+                keeps_to(&profile, &wants, &limits);
+            }
+        }
+    }
+
+    #[test]
+    fn without_limits_all_that_is_wanted_is_had() {
+        let limits = NicLimits::derive(&DeviceAttributes::UNLIMITED, &DAEMON).unwrap();
+        keeps_to(&DeviceAttributes::UNLIMITED, &DAEMON, &limits);
+        let told = limits.told;
+        assert_eq!((told.qps_max, told.srq_entries_max, told.reads_max), (4624, 1024, 32));
+        assert_eq!((told.reads_per_qp_max, told.sends_per_qp_max, told.scatter_max), (32, 128, 64));
+        assert_eq!((limits.sends, limits.send_queue, limits.send_sges), (32_832, 161, 2));
+    }
+
+    /// Each attribute at what a broken driver leaves there, the others without limit: an error in words, or limits that hold.
+    #[test]
+    fn nothing_and_absurd_numbers_are_refused_in_words() {
+        type Set = fn(&mut DeviceAttributes, i32);
+        let needed: [(&str, Set); 10] = [
+            ("max_qp", |device, to| device.max_qp = to),
+            ("max_qp_wr", |device, to| device.max_qp_wr = to),
+            ("max_sge", |device, to| device.max_sge = to),
+            ("max_cq", |device, to| device.max_cq = to),
+            ("max_cqe", |device, to| device.max_cqe = to),
+            ("max_qp_rd_atom", |device, to| device.max_qp_rd_atom = to),
+            ("max_qp_init_rd_atom", |device, to| device.max_qp_init_rd_atom = to),
+            ("max_srq", |device, to| device.max_srq = to),
+            ("max_srq_wr", |device, to| device.max_srq_wr = to),
+            ("max_srq_sge", |device, to| device.max_srq_sge = to),
+        ];
+        let wants = Wants { reads_answered_per_qp: 16, completion_queues: CompletionQueues::Apart, ..DAEMON };
+        for (attribute, set) in needed {
+            // The last is what u32::MAX looks like in an int.
+            for absurd in [0, i32::MIN, u32::MAX.cast_signed()] {
+                let mut device = DeviceAttributes::UNLIMITED;
+                set(&mut device, absurd);
+                let error = NicLimits::derive(&device, &wants).unwrap_err();
+                assert_eq!((error.attribute, error.has), (attribute, absurd));
+                let words = error.to_string();
+                assert!(words.contains(&format!("{attribute} of {absurd}")), "{words}");
+                assert!(words.contains("take another device"), "{words}");
+            }
+        }
+        // What some drivers leave out.
+        let quiet = DeviceAttributes { max_sge_rd: 0, max_res_rd_atom: 0, ..DeviceAttributes::UNLIMITED };
+        let limits = NicLimits::derive(&quiet, &wants).unwrap();
+        assert_eq!((limits.told.scatter_max, limits.reads_answered_per_qp), (1, 16));
+        // Who makes no READs needs no device that does, and who answers none none that answers.
+        let idle =
+            DeviceAttributes { max_qp_rd_atom: 0, max_qp_init_rd_atom: 0, ..DeviceAttributes::UNLIMITED };
+        let sends_only = Wants { reads_per_qp: 0, reads_answered_per_qp: 0, ..DAEMON };
+        assert_eq!(NicLimits::derive(&idle, &sends_only).unwrap().told.reads_per_qp_max, 0);
+    }
+
+    #[test]
+    fn what_a_key_mends_names_the_key() {
+        let small = |device: DeviceAttributes| NicLimits::derive(&device, &DAEMON).unwrap_err().to_string();
+        let srq = small(DeviceAttributes { max_srq_wr: 64, ..DeviceAttributes::UNLIMITED });
+        for words in
+            ["max_srq_wr of 64", "1024 SRQ entries", "pool.srq_bytes to 262144", "pool.srq_floor_bytes"]
+        {
+            assert!(srq.contains(words), "{srq}");
+        }
+        let full = small(DeviceAttributes { max_cqe: 1000, ..DeviceAttributes::UNLIMITED });
+        for words in ["max_cqe of 1000", "1058 places", "pool.srq_bytes or read.concurrency"] {
+            assert!(full.contains(words), "{full}");
+        }
+        let one = small(DeviceAttributes { max_srq_sge: 1, ..DeviceAttributes::UNLIMITED });
+        assert!(one.contains("max_srq_sge of 1") && one.contains("a header and a slab"), "{one}");
+    }
+
+    #[test]
+    fn a_small_queue_of_completions_is_shared_by_fewer_connections() {
+        let device = DeviceAttributes { max_cqe: 2056, ..DeviceAttributes::UNLIMITED };
+        let limits = NicLimits::derive(&device, &DAEMON).unwrap();
+        keeps_to(&device, &DAEMON, &limits);
+        assert_eq!((limits.told.qps_max, limits.sends), (500, 500));
+        let one_more = DeviceAttributes { max_cqe: 1058, ..device };
+        assert_eq!(NicLimits::derive(&one_more, &DAEMON).unwrap().told.qps_max, 1);
+    }
+
+    #[test]
+    fn queues_apart_take_as_many_connections_as_find_place_with_all_their_work() {
+        let apart = Wants { completion_queues: CompletionQueues::Apart, ..DAEMON };
+        let few = DeviceAttributes { max_cq: 11, max_cqe: 1200, ..DeviceAttributes::UNLIMITED };
+        let limits = NicLimits::derive(&few, &apart).unwrap();
+        keeps_to(&few, &apart, &limits);
+        // 161 places each: 7 in a queue, and 10 queues beside that of the SRQ.
+        assert_eq!((limits.told.qps_max, limits.completions, limits.sends), (70, 1024, 32_832));
+        let small = DeviceAttributes { max_cqe: 1000, ..DeviceAttributes::UNLIMITED };
+        let error = NicLimits::derive(&small, &apart).unwrap_err();
+        assert_eq!((error.attribute, error.remedy), ("max_cqe", Remedy::FewerSrqEntries { entries: 1000 }));
+        let one = DeviceAttributes { max_cq: 1, ..DeviceAttributes::UNLIMITED };
+        assert_eq!(NicLimits::derive(&one, &apart).unwrap_err().attribute, "max_cq");
+    }
+}
