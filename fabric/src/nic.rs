@@ -8,7 +8,9 @@
 //!   payload in its slab.
 //! * No SRQ entry there: the sender's NIC waits ("receiver not ready", RNR) and tries again; nothing is lost, the
 //!   event is counted, and only that QP waits.
-//! * READs of one QP complete in the order they were posted.
+//! * READs of one QP complete in the order they were posted. On a device they and its SENDs complete in one order: a SEND
+//!   waits for the READs before it, and so does a software NIC that was given a profile.
+//! * READs under way on one QP are at most what both ends' devices do: [`Event::Connected`] says how many.
 //! * A READ with an unknown key or outside the region changes no byte, completes with [`Status::RemoteAccess`], and
 //!   takes its QP to the error state, as with verbs.
 //! * [`Nic::disconnect`] and a lost peer flush everything outstanding, then report [`Event::Disconnected`] exactly
@@ -241,7 +243,7 @@ pub enum Event {
 pub struct Limits {
     /// Scatter entries of one READ.
     pub scatter_max: u32,
-    /// Outstanding READs of one QP.
+    /// Outstanding READs of one QP, at most; of a connection [`Event::Connected`] says how many.
     pub reads_per_qp_max: u32,
     /// Outstanding READs altogether.
     pub reads_max: u32,
@@ -363,7 +365,7 @@ pub enum PostError {
     /// A local key is unknown, or a stretch lies outside its region.
     #[error("a local stretch of memory is not registered")]
     LocalProtection,
-    /// More scatter entries or bytes than [`Limits`] allows.
+    /// More scatter entries or bytes than [`Limits`] allows, or a READ on a connection that takes none at all.
     #[error("the request exceeds the NIC's limits")]
     Limit,
 }
@@ -407,7 +409,8 @@ pub trait Nic: Send {
     /// Accepts a connection request.
     ///
     /// # Errors
-    /// [`PostError::Stale`] where the peer has gone meanwhile.
+    /// [`PostError::Stale`] where the peer has gone meanwhile, or said that it answers no READ though this end makes some:
+    /// then [`Event::Disconnected`] follows, with [`DisconnectReason::Protocol`].
     fn accept(&mut self, qp: Qp, private_data: &PrivateData) -> Result<(), PostError>;
 
     /// Refuses a connection request; the QP is stale after this and no event follows.
@@ -432,7 +435,7 @@ pub trait Nic: Send {
     /// Posts a READ.
     ///
     /// # Errors
-    /// [`PostError`].
+    /// [`PostError`]; beyond the connection's `reads_max` it is [`PostError::QueueFull`].
     fn post_read(&mut self, qp: Qp, request: ReadRequest<'_>) -> Result<(), PostError>;
 
     /// Rings the doorbell for everything posted since the last time. [`Self::poll`] does so too.

@@ -21,6 +21,7 @@ pub use options::SoftOptions;
 pub use tcp::TcpOptions;
 
 use crate::address::Address;
+use crate::limits::NicLimits;
 use crate::memory::SharedMemory;
 use crate::nic::{
     Access, Completion, ConnectError, Counters, Event, Limits, ListenError, MemoryKey, Nic, Payload,
@@ -52,7 +53,7 @@ pub struct SoftNic {
     tables: Tables,
     shm: Shm,
     tcp: Tcp,
-    limits: Limits,
+    limits: NicLimits,
     polls_since_look: u32,
     /// Whether the last poll found work.
     worked: bool,
@@ -76,16 +77,19 @@ impl SoftNic {
     /// A NIC with nothing registered and no connections.
     ///
     /// # Errors
-    /// What the system says (out of file descriptors), or `InvalidInput` where the options contradict each other.
+    /// What the system says (out of file descriptors), or `InvalidInput` where the options contradict each other, or ask
+    /// for more than the profile's device has: then the error holds a [`crate::limits::LimitError`].
     pub fn new(options: SoftOptions) -> io::Result<Self> {
         if let Some(problem) = options.problem() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
         }
+        let limits = options.limits().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+        let options = options.within(&limits);
         Ok(Self {
             tables: Tables::new(options)?,
             shm: Shm::new(&options),
             tcp: Tcp::new(&options),
-            limits: options.limits(),
+            limits,
             polls_since_look: 0,
             worked: false,
             look_first: false,
@@ -93,7 +97,7 @@ impl SoftNic {
         })
     }
 
-    /// What it was built with.
+    /// What it was built with, no number above what its profile allows.
     pub fn options(&self) -> &SoftOptions {
         &self.tables.options
     }
@@ -159,11 +163,30 @@ impl SoftNic {
     fn check_local(&self, sge: Sge) -> Result<(), PostError> {
         self.tables.regions.translate(sge).map(drop).ok_or(PostError::LocalProtection)
     }
+
+    /// Posts a SEND whose registered payload this device cannot gather beside the header: it is copied into one stretch
+    /// with it, as if it had been inline.
+    #[inline(never)]
+    fn post_send_of_one_stretch(
+        &mut self,
+        kind: Kind,
+        qp: Qp,
+        request: SendRequest<'_>,
+        payload: Sge,
+    ) -> Result<(), PostError> {
+        let from = self.tables.regions.translate(payload).ok_or(PostError::LocalProtection)?;
+        let mut bytes = [0u8; PAYLOAD_BYTES_MAX as usize];
+        let bytes = &mut bytes[..payload.bytes as usize];
+        // SAFETY: the stretch is registered and at most 4096 bytes (checked before posting).
+        unsafe { from.copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
+        let request = SendRequest { payload: Payload::Inline(bytes), ..request };
+        carried_by!(self, kind, post_send(qp, request))
+    }
 }
 
 impl Nic for SoftNic {
     fn limits(&self) -> Limits {
-        self.limits
+        self.limits.told
     }
 
     fn counters(&self) -> Counters {
@@ -204,7 +227,7 @@ impl Nic for SoftNic {
     fn connect(&mut self, address: &Address, private_data: &PrivateData) -> Result<Qp, ConnectError> {
         let wrong = || ConnectError::WrongFabric { address: address.clone() };
         let kind = Self::kind_of(address).ok_or_else(wrong)?;
-        let max = self.limits.qps_max;
+        let max = self.limits.told.qps_max;
         let qp = self.tables.qps.take(kind, QpState::Connecting).ok_or(ConnectError::TooMany { max })?;
         if let Err(error) = carried_by!(self, kind, connect(qp, address, private_data)) {
             self.tables.qps.release(qp);
@@ -249,19 +272,30 @@ impl Nic for SoftNic {
     }
 
     fn post_send(&mut self, qp: Qp, request: SendRequest<'_>) -> Result<(), PostError> {
-        let kind = self.kind_in(qp, QpState::Connected)?;
+        let (kind, sends) = match self.tables.qps.get(qp) {
+            Some(entry) if entry.state == QpState::Connected => (entry.kind, entry.sends),
+            _ => return Err(PostError::Stale),
+        };
         self.check_payload(&request.payload)?;
-        if !self.tables.room_for_send() {
+        if sends >= self.limits.told.sends_per_qp_max || !self.tables.room_for_send() {
             return Err(PostError::QueueFull);
         }
-        carried_by!(self, kind, post_send(qp, request))?;
+        match request.payload {
+            Payload::Registered(payload) if self.limits.send_sges == 1 => {
+                self.post_send_of_one_stretch(kind, qp, request, payload)?;
+            }
+            _ => carried_by!(self, kind, post_send(qp, request))?,
+        }
         self.tables.send_posted(qp);
         Ok(())
     }
 
     fn post_read(&mut self, qp: Qp, request: ReadRequest<'_>) -> Result<(), PostError> {
-        let kind = self.kind_in(qp, QpState::Connected)?;
-        if request.scatter.len() > self.limits.scatter_max as usize {
+        let (kind, reads, reads_max) = match self.tables.qps.get(qp) {
+            Some(entry) if entry.state == QpState::Connected => (entry.kind, entry.reads, entry.reads_max),
+            _ => return Err(PostError::Stale),
+        };
+        if reads_max == 0 || request.scatter.len() > self.limits.told.scatter_max as usize {
             return Err(PostError::Limit);
         }
         let mut bytes = 0u32;
@@ -269,8 +303,7 @@ impl Nic for SoftNic {
             bytes = bytes.checked_add(sge.bytes).ok_or(PostError::Limit)?;
             self.check_local(*sge)?;
         }
-        let reads = self.tables.qps.get(qp).expect("seen above").reads;
-        if reads >= self.limits.reads_per_qp_max || !self.tables.room_for_read() {
+        if reads >= reads_max || !self.tables.room_for_read() {
             return Err(PostError::QueueFull);
         }
         let slot = self.tables.reads.take(qp, &request, bytes).ok_or(PostError::QueueFull)?;
@@ -324,3 +357,6 @@ impl Drop for SoftNic {
         self.stop_listening();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,15 +1,18 @@
 //! What a software NIC is built with.
 
 use super::tcp::TcpOptions;
-use crate::nic::Limits;
+use crate::limits::{CompletionQueues, DeviceAttributes, LimitError, NicLimits, Profile, Wants};
 use std::time::Duration;
 
 /// Scatter entries of one READ: a fragment of 256 KiB in slabs of 4 KiB (Jet §3.2).
 pub const SCATTER_MAX: usize = 64;
+const SCATTER_MAX_U32: u32 = 64;
 /// Bytes of a SEND's payload: one slab.
 pub const PAYLOAD_BYTES_MAX: u32 = jet_wire::SLAB_BYTES_U32;
 /// Outstanding SENDs of one QP.
 pub const SENDS_PER_QP_MAX: u32 = 128;
+/// READs of a peer that are answered at once on one QP.
+pub const READS_ANSWERED_MAX: u32 = 256;
 
 /// Sizes and times of a [`super::SoftNic`]. Everything is allocated once, by these numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,8 +23,10 @@ pub struct SoftOptions {
     pub srq_entries_max: u32,
     /// Outstanding READs altogether (256).
     pub reads_max: u32,
-    /// Outstanding READs of one QP (32, Jet §3.2).
+    /// Outstanding READs of one QP (32, Jet §3.2). 0: this end makes none.
     pub reads_per_qp_max: u32,
+    /// READs of a peer that are answered at once on one QP (256, which is the most). 0: this end answers none.
+    pub reads_answered_per_qp_max: u32,
     /// Places in the completion queue (16,384). What `srq_entries_max` and `reads_max` leave of them is how many SENDs
     /// may be outstanding altogether: nothing is posted that could not complete.
     pub completions: u32,
@@ -46,6 +51,9 @@ pub struct SoftOptions {
     pub handshake: Duration,
     /// The sockets under `tcp:`.
     pub tcp: TcpOptions,
+    /// The device whose limits this NIC keeps to, and whose order of completions; `None`: it has no limits but the
+    /// numbers here, and a SEND completes when it was taken, whatever READs are under way.
+    pub profile: Option<Profile>,
 }
 
 impl Default for SoftOptions {
@@ -55,6 +63,7 @@ impl Default for SoftOptions {
             srq_entries_max: 4096,
             reads_max: 256,
             reads_per_qp_max: 32,
+            reads_answered_per_qp_max: READS_ANSWERED_MAX,
             completions: 16_384,
             regions_max: 64,
             peer_regions_max: 64,
@@ -64,22 +73,39 @@ impl Default for SoftOptions {
             farewell: Duration::from_secs(1),
             handshake: Duration::from_secs(5),
             tcp: TcpOptions::default(),
+            profile: None,
         }
     }
 }
 
 impl SoftOptions {
-    /// What a NIC with these options can do.
-    pub(super) fn limits(&self) -> Limits {
-        Limits {
-            scatter_max: 64,
-            reads_per_qp_max: self.reads_per_qp_max.min(self.reads_max),
-            reads_max: self.reads_max,
-            sends_per_qp_max: SENDS_PER_QP_MAX,
-            srq_entries_max: self.srq_entries_max,
-            inline_bytes_max: PAYLOAD_BYTES_MAX,
-            qps_max: self.qps_max,
-            numa_node: None,
+    /// What a NIC with these options keeps to.
+    pub(super) fn limits(&self) -> Result<NicLimits, LimitError> {
+        let device = self.profile.as_ref().map_or(&DeviceAttributes::UNLIMITED, Profile::attributes);
+        let wants = Wants {
+            qps: self.qps_max,
+            srq_entries: self.srq_entries_max,
+            reads: self.reads_max,
+            reads_per_qp: self.reads_per_qp_max,
+            reads_answered_per_qp: self.reads_answered_per_qp_max.min(READS_ANSWERED_MAX),
+            sends: self.sends_max(),
+            sends_per_qp: SENDS_PER_QP_MAX,
+            scatter: SCATTER_MAX_U32,
+            probes_per_qp: 0,
+            completion_queues: CompletionQueues::One,
+        };
+        NicLimits::derive(device, &wants)
+    }
+
+    /// The same options, no number above what the NIC keeps to: by these its tables are made.
+    pub(super) fn within(&self, limits: &NicLimits) -> Self {
+        Self {
+            qps_max: limits.told.qps_max,
+            reads_max: limits.told.reads_max,
+            reads_per_qp_max: limits.told.reads_per_qp_max,
+            reads_answered_per_qp_max: limits.reads_answered_per_qp,
+            completions: limits.completions,
+            ..*self
         }
     }
 
@@ -111,4 +137,4 @@ impl SoftOptions {
     }
 }
 
-const _: () = assert!(SCATTER_MAX == 64);
+const _: () = assert!(SCATTER_MAX == SCATTER_MAX_U32 as usize);

@@ -85,6 +85,14 @@ struct QpEntry {
     state: QpState,
     sends: u32,
     reads: u32,
+    /// READs that there may be; not known before the connection's event was polled.
+    reads_max: Option<u32>,
+}
+
+impl QpEntry {
+    fn new(generation: u32, state: QpState) -> Self {
+        Self { generation, state, sends: 0, reads: 0, reads_max: None }
+    }
 }
 
 /// The front of a NIC that runs on a thread of its own. Dropping it stops and joins the thread.
@@ -163,7 +171,7 @@ impl Threaded {
             spin_max,
             work: carried,
         };
-        let vacant = QpEntry { generation: 0, state: QpState::Vacant, sends: 0, reads: 0 };
+        let vacant = QpEntry::new(0, QpState::Vacant);
         Ok(Self {
             limits,
             sends_max,
@@ -219,7 +227,7 @@ impl Threaded {
     /// which the user may not have polled yet.
     fn open(&mut self, qp: Qp) {
         let place = &mut self.qps[qp.index as usize];
-        let fresh = QpEntry { generation: qp.generation, state: QpState::Pending, sends: 0, reads: 0 };
+        let fresh = QpEntry::new(qp.generation, QpState::Pending);
         let before = std::mem::replace(place, fresh);
         if before.state != QpState::Vacant {
             let ended = Qp { index: qp.index, generation: before.generation };
@@ -446,14 +454,14 @@ impl Nic for Threaded {
 
     fn post_read(&mut self, qp: Qp, request: ReadRequest<'_>) -> Result<(), PostError> {
         let limits = self.limits;
-        let reads_of_qp = self.live(qp)?.reads;
+        let QpEntry { reads: reads_of_qp, reads_max: reads_of_qp_max, .. } = *self.live(qp)?;
         let count = request.scatter.len();
-        if count > limits.scatter_max as usize {
+        if reads_of_qp_max == Some(0) || count > limits.scatter_max as usize {
             return Err(PostError::Limit);
         }
         let cells = Post::read_cells(count);
         if self.reads == limits.reads_max
-            || reads_of_qp == limits.reads_per_qp_max
+            || reads_of_qp >= reads_of_qp_max.unwrap_or(0)
             || (self.posts.room() as usize) < cells
         {
             return Err(PostError::QueueFull);
@@ -523,7 +531,12 @@ impl Nic for Threaded {
         let (_, event) = self.next_event.take()?;
         match event {
             Event::ConnectRequest { qp, .. } => self.open(qp),
-            Event::Connected { qp, .. } => self.set_state(qp, QpState::Pending, QpState::Live),
+            Event::Connected { qp, reads_max, .. } => {
+                self.set_state(qp, QpState::Pending, QpState::Live);
+                if let Some(entry) = self.entry(qp) {
+                    entry.reads_max = Some(reads_max);
+                }
+            }
             Event::Rejected { qp, .. } | Event::Disconnected { qp, .. } => {
                 if let Some(entry) = self.entry(qp) {
                     entry.state = QpState::Vacant;

@@ -15,7 +15,10 @@
 //! * for a request that arrives: [`Tables::qps`]`.take(kind, Handshake)`, and once it is whole
 //!   `set_state(Requested)` and [`Tables::push_event`] with `ConnectRequest`; a socket that goes before that gives
 //!   its QP back silently with `qps.release`;
-//! * `accept`: `set_state(Connected)`, `push_event(Connected)`; the connecting end does so when the answer comes;
+//! * `accept`: [`Tables::agree_on_reads`] with what the peer said that it answers, and the end of the connection
+//!   (`Protocol`) where there could be none; else [`Tables::connected`]. The connecting end does so when the answer comes;
+//! * says what this end answers, `reads_answered_per_qp_max`, in the request and in the answer to one, and ends a
+//!   connection on which more READs of the peer wait, where it can tell;
 //! * completes each posted request once, with `complete_send`, `complete_read`, `complete_receive`;
 //! * ends a connection with [`Tables::finish`] after everything outstanding has completed; the QP's index comes back
 //!   only after the user polled that event.

@@ -43,9 +43,10 @@ const COPIED_BYTES_MAX: u32 = 512;
 fn small_options() -> SoftOptions {
     SoftOptions {
         qps_max: 4,
-        srq_entries_max: 256,
-        reads_max: 4,
-        reads_per_qp_max: 4,
+        srq_entries_max: u32::from(RECEIVE_ENTRIES),
+        reads_max: 1,
+        // A sender makes none; it answers those of the receiver.
+        reads_per_qp_max: 0,
         completions: 1024,
         ..SoftOptions::default()
     }
@@ -70,7 +71,7 @@ pub(super) fn nic_for(address: &Address, source: Option<IpAddr>) -> Result<Box<d
             };
             let options = VerbsOptions {
                 qps_max: 4,
-                srq_entries_max: 256,
+                srq_entries_max: u32::from(RECEIVE_ENTRIES),
                 reads_max: 4,
                 reads_per_qp_max: 4,
                 sends_max: 512,
@@ -454,7 +455,7 @@ impl Driver {
     /// A device can leave only when nobody holds anything of it. Until another is there, a NIC without connections stands
     /// in: what is done meanwhile with memory is done again when the next is set up.
     fn let_go_of_the_device(&mut self) {
-        let options = SoftOptions { qps_max: 1, reads_max: 1, reads_per_qp_max: 1, ..small_options() };
+        let options = SoftOptions { qps_max: 1, ..small_options() };
         // Where even that is refused, the next turn tries again.
         if let Ok(stand_in) = SoftNic::new(options) {
             self.nic = Box::new(stand_in);

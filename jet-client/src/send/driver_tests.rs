@@ -157,7 +157,7 @@ fn connected(qp: Qp) -> Event {
         requests_max: 1,
         heartbeat_ms: 0,
     };
-    Event::Connected { qp, private_data: PrivateData::new(&welcome.encode()).unwrap(), reads_max: 1 }
+    Event::Connected { qp, private_data: PrivateData::new(&welcome.encode()).unwrap(), reads_max: 0 }
 }
 
 fn credit() -> HeaderBytes {

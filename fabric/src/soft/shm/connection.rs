@@ -104,6 +104,8 @@ pub(super) struct Connection {
     outbox: VecDeque<Control>,
     /// READs that this end posted.
     pub(super) reads: ReadList,
+    /// READs that the peer answers at once, as it said when it asked.
+    pub(super) peer_answers: u32,
     /// A SEND waits for an SRQ entry, and was counted.
     rnr: bool,
     /// Something is to be done at a time.
@@ -144,6 +146,7 @@ impl Connection {
             announced: 0,
             outbox: VecDeque::new(),
             reads: ReadList::default(),
+            peer_answers: 0,
             rnr: false,
             deadline: None,
             hung_up: false,

@@ -2,8 +2,9 @@
 //!
 //! | kind | from | with it | fields |
 //! |---|---|---|---|
-//! | hello | connecting end, first | the link's memory file | private data |
-//! | accept, reject | accepting end, first | | private data |
+//! | hello | connecting end, first | the link's memory file | private data, READs answered at once |
+//! | accept | accepting end, first | | private data, READs answered at once |
+//! | reject | accepting end, first | | private data |
 //! | register | either | the region's memory file | key |
 //! | deregister | either | | key |
 
@@ -16,7 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// The version of the link's layout and of these messages.
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 const MAGIC: [u8; 4] = *b"JSHM";
 
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
@@ -26,6 +27,7 @@ struct RawControl {
     version: u16,
     kind: u16,
     key: u32,
+    reads_answered: u32,
     private_used: u32,
     private: [u8; PRIVATE_DATA_MAX],
 }
@@ -45,9 +47,19 @@ mod kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Control {
     /// "This link, please."
-    Hello(PrivateData),
+    Hello {
+        /// What the user says.
+        private_data: PrivateData,
+        /// READs of the other end that this one answers at once.
+        reads_answered: u32,
+    },
     /// "Yes."
-    Accept(PrivateData),
+    Accept {
+        /// What the user says.
+        private_data: PrivateData,
+        /// READs of the other end that this one answers at once.
+        reads_answered: u32,
+    },
     /// "No."
     Reject(PrivateData),
     /// "This region may be read by this key."
@@ -77,18 +89,23 @@ pub(super) fn send_control(
     control: Control,
     file: Option<BorrowedFd<'_>>,
 ) -> io::Result<bool> {
-    let (kind, key, private) = match control {
-        Control::Hello(data) => (kind::HELLO, 0, Some(data)),
-        Control::Accept(data) => (kind::ACCEPT, 0, Some(data)),
-        Control::Reject(data) => (kind::REJECT, 0, Some(data)),
-        Control::Register(key) => (kind::REGISTER, key, None),
-        Control::Deregister(key) => (kind::DEREGISTER, key, None),
+    let (kind, key, reads_answered, private) = match control {
+        Control::Hello { private_data, reads_answered } => {
+            (kind::HELLO, 0, reads_answered, Some(private_data))
+        }
+        Control::Accept { private_data, reads_answered } => {
+            (kind::ACCEPT, 0, reads_answered, Some(private_data))
+        }
+        Control::Reject(data) => (kind::REJECT, 0, 0, Some(data)),
+        Control::Register(key) => (kind::REGISTER, key, 0, None),
+        Control::Deregister(key) => (kind::DEREGISTER, key, 0, None),
     };
     let mut raw = RawControl {
         magic: MAGIC,
         version: VERSION,
         kind,
         key,
+        reads_answered,
         private_used: 0,
         private: [0; PRIVATE_DATA_MAX],
     };
@@ -143,7 +160,7 @@ pub(super) fn receive(socket: &OwnedFd) -> Received {
 }
 
 fn carries_file(control: Control) -> bool {
-    matches!(control, Control::Hello(_) | Control::Register(_))
+    matches!(control, Control::Hello { .. } | Control::Register(_))
 }
 
 fn parse(bytes: &[u8]) -> Option<Control> {
@@ -152,9 +169,10 @@ fn parse(bytes: &[u8]) -> Option<Control> {
         return None;
     }
     let private = || PrivateData::new(raw.private.get(..raw.private_used as usize)?);
+    let reads_answered = raw.reads_answered;
     match raw.kind {
-        kind::HELLO => Some(Control::Hello(private()?)),
-        kind::ACCEPT => Some(Control::Accept(private()?)),
+        kind::HELLO => Some(Control::Hello { private_data: private()?, reads_answered }),
+        kind::ACCEPT => Some(Control::Accept { private_data: private()?, reads_answered }),
         kind::REJECT => Some(Control::Reject(private()?)),
         kind::REGISTER => Some(Control::Register(raw.key)),
         kind::DEREGISTER => Some(Control::Deregister(raw.key)),
@@ -179,8 +197,8 @@ mod tests {
         let memory = SharedMemory::new("jet-test", 4096, false).unwrap();
         let data = PrivateData::new(b"hello").unwrap();
         for control in [
-            Control::Hello(data),
-            Control::Accept(data),
+            Control::Hello { private_data: data, reads_answered: 16 },
+            Control::Accept { private_data: data, reads_answered: u32::MAX },
             Control::Reject(PrivateData::new(&[7; PRIVATE_DATA_MAX]).unwrap()),
             Control::Register(9),
             Control::Deregister(u32::MAX),
@@ -210,12 +228,13 @@ mod tests {
             version: VERSION,
             kind: kind::ACCEPT,
             key: 0,
+            reads_answered: 1,
             private_used: 0,
             private: [0; PRIVATE_DATA_MAX],
         };
         let broken = [
             RawControl { magic: *b"HTTP", ..raw },
-            RawControl { version: 2, ..raw },
+            RawControl { version: 1, ..raw },
             RawControl { kind: 99, ..raw },
             RawControl { private_used: 57, ..raw },
             // Its file is missing.

@@ -17,8 +17,7 @@ use super::tables::Tables;
 use super::transport::{Kind, QpState, Token, Transport};
 use crate::address::Address;
 use crate::nic::{
-    ConnectError, DisconnectReason, Event, ListenError, MemoryKey, PostError, PrivateData, Qp, SendRequest,
-    Status,
+    ConnectError, DisconnectReason, ListenError, MemoryKey, PostError, PrivateData, Qp, SendRequest, Status,
 };
 use connection::{Connection, Deadline, End};
 use control::Control;
@@ -380,8 +379,9 @@ impl Transport for Shm {
         let socket = connect_to(path).map_err(system)?;
         let link = Link::make().map_err(system)?;
         let mut connection = Connection::new(tables, qp, socket, Some(link)).map_err(system)?;
+        let reads_answered = tables.options.reads_answered_per_qp_max;
         let said = connection
-            .say(tables, Control::Hello(*private_data))
+            .say(tables, Control::Hello { private_data: *private_data, reads_answered })
             .and_then(|()| connection.announce_all(tables));
         if said.is_err() {
             connection.unwatch(tables);
@@ -395,17 +395,19 @@ impl Transport for Shm {
 
     fn accept(&mut self, tables: &mut Tables, qp: Qp, private_data: &PrivateData) -> Result<(), PostError> {
         let connection = self.get(qp).expect("a QP that was requested has its connection");
+        let Some(reads_max) = tables.agree_on_reads(connection.peer_answers) else {
+            self.end(tables, qp.index, End::PROTOCOL);
+            return Err(PostError::Stale);
+        };
+        let reads_answered = tables.options.reads_answered_per_qp_max;
         let said = connection
-            .say(tables, Control::Accept(*private_data))
+            .say(tables, Control::Accept { private_data: *private_data, reads_answered })
             .and_then(|()| connection.announce_all(tables));
         if let Err(end) = said {
             self.end(tables, qp.index, end);
             return Err(PostError::Stale);
         }
-        tables.qps.set_state(qp, QpState::Connected);
-        let nothing = PrivateData::new(&[]).expect("nothing fits");
-        let reads_max = tables.options.limits().reads_per_qp_max;
-        tables.push_event(Event::Connected { qp, private_data: nothing, reads_max });
+        tables.connected(qp, PrivateData::new(&[]).expect("nothing fits"), reads_max);
         self.make_hot(qp.index);
         Ok(())
     }

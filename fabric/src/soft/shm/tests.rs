@@ -118,6 +118,11 @@ fn nothing() -> PrivateData {
     PrivateData::new(&[]).unwrap()
 }
 
+/// The first words of a peer by hand, that answers so many READs.
+fn hello(reads_answered: u32) -> Control {
+    Control::Hello { private_data: nothing(), reads_answered }
+}
+
 /// A listening host and where it listens.
 struct Place {
     _folder: tempfile::TempDir,
@@ -163,9 +168,7 @@ impl Place {
     fn raw_peer(&mut self) -> (OwnedFd, Link, Qp) {
         let socket = connect_to(&self.path).unwrap();
         let link = Link::make().unwrap();
-        assert!(
-            send_control(&socket, Control::Hello(nothing()), Some(link.file().unwrap().as_fd())).unwrap()
-        );
+        assert!(send_control(&socket, hello(32), Some(link.file().unwrap().as_fd())).unwrap());
         let mut found = None;
         until("a request", || {
             self.host.turn();
@@ -175,7 +178,7 @@ impl Place {
             found.is_some()
         });
         self.host.nic.accept(found.unwrap(), &nothing()).unwrap();
-        assert!(matches!(receive(&socket), Received::Control(Control::Accept(_), None)));
+        assert!(matches!(receive(&socket), Received::Control(Control::Accept { .. }, None)));
         self.host.turn();
         self.host.events.clear();
         (socket, link, found.unwrap())

@@ -9,7 +9,7 @@ pub(crate) use regions::REGION_INDEX_BITS;
 
 use super::options::SoftOptions;
 use super::readiness::Readiness;
-use crate::nic::{Completion, Counters, DisconnectReason, Event, Qp, Status, Work};
+use crate::nic::{Completion, Counters, DisconnectReason, Event, PrivateData, Qp, Status, Work};
 use qps::{QpState, Qps};
 use queues::{Completions, EVENTS_PER_QP, Events, QueuedEvent, Srq};
 use reads::Reads;
@@ -170,8 +170,23 @@ impl Tables {
         self.push_event(Event::Disconnected { qp, reason });
     }
 
+    /// READs that a connection has between this end and a peer that says how many it answers; `None`: READs on it would
+    /// wait for ever.
+    pub(crate) fn agree_on_reads(&self, answered_by_peer: u32) -> Option<u32> {
+        let made = self.options.reads_per_qp_max;
+        let agreed = made.min(answered_by_peer);
+        (agreed > 0 || made == 0).then_some(agreed)
+    }
+
+    /// The connection stands, and may have so many READs.
+    pub(crate) fn connected(&mut self, qp: Qp, private_data: PrivateData, reads_max: u32) {
+        let entry = self.qps.get_mut(qp).expect("a QP lives until its last event was polled");
+        (entry.state, entry.reads_max) = (QpState::Connected, reads_max);
+        self.push_event(Event::Connected { qp, private_data, reads_max });
+    }
+
     /// The peer refused the connection.
-    pub(crate) fn rejected(&mut self, qp: Qp, private_data: crate::nic::PrivateData) {
+    pub(crate) fn rejected(&mut self, qp: Qp, private_data: PrivateData) {
         self.qps.set_state(qp, QpState::Ended);
         self.push_event(Event::Rejected { qp, private_data });
     }

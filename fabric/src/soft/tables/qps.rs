@@ -33,6 +33,8 @@ pub(crate) struct QpEntry {
     pub(crate) sends: u32,
     /// READs posted and not completed.
     pub(crate) reads: u32,
+    /// READs that may be: what both ends agreed on when it came about.
+    pub(crate) reads_max: u32,
 }
 
 /// All of them. Places are reused last-used-first: few are touched at low load.
@@ -51,6 +53,7 @@ impl Qps {
             state: QpState::Ended,
             sends: 0,
             reads: 0,
+            reads_max: 0,
         };
         Self { entries: vec![empty; max as usize].into(), free: (0..max).rev().collect() }
     }
@@ -61,7 +64,7 @@ impl Qps {
         let entry = &mut self.entries[index as usize];
         entry.generation = entry.generation.wrapping_add(1);
         (entry.used, entry.kind, entry.state) = (true, kind, state);
-        (entry.sends, entry.reads) = (0, 0);
+        (entry.sends, entry.reads, entry.reads_max) = (0, 0, 0);
         Some(Qp { index, generation: entry.generation })
     }
 

@@ -7,9 +7,9 @@ use super::input::{Input, READ_BUDGET, STAGING_BYTES};
 use super::output::{Lookup, Output, Revoked, Urgency, no_stretches};
 use super::socket::{self, Moved};
 use crate::nic::{
-    DisconnectReason, Event, MemoryKey, Payload, PostError, PrivateData, Qp, SendRequest, Sge, Status,
+    DisconnectReason, MemoryKey, Payload, PostError, PrivateData, Qp, SendRequest, Sge, Status,
 };
-use crate::soft::options::{PAYLOAD_BYTES_MAX, SENDS_PER_QP_MAX};
+use crate::soft::options::{PAYLOAD_BYTES_MAX, READS_ANSWERED_MAX, SENDS_PER_QP_MAX};
 use crate::soft::tables::Tables;
 use crate::soft::tables::regions::Regions;
 use crate::soft::transport::{Kind, QpState, Token};
@@ -19,8 +19,6 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// READs of one peer that wait to be answered. A connecting or accepting end asks for no more at once.
-pub(super) const READS_SERVED_MAX: usize = 256;
 /// Bytes written by one connection before another has its turn.
 const WRITE_BUDGET: usize = 1 << 20;
 /// Queued bytes that are written without waiting for a doorbell, so that the queue stays in the cache.
@@ -132,6 +130,8 @@ pub(super) struct Connection {
     reads_done: u64,
     pub(super) served: VecDeque<Served>,
     pub(super) served_next: u64,
+    /// READs that the peer answers at once, as it said when it asked.
+    pub(super) peer_answers: u32,
 }
 
 impl Lookup for Regions {
@@ -168,8 +168,9 @@ impl Connection {
             reads: VecDeque::with_capacity(reads_max),
             reads_asked: 0,
             reads_done: 0,
-            served: VecDeque::with_capacity(READS_SERVED_MAX),
+            served: VecDeque::with_capacity(READS_ANSWERED_MAX as usize),
             served_next: 0,
+            peer_answers: 0,
         }
     }
 
@@ -183,7 +184,7 @@ impl Connection {
         self.served.clear();
         (self.blocked, self.broken, self.peer_done) = (false, None, false);
         (self.sends_done, self.bytes_pushed, self.taken, self.acknowledged) = (0, 0, 0, 0);
-        (self.reads_asked, self.reads_done, self.served_next) = (0, 0, 0);
+        (self.reads_asked, self.reads_done, self.served_next, self.peer_answers) = (0, 0, 0, 0);
         (self.reads_due, self.reads_moved) = (None, false);
     }
 
@@ -204,7 +205,7 @@ impl Connection {
                 && self.broken.is_none()
                 && (self.output.queued() > 0
                     || self.owes_ack()
-                    || self.reads_asked < self.reads.len().min(READS_SERVED_MAX)
+                    || self.reads_asked < self.reads.len()
                     || !self.served.is_empty())
     }
 
@@ -386,9 +387,7 @@ impl Connection {
         if !matches!(self.phase, Phase::Open) {
             return;
         }
-        while self.reads_asked < self.reads.len().min(READS_SERVED_MAX)
-            && self.output.has_room(FRAME_BYTES, Urgency::Request)
-        {
+        while self.reads_asked < self.reads.len() && self.output.has_room(FRAME_BYTES, Urgency::Request) {
             let read = tables.reads.get(self.reads[self.reads_asked]);
             let id = self.reads_done + self.reads_asked as u64;
             let (address, key, bytes) = (read.address, read.key, read.bytes);
@@ -601,18 +600,19 @@ impl Connection {
         self.served.clear();
     }
 
-    /// The user said yes.
-    pub(super) fn accept(&mut self, tables: &mut Tables, private_data: &PrivateData) {
-        self.push_handshake(|private_bytes| Frame::Accept { private_bytes }, private_data);
-        self.open(tables, PrivateData::new(&[]).expect("empty"));
+    /// The user said yes; an end of the connection where there could be no READs on it.
+    pub(super) fn accept(&mut self, tables: &mut Tables, private_data: &PrivateData) -> Result<(), Fate> {
+        let reads_max = tables.agree_on_reads(self.peer_answers).ok_or(Fate::PROTOCOL)?;
+        let reads_answered = u64::from(tables.options.reads_answered_per_qp_max);
+        self.push_handshake(|private_bytes| Frame::Accept { private_bytes, reads_answered }, private_data);
+        self.open(tables, PrivateData::new(&[]).expect("empty"), reads_max);
+        Ok(())
     }
 
     /// The connection stands.
-    pub(super) fn open(&mut self, tables: &mut Tables, private_data: PrivateData) {
+    pub(super) fn open(&mut self, tables: &mut Tables, private_data: PrivateData, reads_max: u32) {
         self.phase = Phase::Open;
         self.deadline = None;
-        tables.qps.set_state(self.qp, QpState::Connected);
-        let reads_max = tables.options.limits().reads_per_qp_max;
-        tables.push_event(Event::Connected { qp: self.qp, private_data, reads_max });
+        tables.connected(self.qp, private_data, reads_max);
     }
 }

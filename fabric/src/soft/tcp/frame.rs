@@ -2,7 +2,8 @@
 //!
 //! | kind | `length` | `id` | other fields | bytes behind |
 //! |---|---|---|---|---|
-//! | `Connect`, `Accept`, `Reject` | of the private data | | | private data |
+//! | `Connect`, `Accept` | of the private data | READs that its sender answers at once | | private data |
+//! | `Reject` | of the private data | | | private data |
 //! | `Asked` | | | | |
 //! | `Send` | of header and payload | | | message header, payload |
 //! | `SendAck` | | SENDs taken since the connection began | | |
@@ -28,7 +29,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// Bytes of a frame's header.
 pub(super) const FRAME_BYTES: usize = 32;
 /// The version of the framing that this build speaks.
-pub(super) const FRAME_VERSION: u8 = 1;
+pub(super) const FRAME_VERSION: u8 = 2;
 /// The most bytes behind one `ReadResponse`. Longer READs are answered in pieces, so that a SEND waits behind one
 /// piece at most. The paper's fragment, so that the usual READ is one piece.
 pub(super) const READ_PIECE_MAX: u32 = 256 << 10;
@@ -122,11 +123,15 @@ pub(super) enum Frame {
     Connect {
         /// Bytes behind.
         private_bytes: u32,
+        /// READs of the other end that the connecting one answers at once.
+        reads_answered: u64,
     },
     /// The listening end's first frame: the connection stands.
     Accept {
         /// Bytes behind.
         private_bytes: u32,
+        /// READs of the other end that the listening one answers at once.
+        reads_answered: u64,
     },
     /// The listening end's only frame: refused.
     Reject {
@@ -229,8 +234,8 @@ impl Frame {
         };
         let private = || within(0, PRIVATE_MAX);
         Ok(match raw.kind {
-            kind::CONNECT => Self::Connect { private_bytes: private()? },
-            kind::ACCEPT => Self::Accept { private_bytes: private()? },
+            kind::CONNECT => Self::Connect { private_bytes: private()?, reads_answered: id },
+            kind::ACCEPT => Self::Accept { private_bytes: private()?, reads_answered: id },
             kind::REJECT => Self::Reject { private_bytes: private()? },
             kind::SEND => Self::Send { payload_bytes: within(HEADER, SEND_BYTES_MAX)? - HEADER },
             kind::SEND_ACK => Self::SendAck { taken: id },
@@ -251,12 +256,12 @@ impl Frame {
     pub(super) fn to_bytes(self) -> [u8; FRAME_BYTES] {
         let (mut id, mut length, mut address, mut key, mut status) = (0, 0, 0, 0, 0);
         let kind = match self {
-            Self::Connect { private_bytes } => {
-                length = private_bytes;
+            Self::Connect { private_bytes, reads_answered } => {
+                (length, id) = (private_bytes, reads_answered);
                 kind::CONNECT
             }
-            Self::Accept { private_bytes } => {
-                length = private_bytes;
+            Self::Accept { private_bytes, reads_answered } => {
+                (length, id) = (private_bytes, reads_answered);
                 kind::ACCEPT
             }
             Self::Reject { private_bytes } => {
@@ -321,8 +326,10 @@ mod tests {
     fn frame() -> impl Strategy<Value = Frame> {
         let private = 0..=PRIVATE_MAX;
         prop_oneof![
-            private.clone().prop_map(|private_bytes| Frame::Connect { private_bytes }),
-            private.clone().prop_map(|private_bytes| Frame::Accept { private_bytes }),
+            (private.clone(), any::<u64>())
+                .prop_map(|(private_bytes, reads_answered)| Frame::Connect { private_bytes, reads_answered }),
+            (private.clone(), any::<u64>())
+                .prop_map(|(private_bytes, reads_answered)| Frame::Accept { private_bytes, reads_answered }),
             private.prop_map(|private_bytes| Frame::Reject { private_bytes }),
             (0..=SEND_BYTES_MAX - HEADER).prop_map(|payload_bytes| Frame::Send { payload_bytes }),
             any::<u64>().prop_map(|taken| Frame::SendAck { taken }),
@@ -377,7 +384,7 @@ mod tests {
             Frame::parse(&bytes)
         };
         for (frame, length) in [
-            (Frame::Connect { private_bytes: 0 }, PRIVATE_MAX + 1),
+            (Frame::Connect { private_bytes: 0, reads_answered: 1 }, PRIVATE_MAX + 1),
             (Frame::Send { payload_bytes: 0 }, HEADER - 1),
             (Frame::Send { payload_bytes: 0 }, SEND_BYTES_MAX + 1),
             (Frame::ReadResponse { id: 0, bytes: 0 }, READ_PIECE_MAX + 1),

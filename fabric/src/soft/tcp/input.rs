@@ -5,7 +5,7 @@
 //! header comes with a large READ's tail. What of it cannot be used yet (a part of a header; SENDs that meet no SRQ
 //! entry) is carried by the connection until it can.
 
-use super::connection::{Connection, Fate, Phase, READS_SERVED_MAX, Served};
+use super::connection::{Connection, Fate, Phase, Served};
 use super::frame::{FRAME_BYTES, Fault, Frame, HEADER};
 use super::socket::{self, IoVec, Moved};
 use crate::nic::{DisconnectReason, Event, PRIVATE_DATA_MAX, PrivateData, Qp, Sge, SrqEntry, Status};
@@ -340,9 +340,10 @@ impl Connection {
         match (&self.phase, frame) {
             (Phase::Open, frame) => self.act_open(tables, frame),
             (Phase::Draining { .. }, frame) => self.act_draining(tables, frame).map(Some),
-            (Phase::AwaitConnect, Frame::Connect { private_bytes }) => {
+            (Phase::AwaitConnect, Frame::Connect { private_bytes, reads_answered }) => {
                 let Some((used, private_data)) = private(behind, private_bytes) else { return Ok(None) };
                 self.phase = Phase::Requested;
+                self.peer_answers = counted(reads_answered);
                 self.deadline = None;
                 self.push_asked();
                 tables.qps.set_state(self.qp, QpState::Requested);
@@ -354,9 +355,11 @@ impl Connection {
                 self.deadline = None;
                 Ok(Some(0))
             }
-            (Phase::AwaitAccept, Frame::Accept { private_bytes }) => {
+            (Phase::AwaitAccept, Frame::Accept { private_bytes, reads_answered }) => {
                 let Some((used, private_data)) = private(behind, private_bytes) else { return Ok(None) };
-                self.open(tables, private_data);
+                // A listener that answers none is as good as one that does to an end that only sends.
+                let reads_max = tables.agree_on_reads(counted(reads_answered)).unwrap_or(0);
+                self.open(tables, private_data, reads_max);
                 Ok(Some(used))
             }
             (Phase::AwaitAccept, Frame::Reject { private_bytes }) => {
@@ -380,7 +383,9 @@ impl Connection {
             Frame::SendAck { taken } => self.acknowledge(tables, taken)?,
             Frame::SendError { taken, fault } => return Err(self.send_failed(tables, taken, fault)),
             Frame::ReadRequest { id, address, key, bytes } => {
-                if id != self.served_next || self.served.len() == READS_SERVED_MAX {
+                if id != self.served_next
+                    || self.served.len() >= tables.options.reads_answered_per_qp_max as usize
+                {
                     return Err(Fate::PROTOCOL);
                 }
                 self.served_next += 1;
@@ -495,6 +500,11 @@ impl Connection {
         }
         Ok(0)
     }
+}
+
+/// READs that a peer says it answers: whatever it is, no more are made than this end makes.
+fn counted(reads_answered: u64) -> u32 {
+    u32::try_from(reads_answered).unwrap_or(u32::MAX)
 }
 
 /// Private data, once it is whole.

@@ -259,7 +259,9 @@ impl Tcp {
         self.turn(tables, index, |connection, tables, _| match next {
             Ok(None) => {
                 connection.phase = Phase::AwaitAccept;
-                connection.push_handshake(|private_bytes| Frame::Connect { private_bytes }, &private_data);
+                let reads_answered = u64::from(tables.options.reads_answered_per_qp_max);
+                let frame = |private_bytes| Frame::Connect { private_bytes, reads_answered };
+                connection.push_handshake(frame, &private_data);
                 connection.write(tables)
             }
             Ok(Some(socket)) => {
@@ -357,7 +359,7 @@ impl Transport for Tcp {
 
     fn accept(&mut self, tables: &mut Tables, qp: Qp, private_data: &PrivateData) -> Result<(), PostError> {
         let accepted = self.turn(tables, qp.index, |connection, tables, _| {
-            connection.accept(tables, private_data);
+            connection.accept(tables, private_data)?;
             connection.write(tables)
         });
         accepted.ok_or(PostError::Stale)

@@ -135,6 +135,19 @@ fn pair(options: SoftOptions) -> (End, End, Qp, Qp) {
     (server, client, at_server, at_client)
 }
 
+/// The first frame of a peer by hand, with so much private data to follow. It answers as many READs as this NIC.
+fn connect_frame(private_bytes: u32) -> Frame {
+    Frame::Connect { private_bytes, reads_answered: READS_ANSWERED }
+}
+
+/// What the NIC answers.
+fn accept_frame() -> Frame {
+    Frame::Accept { private_bytes: 0, reads_answered: READS_ANSWERED }
+}
+
+/// READs that a NIC of the defaults answers at once.
+const READS_ANSWERED: u64 = 256;
+
 /// A stream to the NIC, by hand.
 fn raw(address: &Address) -> TcpStream {
     let Address::Tcp(host_port) = address else { panic!("a tcp address") };
@@ -147,11 +160,11 @@ fn raw(address: &Address) -> TcpStream {
 /// A stream that has shaken hands.
 fn raw_connected(server: &mut End, address: &Address) -> (TcpStream, Qp) {
     let mut stream = raw(address);
-    stream.write_all(&Frame::Connect { private_bytes: 0 }.to_bytes()).unwrap();
+    stream.write_all(&connect_frame(0).to_bytes()).unwrap();
     until(&mut [server], "a request", |ends| ends[0].requested().is_some());
     let qp = server.requested().unwrap();
     server.nic.accept(qp, &nothing()).unwrap();
-    for expected in [Frame::Asked, Frame::Accept { private_bytes: 0 }] {
+    for expected in [Frame::Asked, accept_frame()] {
         assert_eq!(next_frame(server, &mut stream), expected);
     }
     server.events.clear();
@@ -192,7 +205,7 @@ fn who_speaks_garbage_before_the_handshake_is_dropped_and_counted() {
         b"GET / HTTP/1.1\r\nHost: jet.example\r\n\r\n".to_vec(),
         vec![0xff; 1000],
         Frame::Send { payload_bytes: 0 }.to_bytes().to_vec(),
-        with_length(Frame::Connect { private_bytes: 0 }, 57),
+        with_length(connect_frame(0), 57),
     ];
     for (count, bytes) in (1..).zip(garbage) {
         let mut stream = raw(&address);
@@ -210,7 +223,7 @@ fn who_says_nothing_is_dropped_in_time_and_gives_its_qp_back() {
     let options = SoftOptions { handshake: Duration::from_millis(50), qps_max: 2, ..SoftOptions::default() };
     let (mut server, address) = listening(options);
     let mut silent: Vec<_> = (0..2).map(|_| raw(&address)).collect();
-    silent[1].write_all(&Frame::Connect { private_bytes: 9 }.to_bytes()[..20]).unwrap();
+    silent[1].write_all(&connect_frame(9).to_bytes()[..20]).unwrap();
     for stream in &mut silent {
         stream.set_nonblocking(true).unwrap();
         until(&mut [&mut server], "dropped", |_| matches!(stream.read(&mut [0; 8]), Ok(0)));
@@ -225,8 +238,8 @@ fn every_frame_that_cannot_be_ends_that_connection_only() {
     let piece = |id, bytes| Frame::ReadResponse { id, bytes }.to_bytes().to_vec();
     let cases: Vec<(&str, Vec<u8>)> = vec![
         ("garbage", vec![0xee; 64]),
-        ("a second Connect", Frame::Connect { private_bytes: 0 }.to_bytes().to_vec()),
-        ("an Accept from the connecting end", Frame::Accept { private_bytes: 0 }.to_bytes().to_vec()),
+        ("a second Connect", connect_frame(0).to_bytes().to_vec()),
+        ("an Accept from the connecting end", accept_frame().to_bytes().to_vec()),
         ("a SEND shorter than a header", with_length(Frame::Send { payload_bytes: 0 }, 127)),
         ("a SEND longer than a slab", with_length(Frame::Send { payload_bytes: 0 }, SEND_BYTES_MAX + 1)),
         ("a SEND of 4 GiB", with_length(Frame::Send { payload_bytes: 0 }, u32::MAX)),
@@ -585,4 +598,6 @@ fn a_sleeper_is_woken_for_everything() {
     });
 }
 
+mod depth;
+mod one_sge;
 mod silence;

@@ -48,7 +48,7 @@ impl Connection {
     fn empty_outbox(&mut self, tables: &Tables) -> Result<(), End> {
         while let Some(control) = self.outbox.front().copied() {
             let sent = match control {
-                Control::Hello(_) => {
+                Control::Hello { .. } => {
                     let file = self.link.as_ref().and_then(Link::file).expect("who says hello made the link");
                     send_control(&self.socket, control, Some(file.as_fd()))
                 }
@@ -57,7 +57,7 @@ impl Connection {
                     // Taken back meanwhile. Something is said all the same: the peer counts.
                     None => send_control(&self.socket, Control::Deregister(key), None),
                 },
-                Control::Accept(_) | Control::Reject(_) | Control::Deregister(_) => {
+                Control::Accept { .. } | Control::Reject(_) | Control::Deregister(_) => {
                     send_control(&self.socket, control, None)
                 }
             };
@@ -146,17 +146,18 @@ impl Connection {
         let state = tables.qps.get(self.qp).expect("a connection's QP lives").state;
         let accepted = matches!(state, QpState::Requested | QpState::Connected | QpState::Closing);
         match (control, file, state) {
-            (Control::Hello(private_data), Some(file), QpState::Handshake) => {
+            (Control::Hello { private_data, reads_answered }, Some(file), QpState::Handshake) => {
                 self.join(&file)?;
                 self.deadline = None;
+                self.peer_answers = reads_answered;
                 tables.qps.set_state(self.qp, QpState::Requested);
                 tables.push_event(Event::ConnectRequest { qp: self.qp, private_data });
             }
-            (Control::Accept(private_data), None, QpState::Connecting) => {
+            (Control::Accept { private_data, reads_answered }, None, QpState::Connecting) => {
                 self.deadline = None;
-                tables.qps.set_state(self.qp, QpState::Connected);
-                let reads_max = tables.options.limits().reads_per_qp_max;
-                tables.push_event(Event::Connected { qp: self.qp, private_data, reads_max });
+                // A listener that answers none is as good as one that does to an end that only sends.
+                let reads_max = tables.agree_on_reads(reads_answered).unwrap_or(0);
+                tables.connected(self.qp, private_data, reads_max);
             }
             (Control::Reject(private_data), None, QpState::Connecting) => {
                 tables.rejected(self.qp, private_data);

@@ -18,11 +18,11 @@ fn what_is_said_out_of_turn_costs_that_peer_its_connection_only() {
     let link = Link::make().unwrap();
     let unsealed = rustix::fs::memfd_create("jet-loose", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
     rustix::fs::ftruncate(&unsealed, LINK_BYTES as u64).unwrap();
-    let hello = Control::Hello(nothing());
+    let hello = hello(1);
     let firsts: [(Control, Option<std::os::fd::BorrowedFd<'_>>); 5] = [
         (hello, Some(memory.as_fd())),
         (hello, Some(unsealed.as_fd())),
-        (Control::Accept(nothing()), None),
+        (Control::Accept { private_data: nothing(), reads_answered: 1 }, None),
         (Control::Register(1), Some(memory.as_fd())),
         (Control::Deregister(1), None),
     ];
@@ -54,6 +54,40 @@ fn what_is_said_out_of_turn_costs_that_peer_its_connection_only() {
         place.host.turn();
         client.statuses() == [(Work::Send { id: 1 }, Status::Success)]
     });
+}
+
+#[test]
+fn a_peer_that_answers_no_read_is_refused_and_one_that_answers_all_gets_what_this_end_makes() {
+    let mut place = Place::new(SoftOptions::default());
+    let mut kept = Vec::new();
+    for (answered, agreed) in [(0, None), (1, Some(1)), (31, Some(31)), (33, Some(32)), (u32::MAX, Some(32))]
+    {
+        place.host.events.clear();
+        let socket = connect_to(&place.path).unwrap();
+        let link = Link::make().unwrap();
+        assert!(send_control(&socket, hello(answered), Some(link.file().unwrap().as_fd())).unwrap());
+        until("a request", || {
+            place.host.turn();
+            !place.host.events.is_empty()
+        });
+        let Some(Event::ConnectRequest { qp, .. }) = place.host.events.pop() else { panic!("no request") };
+        let accepted = place.host.nic.accept(qp, &nothing());
+        assert_eq!(accepted, agreed.map(drop).ok_or(PostError::Stale), "it answers {answered}");
+        until("told", || {
+            place.host.turn();
+            !place.host.events.is_empty()
+        });
+        match (place.host.events.pop(), agreed) {
+            (Some(Event::Connected { reads_max, .. }), Some(agreed)) => assert_eq!(reads_max, agreed),
+            (Some(Event::Disconnected { reason, .. }), None) => {
+                assert_eq!(reason, DisconnectReason::Protocol)
+            }
+            other => panic!("it answers {answered}: {other:?}"),
+        }
+        // Its end would be an event of the next one's turn.
+        kept.push((socket, link));
+    }
+    assert_eq!(place.host.nic.counters().protocol_errors, 1);
 }
 
 #[test]

@@ -1,0 +1,82 @@
+//! A NIC that keeps to a device's limits: what it refuses to be, and what it says of itself.
+
+use super::{SoftNic, SoftOptions};
+use crate::limits::{DeviceAttributes, LimitError, Profile};
+use crate::memory::SharedMemory;
+use crate::nic::{Access, ConnectError, Nic, PostError, PrivateData, Sge, SrqEntry};
+use jet_wire::message::HEADER_BYTES;
+use std::io;
+use std::sync::Arc;
+
+fn of(profile: Profile, srq_entries_max: u32) -> io::Result<SoftNic> {
+    SoftNic::new(SoftOptions { profile: Some(profile), srq_entries_max, ..SoftOptions::default() })
+}
+
+fn refusal(profile: Profile, srq_entries_max: u32) -> String {
+    let error = of(profile, srq_entries_max).err().expect("it has less than that");
+    assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+    let inner = error.get_ref().expect("the reason is inside");
+    assert!(inner.is::<LimitError>(), "{inner:?}");
+    error.to_string()
+}
+
+#[test]
+fn a_device_that_has_too_little_is_refused_by_what_it_lacks() {
+    let words = refusal(Profile::MEAN, 4096);
+    assert!(words.contains("max_srq_wr") && words.contains("64") && words.contains("4096"), "{words}");
+    for without_srq in [Profile::E810, Profile::IONIC] {
+        let words = refusal(without_srq, 64);
+        assert!(words.contains("max_srq"), "{words}");
+    }
+    let one_place = DeviceAttributes { max_srq_sge: 1, ..*Profile::MEAN.attributes() };
+    let words = refusal(Profile::new("one-place", one_place), 64);
+    assert!(words.contains("max_srq_sge"), "{words}");
+    let no_reads = DeviceAttributes { max_qp_init_rd_atom: 0, ..*Profile::MEAN.attributes() };
+    let words = refusal(Profile::new("no-reads", no_reads), 64);
+    assert!(words.contains("max_qp_init_rd_atom"), "{words}");
+    for wrong in [i32::MIN, -1, 0] {
+        let senseless = DeviceAttributes { max_cqe: wrong, ..*Profile::MEAN.attributes() };
+        let words = refusal(Profile::new("senseless", senseless), 64);
+        assert!(words.contains("max_cqe"), "{words}");
+    }
+}
+
+#[test]
+fn a_nic_has_no_more_than_its_profile() {
+    for profile in [Profile::MEAN, Profile::CONNECTX_6, Profile::RXE] {
+        let has = *profile.attributes();
+        let mut nic = of(profile, 64).unwrap();
+        let limits = nic.limits();
+        let at_most = |told: u32, has: i32| told >= 1 && i64::from(told) <= i64::from(has);
+        assert!(at_most(limits.qps_max, has.max_qp), "{limits:?}");
+        assert!(at_most(limits.scatter_max, has.max_sge_rd.min(has.max_sge)), "{limits:?}");
+        assert!(at_most(limits.reads_per_qp_max, has.max_qp_init_rd_atom), "{limits:?}");
+        assert!(at_most(limits.sends_per_qp_max, has.max_qp_wr), "{limits:?}");
+        assert!(at_most(limits.srq_entries_max, has.max_srq_wr), "{limits:?}");
+
+        let memory = Arc::new(SharedMemory::new("jet-test", 1 << 20, false).unwrap());
+        let key = nic.register(&memory, Access::LocalWrite).unwrap();
+        let bytes = u32::try_from(HEADER_BYTES).unwrap();
+        let header = |id: u32| Sge { key, offset: u64::from(id * bytes), bytes };
+        for id in 0..limits.srq_entries_max {
+            nic.post_srq(SrqEntry { id, header: header(id), payload: None }).unwrap();
+        }
+        let one_more = SrqEntry { id: 9999, header: header(0), payload: None };
+        assert_eq!(nic.post_srq(one_more), Err(PostError::QueueFull));
+    }
+}
+
+#[test]
+fn a_nic_has_no_more_connections_than_its_profile_has_qps() {
+    let few = DeviceAttributes { max_qp: 3, ..*Profile::MEAN.attributes() };
+    let mut nic = of(Profile::new("few", few), 64).unwrap();
+    let max = nic.limits().qps_max;
+    assert!((1..=3).contains(&max));
+    let address = nic.listen(&"tcp:127.0.0.1:0".parse().unwrap()).unwrap();
+    let nothing = PrivateData::new(b"").unwrap();
+    for _ in 0..max {
+        nic.connect(&address, &nothing).unwrap();
+    }
+    let error = nic.connect(&address, &nothing).unwrap_err();
+    assert!(matches!(error, ConnectError::TooMany { max: 3 }), "{error:?}");
+}
