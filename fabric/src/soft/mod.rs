@@ -286,7 +286,7 @@ impl Nic for SoftNic {
             }
             _ => carried_by!(self, kind, post_send(qp, request))?,
         }
-        self.tables.send_posted(qp);
+        self.tables.send_posted(qp, request.id);
         Ok(())
     }
 
@@ -307,7 +307,7 @@ impl Nic for SoftNic {
             return Err(PostError::QueueFull);
         }
         let slot = self.tables.reads.take(qp, &request, bytes).ok_or(PostError::QueueFull)?;
-        self.tables.read_posted(qp);
+        self.tables.read_posted(qp, request.id);
         carried_by!(self, kind, post_read(qp, slot));
         Ok(())
     }

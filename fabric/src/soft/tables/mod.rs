@@ -4,6 +4,7 @@ pub(crate) mod qps;
 pub(crate) mod queues;
 pub(crate) mod reads;
 pub(crate) mod regions;
+pub(crate) mod send_order;
 
 pub(crate) use regions::REGION_INDEX_BITS;
 
@@ -14,6 +15,7 @@ use qps::{QpState, Qps};
 use queues::{Completions, EVENTS_PER_QP, Events, QueuedEvent, Srq};
 use reads::Reads;
 use regions::Regions;
+use send_order::SendOrder;
 use std::io;
 use std::time::Instant;
 
@@ -37,6 +39,8 @@ pub(crate) struct Tables {
     /// Descriptors to wait for.
     pub(crate) epoll: Readiness,
     completions: Completions,
+    /// Where completions come in the order of posts.
+    order: Option<SendOrder>,
     events: Events,
     completions_polled: u64,
     /// Outstanding, and completed but not polled: each holds a place in the completion queue.
@@ -58,6 +62,9 @@ impl Tables {
             mapped_regions: 0,
             epoll: Readiness::new()?,
             completions: Completions::new(options.completions as usize),
+            order: options
+                .profile
+                .map(|_| SendOrder::new(options.qps_max, options.sends_max() + options.reads_max)),
             events: Events::new(options.qps_max as usize * EVENTS_PER_QP),
             completions_polled: 0,
             sends: 0,
@@ -85,16 +92,22 @@ impl Tables {
     }
 
     /// Counts a READ as outstanding.
-    pub(crate) fn read_posted(&mut self, qp: Qp) {
+    pub(crate) fn read_posted(&mut self, qp: Qp, id: u64) {
         self.reads_held += 1;
         self.qps.get_mut(qp).expect("checked before posting").reads += 1;
+        if let Some(order) = &mut self.order {
+            order.posted(qp.index, Work::Read { id });
+        }
     }
 
     /// Counts a SEND as outstanding.
     #[inline]
-    pub(crate) fn send_posted(&mut self, qp: Qp) {
+    pub(crate) fn send_posted(&mut self, qp: Qp, id: u64) {
         self.sends += 1;
         self.qps.get_mut(qp).expect("checked before posting").sends += 1;
+        if let Some(order) = &mut self.order {
+            order.posted(qp.index, Work::Send { id });
+        }
     }
 
     /// Counts an SRQ entry as outstanding.
@@ -114,19 +127,39 @@ impl Tables {
     /// A SEND of this end is done.
     #[inline]
     pub(crate) fn complete_send(&mut self, qp: Qp, id: u64, status: Status) {
-        self.qps.get_mut(qp).expect("a QP outlives its work").sends -= 1;
-        self.counters.sends += u64::from(status == Status::Success);
-        self.complete(qp, Work::Send { id }, status);
+        self.complete_posted(qp, Work::Send { id }, status);
     }
 
     /// The READ in `slot` is done; the slot is free.
     pub(crate) fn complete_read(&mut self, slot: u32, status: Status) {
         let read = self.reads.get(slot);
         let (qp, id) = (read.qp, read.id);
-        self.qps.get_mut(qp).expect("a QP outlives its work").reads -= 1;
-        self.counters.reads += u64::from(status == Status::Success);
-        self.complete(qp, Work::Read { id }, status);
         self.reads.release(slot);
+        self.complete_posted(qp, Work::Read { id }, status);
+    }
+
+    #[inline]
+    fn complete_posted(&mut self, qp: Qp, work: Work, status: Status) {
+        let Some(order) = &mut self.order else { return self.show(qp, work, status) };
+        order.done(qp.index, work, status);
+        while let Some((work, status)) = self.order.as_mut().and_then(|order| order.take_done(qp.index)) {
+            self.show(qp, work, status);
+        }
+    }
+
+    /// Work of a send queue has completed, and so has what must complete before it.
+    #[inline]
+    fn show(&mut self, qp: Qp, work: Work, status: Status) {
+        let entry = self.qps.get_mut(qp).expect("a QP outlives its work");
+        let succeeded = u64::from(status == Status::Success);
+        if matches!(work, Work::Read { .. }) {
+            entry.reads -= 1;
+            self.counters.reads += succeeded;
+        } else {
+            entry.sends -= 1;
+            self.counters.sends += succeeded;
+        }
+        self.complete(qp, work, status);
     }
 
     /// A SEND arrived in an SRQ entry that was popped.
