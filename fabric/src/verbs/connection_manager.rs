@@ -29,8 +29,6 @@ const REJECTED_BY_USER: i32 = 28;
 /// The level and the name of RDMA CM's option for the acknowledgements' timeout.
 const OPTION_ID: i32 = 0;
 const OPTION_ID_ACK_TIMEOUT: i32 = 3;
-/// The inline bytes that are asked for: a header and a little more. Then half of it, then none.
-const INLINE_WANTED: [u32; 3] = [256, 128, 0];
 
 /// Where events of identifiers arrive. Does not block.
 #[derive(Debug)]
@@ -81,6 +79,8 @@ pub(super) enum CmEvent {
     RouteResolved,
     Established {
         private_data: PrivateData,
+        /// READs that the peer answers, as an accepting one says; 0 where it asked.
+        answered: u8,
     },
     /// Refused by the other end's user, who said so.
     Rejected {
@@ -116,6 +116,8 @@ pub(super) struct QpParts<'a> {
     pub events: &'a AtomicU32,
     pub send_entries: u32,
     pub send_sges: u32,
+    /// Bytes that it is to send inline; if it cannot, half of it, or none.
+    pub inline: u32,
 }
 
 /// What a connection agrees on.
@@ -219,7 +221,7 @@ impl ConnectionId {
     /// Makes the QP; returns its number and how many bytes it sends inline.
     pub fn create_qp(&mut self, parts: &QpParts<'_>) -> io::Result<(u32, u32)> {
         let mut last = io::Error::from(io::ErrorKind::InvalidInput);
-        for inline in INLINE_WANTED {
+        for inline in [parts.inline, parts.inline / 2, 0] {
             let mut attributes = ibv_qp_init_attr {
                 qp_context: std::ptr::from_ref(parts.events).cast_mut().cast(),
                 send_cq: parts.completions.as_ptr(),
@@ -357,7 +359,9 @@ pub(super) fn next_event(channel: &Rc<EventChannel>) -> Option<(u64, CmEvent)> {
             }
             kind::RDMA_CM_EVENT_ADDR_RESOLVED => CmEvent::AddressResolved,
             kind::RDMA_CM_EVENT_ROUTE_RESOLVED => CmEvent::RouteResolved,
-            kind::RDMA_CM_EVENT_ESTABLISHED => CmEvent::Established { private_data },
+            kind::RDMA_CM_EVENT_ESTABLISHED => {
+                CmEvent::Established { private_data, answered: event.param.conn.initiator_depth }
+            }
             kind::RDMA_CM_EVENT_REJECTED if event.status == REJECTED_BY_USER => {
                 CmEvent::Rejected { private_data }
             }

@@ -31,7 +31,7 @@ pub(super) enum State {
 /// What a place in the send queue holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Posted {
-    /// A SEND; where its header was put, and its payload where that was copied.
+    /// A SEND; where its header was put, and its payload where that was copied. One of one stretch lies with the payloads.
     Send { header: u32, payload: u32 },
     /// A READ of so many bytes.
     Read { bytes: u32 },
@@ -108,6 +108,8 @@ pub(super) struct Connection {
     pub reason: Option<DisconnectReason>,
     pub sends: u32,
     pub reads: u32,
+    /// READs that there may be: what both ends agreed on.
+    pub reads_max: u32,
     pub queue: SendQueue,
     /// The first and the last of its requests that were gathered and not given to the device.
     pub gathered: Option<(usize, usize)>,
@@ -145,6 +147,7 @@ impl Connection {
             reason: None,
             sends: 0,
             reads: 0,
+            reads_max: 0,
             queue: SendQueue::default(),
             gathered: None,
             deadline: None,

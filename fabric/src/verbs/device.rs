@@ -8,6 +8,7 @@
 use super::error::VerbsError;
 use super::gids;
 use super::options::DeviceChoice;
+use crate::limits::DeviceAttributes;
 use rdma_sys::{
     ibv_context, ibv_device_attr, ibv_get_device_name, ibv_query_device, ibv_transport_type, rdma_bind_addr,
     rdma_cm_id, rdma_create_id, rdma_destroy_id, rdma_free_devices, rdma_get_devices, rdma_port_space,
@@ -28,7 +29,7 @@ pub(super) struct Device {
     context: *mut ibv_context,
     name: String,
     port: u8,
-    attributes: Attributes,
+    attributes: DeviceAttributes,
     /// Where its connections leave from, where the choice says so.
     pub source: Option<IpAddr>,
     rnr_counters: Vec<PathBuf>,
@@ -36,21 +37,6 @@ pub(super) struct Device {
     gone: bool,
     /// Keeps the library from closing the context: it counts identifiers, not what else lives in it. Dropped last.
     _hold: SynchronousId,
-}
-
-/// What of the device's attributes matters here.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Attributes {
-    pub qps: u32,
-    pub sge: u32,
-    pub read_sge: u32,
-    pub srq_entries: u32,
-    pub srq_sge: u32,
-    pub send_entries: u32,
-    pub completions: u32,
-    /// READs that one QP may have in flight, and may answer.
-    pub reads_out: u8,
-    pub reads_in: u8,
 }
 
 /// A socket address in the C library's terms.
@@ -268,7 +254,8 @@ impl Device {
         &self.name
     }
 
-    pub fn attributes(&self) -> Attributes {
+    /// What it says that it can do.
+    pub fn attributes(&self) -> DeviceAttributes {
         self.attributes
     }
 
@@ -304,7 +291,7 @@ impl Drop for Device {
     }
 }
 
-fn attributes(context: *mut ibv_context) -> Result<Attributes, VerbsError> {
+fn attributes(context: *mut ibv_context) -> Result<DeviceAttributes, VerbsError> {
     // SAFETY: the verb fills the structure, of which every bit pattern is a value.
     let raw = unsafe {
         let mut raw: ibv_device_attr = std::mem::zeroed();
@@ -313,18 +300,19 @@ fn attributes(context: *mut ibv_context) -> Result<Attributes, VerbsError> {
         }
         raw
     };
-    let number = |value: i32| u32::try_from(value).unwrap_or(0);
-    let byte = |value: i32| u8::try_from(value.clamp(0, 255)).unwrap_or(0);
-    Ok(Attributes {
-        qps: number(raw.max_qp),
-        sge: number(raw.max_sge),
-        // Some drivers leave it at 0: one scatter entry always works (iWARP has no more).
-        read_sge: number(raw.max_sge_rd).max(1),
-        srq_entries: number(raw.max_srq_wr),
-        srq_sge: number(raw.max_srq_sge),
-        send_entries: number(raw.max_qp_wr),
-        completions: number(raw.max_cqe),
-        reads_out: byte(raw.max_qp_init_rd_atom),
-        reads_in: byte(raw.max_qp_rd_atom),
+    Ok(DeviceAttributes {
+        max_qp: raw.max_qp,
+        max_qp_wr: raw.max_qp_wr,
+        max_sge: raw.max_sge,
+        max_sge_rd: raw.max_sge_rd,
+        max_cq: raw.max_cq,
+        max_cqe: raw.max_cqe,
+        max_qp_rd_atom: raw.max_qp_rd_atom,
+        max_res_rd_atom: raw.max_res_rd_atom,
+        max_qp_init_rd_atom: raw.max_qp_init_rd_atom,
+        max_srq: raw.max_srq,
+        max_srq_wr: raw.max_srq_wr,
+        max_srq_sge: raw.max_srq_sge,
+        max_inline_data: None,
     })
 }

@@ -1,5 +1,6 @@
 //! Why there is no NIC on verbs.
 
+use crate::limits::LimitError;
 use std::io;
 use std::net::IpAddr;
 
@@ -13,6 +14,9 @@ pub enum VerbsError {
     /// Numbers that cannot be.
     #[error("{0}")]
     Options(&'static str),
+    /// The device, or what it may do by its profile, is not enough.
+    #[error("{0}")]
+    Limits(#[from] LimitError),
     /// There is no RDMA device at all.
     #[error(
         "there is no RDMA device: {source}; load its driver and rdma_ucm, or try a soft one \

@@ -105,7 +105,7 @@ impl VerbsNic {
 
     /// Of one QP: SENDs, READs and a probe.
     fn queue_entries(&self) -> u32 {
-        self.limits.sends_per_qp_max + self.limits.reads_per_qp_max + 1
+        self.device_limits.send_queue
     }
 
     fn take_place(&mut self, state: State) -> Option<Qp> {
@@ -130,11 +130,12 @@ impl VerbsNic {
         match (event, connection.state) {
             (CmEvent::AddressResolved, State::Resolving) => self.find_route(qp),
             (CmEvent::RouteResolved, State::Resolving) => self.ask(qp),
-            (CmEvent::Established { private_data }, State::Connecting) => {
+            (CmEvent::Established { private_data, answered }, State::Connecting) => {
                 connection.state = State::Connected;
+                let reads_max = self.limits.reads_per_qp_max.min(answered.into());
+                connection.reads_max = reads_max;
                 // A device that refuses keeps a longer time; it works all the same.
                 let _ = connection.id.as_ref().map(|id| id.set_rnr_timer(self.options.rnr_timer));
-                let reads_max = self.limits.reads_per_qp_max;
                 self.events.push_back(Event::Connected { qp, private_data, reads_max });
             }
             (CmEvent::Established { .. }, State::Accepting) => self.established(qp),
@@ -162,7 +163,7 @@ impl VerbsNic {
     pub(super) fn established(&mut self, qp: Qp) {
         if let Some(connection) = self.connections.get_mut(qp) {
             connection.state = State::Connected;
-            let reads_max = self.limits.reads_per_qp_max;
+            let reads_max = connection.reads_max;
             self.events.push_back(Event::Connected { qp, private_data: nothing(), reads_max });
         }
     }
@@ -198,14 +199,20 @@ impl VerbsNic {
         }
     }
 
+    /// READs that this end answers, and makes, on one connection.
+    fn reads(&self) -> (u8, u8) {
+        let byte = |reads: u32| u8::try_from(reads).unwrap_or(u8::MAX);
+        (byte(self.device_limits.reads_answered_per_qp), byte(self.limits.reads_per_qp_max))
+    }
+
     fn ask(&mut self, qp: Qp) {
-        let attributes = self.device.attributes();
+        let reads = self.reads();
         let asked = self.make_qp(qp).and_then(|()| {
             let connection = self.connections.get_mut(qp).expect("it was just seen");
             connection.state = State::Connecting;
             let terms = Terms {
                 private_data: connection.said,
-                reads: (attributes.reads_in, attributes.reads_out),
+                reads,
                 retry: self.options.retry,
                 rnr_retry: self.options.rnr_retry,
             };
@@ -219,14 +226,14 @@ impl VerbsNic {
     }
 
     pub(super) fn accept_request(&mut self, qp: Qp, private_data: &PrivateData) -> Result<(), PostError> {
-        let attributes = self.device.attributes();
+        let (answered, made) = self.reads();
         match self.connections.get_mut(qp) {
             Some(connection) if connection.state == State::Requested => {}
             _ => return Err(PostError::Stale),
         }
         let connection = self.connections.get_mut(qp).expect("it was just seen");
         let (peer_answers, peer_makes) = connection.peer_reads;
-        if attributes.reads_out.min(peer_answers) == 0 {
+        if made.min(peer_answers) == 0 {
             // READs on such a connection would wait for ever.
             self.counters.protocol_errors += 1;
             self.fail(qp, DisconnectReason::Protocol);
@@ -234,9 +241,10 @@ impl VerbsNic {
         }
         let accepted = self.make_qp(qp).and_then(|()| {
             let connection = self.connections.get_mut(qp).expect("it was just seen");
+            connection.reads_max = made.min(peer_answers).into();
             let terms = Terms {
                 private_data: *private_data,
-                reads: (attributes.reads_in.min(peer_makes), attributes.reads_out.min(peer_answers)),
+                reads: (answered.min(peer_makes), made.min(peer_answers)),
                 retry: self.options.retry,
                 rnr_retry: self.options.rnr_retry,
             };
@@ -281,7 +289,8 @@ impl VerbsNic {
             receives: &self.receives,
             events: &connection.events,
             send_entries: queue_entries,
-            send_sges: self.limits.scatter_max.max(2),
+            send_sges: self.limits.scatter_max.max(self.device_limits.send_sges),
+            inline: self.device_limits.inline_data,
         };
         let (number, inline_bytes) =
             connection.id.as_mut().expect("it has an identifier").create_qp(&parts)?;

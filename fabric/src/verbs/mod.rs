@@ -21,6 +21,7 @@ mod gids;
 mod handshake;
 mod lookup;
 mod options;
+mod outgoing;
 mod polling;
 mod posting;
 mod regions;
@@ -33,6 +34,7 @@ pub use gids::local_addresses;
 pub use options::{DeviceChoice, VerbsOptions};
 
 use crate::address::Address;
+use crate::limits::NicLimits;
 use crate::memory::SharedMemory;
 use crate::nic::{
     Access, Completion, ConnectError, Counters, Event, Limits, ListenError, MemoryKey, Nic, Payload,
@@ -44,13 +46,12 @@ use connection_manager::{ConnectionId, EventChannel};
 use connections::Connections;
 use device::Device;
 use gather::Gathered;
-use jet_wire::message::HEADER_BYTES;
 use lookup::Lookup;
-use options::{PAYLOAD_BYTES_MAX, SCATTER_WANTED, SENDS_PER_QP_MAX};
+use options::PAYLOAD_BYTES_MAX;
+use outgoing::Outgoing;
 use polling::Expansion;
 use regions::{Domain, Regions};
 use shared_receive_queue::SharedReceiveQueue;
-use staging::Staging;
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
@@ -73,8 +74,7 @@ pub struct VerbsNic {
     receives: SharedReceiveQueue,
     completions: CompletionQueue,
     regions: Regions,
-    headers: Staging,
-    payloads: Staging,
+    outgoing: Outgoing,
     channel: Rc<EventChannel>,
     domain: Rc<Domain>,
     /// Bound to an address of the device, so that its removal is heard of though nothing else is.
@@ -82,6 +82,8 @@ pub struct VerbsNic {
     device: Device,
     options: VerbsOptions,
     limits: Limits,
+    /// What the device does of what was asked for.
+    device_limits: NicLimits,
     by_qp_number: Lookup,
     gathered: Gathered,
     events: VecDeque<Event>,
@@ -124,43 +126,18 @@ impl VerbsNic {
         let channel = Rc::new(EventChannel::new()?);
         let sentry = device.any_address().and_then(|address| ConnectionId::bound_to(&channel, address).ok());
         device_events::prepare(&device)?;
-        let attributes = device.attributes();
-        let limits = Limits {
-            scatter_max: SCATTER_WANTED.min(attributes.sge).min(attributes.read_sge),
-            reads_per_qp_max: options
-                .reads_per_qp_max
-                .min(options.reads_max)
-                .min(u32::from(attributes.reads_out).max(1)),
-            // More than all QPs together may have needs no place.
-            reads_max: options.reads_max.min(options.qps_max.saturating_mul(options.reads_per_qp_max)),
-            sends_per_qp_max: SENDS_PER_QP_MAX.min(attributes.send_entries / 2).min(options.sends_max),
-            srq_entries_max: options.srq_entries_max.min(attributes.srq_entries),
-            inline_bytes_max: PAYLOAD_BYTES_MAX,
-            qps_max: options.qps_max.min(attributes.qps),
-            numa_node: device.numa_node(),
-        };
-        if attributes.srq_sge < 2 {
-            return Err(VerbsError::Options(
-                "the device's SRQ takes one scatter entry; Jet needs two, a header and a slab",
-            ));
-        }
-        // What the device's largest completion queue leaves to SENDs: more have to wait.
-        let fixed = limits.srq_entries_max.saturating_add(limits.reads_max).saturating_add(limits.qps_max);
-        let left = attributes.completions.saturating_sub(fixed);
-        let options = VerbsOptions { sends_max: options.sends_max.min(left), ..options };
-        if left == 0 {
-            return Err(VerbsError::Options(
-                "srq_entries_max and reads_max leave no place in the device's completion queue; lower pool.srq_bytes",
-            ));
-        }
-        let places = fixed + options.sends_max;
+        let says = device.attributes();
+        let attributes = options.profile.map_or(says, |profile| says.at_most(profile.attributes()));
+        let device_limits = NicLimits::derive(&attributes, &options.wants())?;
+        let limits = Limits { numa_node: device.numa_node(), ..device_limits.told };
+        let options = VerbsOptions { sends_max: device_limits.sends, ..options };
+        let places = device_limits.completions;
         let domain = Rc::new(Domain::new(&device)?);
         let own_events = Box::<AtomicU32>::default();
         let completions = CompletionQueue::new(&device, places, &own_events)?;
         let receives = SharedReceiveQueue::new(&domain, limits.srq_entries_max, &own_events)?;
-        let headers = Staging::new(&domain, "jet-headers-out", options.sends_max, HEADER_BYTES)?;
-        let payloads =
-            Staging::new(&domain, "jet-payloads-out", options.inline_places, PAYLOAD_BYTES_MAX as usize)?;
+        let outgoing =
+            Outgoing::new(&domain, options.sends_max, options.inline_places, device_limits.send_sges)?;
         let readiness = Readiness::new()?;
         readiness.watch(completions.fd())?;
         readiness.watch(channel.fd())?;
@@ -171,15 +148,15 @@ impl VerbsNic {
             receives,
             completions,
             regions: Regions::new(&domain, options.regions_max),
-            headers,
-            payloads,
+            outgoing,
             channel,
             domain,
             _sentry: sentry,
             device,
             limits,
+            device_limits,
             by_qp_number: Lookup::new(limits.qps_max as usize),
-            gathered: Gathered::new(limits.scatter_max.max(2) as usize),
+            gathered: Gathered::new(limits.scatter_max.max(device_limits.send_sges) as usize),
             events: VecDeque::with_capacity(3 * limits.qps_max as usize),
             own_events,
             completion_places: places,

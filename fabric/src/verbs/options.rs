@@ -1,5 +1,6 @@
 //! What a NIC on verbs is built with.
 
+use crate::limits::{CompletionQueues, Profile, Wants};
 use std::io;
 use std::net::{IpAddr, ToSocketAddrs};
 use std::time::Duration;
@@ -8,6 +9,10 @@ use std::time::Duration;
 pub(super) const SCATTER_WANTED: u32 = 64;
 /// Outstanding SENDs of one QP.
 pub(super) const SENDS_PER_QP_MAX: u32 = 128;
+/// READs of a peer that are answered at once on one QP, as far as the device does; what RDMA CM can say.
+const READS_ANSWERED_WANTED: u32 = 255;
+/// Work of this NIC's own on a QP: a probe.
+pub(super) const PROBES_PER_QP: u32 = 1;
 /// Bytes of a SEND's payload: one slab.
 pub(super) const PAYLOAD_BYTES_MAX: u32 = jet_wire::SLAB_BYTES_U32;
 
@@ -34,6 +39,8 @@ pub struct VerbsOptions {
     pub device: DeviceChoice,
     /// The local address that connections leave from; none: as the kernel routes, or as `gid_index` says.
     pub source: Option<IpAddr>,
+    /// Limits that are kept to beside the device's; `None`: the device's alone.
+    pub profile: Option<Profile>,
     /// Connections, those in the making counted (1,024).
     pub qps_max: u32,
     /// SRQ entries, posted or completed but not polled (4,096).
@@ -91,6 +98,7 @@ impl VerbsOptions {
         Self {
             device,
             source: None,
+            profile: None,
             qps_max: 1024,
             srq_entries_max: 4096,
             reads_max: 256,
@@ -107,6 +115,23 @@ impl VerbsOptions {
             keep_alive: Duration::from_secs(5),
             drain: Duration::from_secs(1),
             last_wqe: Duration::from_millis(20),
+        }
+    }
+
+    /// What is asked of the device.
+    pub(super) fn wants(&self) -> Wants {
+        Wants {
+            qps: self.qps_max,
+            srq_entries: self.srq_entries_max,
+            reads: self.reads_max,
+            // What RDMA CM can say.
+            reads_per_qp: self.reads_per_qp_max.min(u8::MAX.into()),
+            reads_answered_per_qp: READS_ANSWERED_WANTED,
+            sends: self.sends_max,
+            sends_per_qp: SENDS_PER_QP_MAX,
+            scatter: SCATTER_WANTED,
+            probes_per_qp: PROBES_PER_QP,
+            completion_queues: CompletionQueues::One,
         }
     }
 

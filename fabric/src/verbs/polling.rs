@@ -1,7 +1,7 @@
 //! From the device's completions to those of [`crate::Nic`].
 
 use super::VerbsNic;
-use super::connections::{NOWHERE, Posted, State};
+use super::connections::{Posted, State};
 use super::shared_receive_queue::RECEIVE_TAG;
 use super::status::{reason_of, status_of};
 use crate::nic::{Completion, DisconnectReason, Qp, Status, Work};
@@ -118,10 +118,7 @@ impl VerbsNic {
                 Posted::Send { header, payload } => {
                     connection.sends -= 1;
                     self.sends -= 1;
-                    self.headers.give(header);
-                    if payload != NOWHERE {
-                        self.payloads.give(payload);
-                    }
+                    self.outgoing.give(header, payload);
                     self.counters.sends += u64::from(succeeded);
                     Work::Send { id }
                 }

@@ -1,9 +1,9 @@
 //! Posting: checks, and gathering for the device.
 
 use super::VerbsNic;
-use super::connections::{NOWHERE, Posted, State};
+use super::connections::{Posted, State};
 use super::gather::Verb;
-use crate::nic::{DisconnectReason, Payload, PostError, Qp, ReadRequest, SendRequest, SrqEntry};
+use crate::nic::{DisconnectReason, PostError, Qp, ReadRequest, SendRequest, SrqEntry};
 use jet_wire::message::HEADER_BYTES;
 
 /// Work that does not end for so many spans of `keep_alive` ends its connection.
@@ -36,39 +36,15 @@ impl VerbsNic {
         if connection.state != State::Connected {
             return Err(PostError::Stale);
         }
-        let registered = match request.payload {
-            Payload::Registered(sge) => Some(self.regions.translate(sge).ok_or(PostError::LocalProtection)?),
-            _ => None,
-        };
-        let copied = match request.payload {
-            Payload::Inline(bytes) if !bytes.is_empty() => Some(bytes),
-            _ => None,
-        };
-        if connection.sends >= self.limits.sends_per_qp_max
-            || self.sends >= self.options.sends_max
-            || (copied.is_some() && !self.payloads.has_room())
-        {
+        if connection.sends >= self.limits.sends_per_qp_max || self.sends >= self.options.sends_max {
             return Err(PostError::QueueFull);
         }
-        let (header_place, mut header) = self.headers.put_header(request.header);
-        let copied = copied.map(|bytes| self.payloads.put(bytes));
-        let bytes = header.length + copied.map_or(0, |(_, sge)| sge.length);
-        let inline = registered.is_none() && bytes <= connection.inline_bytes;
-        let (payload_place, mut payload) = match copied {
-            Some((place, sge)) => (place, Some(sge)),
-            None => (NOWHERE, registered),
-        };
-        if inline {
-            // The processor copies it into the request: its own addresses.
-            header.addr = self.headers.address(&header);
-            payload = payload.map(|sge| rdma_sys::ibv_sge { addr: self.payloads.address(&sge), ..sge });
-        }
-        let posted = Posted::Send { header: header_place, payload: payload_place };
-        let position = connection.queue.push(request.id, posted);
+        let laid = self.outgoing.lay(&request, &self.regions, connection.inline_bytes)?;
+        let position = connection.queue.push(request.id, laid.posted);
         connection.sends += 1;
         self.sends += 1;
-        let stretches = std::iter::once(header).chain(payload);
-        self.gathered.chain(qp, connection, position, &Verb::Send { inline }, stretches);
+        let stretches = std::iter::once(laid.first).chain(laid.second);
+        self.gathered.chain(qp, connection, position, &Verb::Send { inline: laid.inline }, stretches);
         Ok(())
     }
 
@@ -81,7 +57,7 @@ impl VerbsNic {
         if connection.state != State::Connected {
             return Err(PostError::Stale);
         }
-        if request.scatter.len() > self.limits.scatter_max as usize {
+        if connection.reads_max == 0 || request.scatter.len() > self.limits.scatter_max as usize {
             return Err(PostError::Limit);
         }
         let mut bytes = 0u32;
@@ -89,7 +65,7 @@ impl VerbsNic {
             bytes = bytes.checked_add(sge.bytes).ok_or(PostError::Limit)?;
             self.regions.translate(*sge).ok_or(PostError::LocalProtection)?;
         }
-        if connection.reads >= self.limits.reads_per_qp_max || self.reads >= self.limits.reads_max {
+        if connection.reads >= connection.reads_max || self.reads >= self.limits.reads_max {
             return Err(PostError::QueueFull);
         }
         let position = connection.queue.push(request.id, Posted::Read { bytes });

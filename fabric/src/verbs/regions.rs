@@ -46,7 +46,7 @@ pub(super) struct Region {
     mr: *mut ibv_mr,
     bytes: u64,
     lkey: u32,
-    _memory: Arc<SharedMemory>,
+    memory: Arc<SharedMemory>,
     _domain: Rc<Domain>,
 }
 
@@ -59,7 +59,7 @@ impl Region {
         };
         // Optional: the library leaves it out where kernel or device do not know it.
         let flags = (allowed | ibv_access_flags::IBV_ACCESS_RELAXED_ORDERING).0;
-        // SAFETY: the mapping lives as long as the registration: `_memory` keeps it.
+        // SAFETY: the mapping lives as long as the registration: `memory` keeps it.
         let mr = unsafe {
             ibv_reg_mr_iova2(domain.as_ptr(), memory.base().cast(), memory.bytes(), 0, flags as libc::c_uint)
         };
@@ -72,7 +72,7 @@ impl Region {
             mr,
             bytes: memory.bytes() as u64,
             lkey,
-            _memory: Arc::clone(memory),
+            memory: Arc::clone(memory),
             _domain: Rc::clone(domain),
         })
     }
@@ -87,6 +87,12 @@ impl Region {
     pub fn sge(&self, offset: u64, bytes: u32) -> Option<ibv_sge> {
         let end = offset.checked_add(u64::from(bytes))?;
         (end <= self.bytes).then_some(ibv_sge { addr: offset, length: bytes, lkey: self.lkey })
+    }
+
+    /// Where a stretch of it lies in this process.
+    fn address(&self, stretch: &ibv_sge) -> *const u8 {
+        let offset = usize::try_from(stretch.addr).expect("within the mapping");
+        self.memory.base().wrapping_add(offset).cast_const()
     }
 }
 
@@ -145,5 +151,11 @@ impl Regions {
     pub fn translate(&self, sge: Sge) -> Option<ibv_sge> {
         let place = self.by_key.get(sge.key.0)?;
         self.places[place as usize].as_ref()?.sge(sge.offset, sge.bytes)
+    }
+
+    /// Where a stretch lies in this process; valid for its bytes until the region is deregistered.
+    pub fn address(&self, sge: Sge) -> Option<*const u8> {
+        let region = self.places[self.by_key.get(sge.key.0)? as usize].as_ref()?;
+        region.sge(sge.offset, sge.bytes).map(|stretch| region.address(&stretch))
     }
 }

@@ -4,7 +4,6 @@ use super::error::VerbsError;
 use super::regions::{Domain, Region};
 use crate::memory::SharedMemory;
 use crate::nic::Access;
-use jet_wire::message::{HEADER_BYTES, HeaderBytes};
 use rdma_sys::ibv_sge;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -35,26 +34,24 @@ impl Staging {
         !self.free.is_empty()
     }
 
-    /// Copies bytes into a free place, which the caller knows there is; returns it and its stretch.
+    /// Copies bytes into a free place, which the caller knows there is, behind one another; returns it and its stretch.
     #[inline]
-    pub fn put(&mut self, bytes: &[u8]) -> (u32, ibv_sge) {
-        assert!(bytes.len() <= self.place_bytes, "a place has {} bytes", self.place_bytes);
+    pub fn put(&mut self, parts: &[&[u8]]) -> (u32, ibv_sge) {
         let place = self.free.pop().expect("the caller looked for room");
         let offset = place as usize * self.place_bytes;
-        // SAFETY: the place lies within the memory, and the device does not read it: it is free.
-        unsafe {
-            self.memory.base().add(offset).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+        let mut filled = 0;
+        for part in parts {
+            assert!(part.len() <= self.place_bytes - filled, "a place has {} bytes", self.place_bytes);
+            // SAFETY: the part's place lies within the memory, and the device does not read it: it is free.
+            unsafe {
+                let to = self.memory.base().add(offset + filled);
+                to.copy_from_nonoverlapping(part.as_ptr(), part.len());
+            }
+            filled += part.len();
         }
-        let length = u32::try_from(bytes.len()).expect("a place is small");
+        let length = u32::try_from(filled).expect("a place is small");
         let sge = self.region.sge(offset as u64, length).expect("places lie within the region");
         (place, sge)
-    }
-
-    /// As [`Self::put`], for a header.
-    #[inline]
-    pub fn put_header(&mut self, header: &HeaderBytes) -> (u32, ibv_sge) {
-        const { assert!(HEADER_BYTES == 128) };
-        self.put(&header.0)
     }
 
     /// The address of a stretch, for sending it inline.
