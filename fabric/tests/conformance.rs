@@ -1,5 +1,6 @@
 //! The rules of the `Nic` trait, checked for every software NIC: over `shm:` and `tcp:`, polled by its user and on a
-//! thread of its own; and for NICs on verbs, where the feature `verbs` is on and somebody names a device.
+//! thread of its own, without limits and with those of two devices; and for NICs on verbs, where the feature `verbs` is on
+//! and somebody names a device.
 //!
 //! Everything is driven by polling and bounded by a deadline; nothing sleeps. What every case checks besides its own
 //! subject (each request completes once, READs in order, nothing after the end of a QP, no byte beyond a payload) is in
@@ -10,8 +11,12 @@
 mod connections;
 #[path = "conformance/endings.rs"]
 mod endings;
+#[path = "conformance/fabrics.rs"]
+mod fabrics;
 #[path = "conformance/harness.rs"]
 mod harness;
+#[path = "conformance/order.rs"]
+mod order;
 #[path = "conformance/random.rs"]
 mod random;
 #[path = "conformance/reads.rs"]
@@ -37,7 +42,7 @@ macro_rules! suite {
 macro_rules! conforms {
     ($($(#[$how:meta])* $name:ident: $fabric:ident;)+) => {
         $(mod $name {
-            suite! { [$(#[$how])*] crate::harness::$fabric;
+            suite! { [$(#[$how])*] crate::fabrics::$fabric;
                 connections:
                     private_data_travels_both_ways,
                     a_rejected_connection_is_stale_at_both_ends,
@@ -56,6 +61,8 @@ macro_rules! conforms {
                 reads:
                     reads_fill_exactly_their_stretches,
                     reads_complete_in_order,
+                    reads_beyond_the_connections_depth_are_refused_until_one_is_done,
+                    a_connection_has_the_lesser_depth_of_both_ends,
                     both_ends_read_from_each_other,
                     reads_beyond_what_is_allowed_change_nothing,
                     a_key_deregistered_after_use_is_refused,
@@ -78,17 +85,73 @@ macro_rules! conforms {
     };
 }
 
+/// Of a device, and of a software NIC that keeps to one's limits.
+macro_rules! keeps_the_order_of_posts {
+    ($($(#[$how:meta])* $name:ident: $fabric:ident;)+) => {
+        $(mod $name {
+            suite! { [$(#[$how])*] crate::fabrics::$fabric;
+                order:
+                    a_send_completes_after_the_reads_before_it,
+                    completions_come_in_the_order_of_posts;
+            }
+        })+
+    };
+}
+
+/// Of a software NIC, which can be told to answer no READ.
+macro_rules! refuses_who_answers_no_read {
+    ($($name:ident: $fabric:ident;)+) => {
+        $(mod $name {
+            suite! { [] crate::fabrics::$fabric;
+                reads: a_peer_that_answers_no_read_is_refused;
+            }
+        })+
+    };
+}
+
 conforms! {
     shm: Shm;
     tcp: Tcp;
     shm_threaded: ShmThreaded;
     tcp_threaded: TcpThreaded;
+    shm_mean: ShmMean;
+    tcp_mean: TcpMean;
+    shm_threaded_mean: ShmThreadedMean;
+    tcp_threaded_mean: TcpThreadedMean;
+    shm_connectx_6: ShmConnectX6;
+    tcp_connectx_6: TcpConnectX6;
+    shm_threaded_connectx_6: ShmThreadedConnectX6;
+    tcp_threaded_connectx_6: TcpThreadedConnectX6;
+}
+
+keeps_the_order_of_posts! {
+    shm_mean_order: ShmMean;
+    tcp_mean_order: TcpMean;
+    shm_threaded_mean_order: ShmThreadedMean;
+    tcp_threaded_mean_order: TcpThreadedMean;
+    shm_connectx_6_order: ShmConnectX6;
+    tcp_connectx_6_order: TcpConnectX6;
+    shm_threaded_connectx_6_order: ShmThreadedConnectX6;
+    tcp_threaded_connectx_6_order: TcpThreadedConnectX6;
+}
+
+refuses_who_answers_no_read! {
+    shm_refusal: Shm;
+    tcp_refusal: Tcp;
+    shm_threaded_refusal: ShmThreaded;
+    tcp_threaded_refusal: TcpThreaded;
 }
 
 #[cfg(feature = "verbs")]
 conforms! {
     #[ignore = "needs an RDMA device, named by JET_RDMA_ADDRESS: docs/rdma.md"]
     rdma: Rdma;
+}
+
+#[cfg(feature = "verbs")]
+keeps_the_order_of_posts! {
+    #[ignore = "needs an RDMA device, named by JET_RDMA_ADDRESS: docs/rdma.md"]
+    rdma_order: Rdma;
 }
 
 /// In the place of the suite on verbs: who asks for that finds this, and no run of nothing that is called good.

@@ -1,13 +1,13 @@
 //! Two or more ends of a fabric, driven by polling, with the trait's rules checked at every step.
 
+pub use crate::fabrics::Fabric;
 use jet_fabric::address::Address;
 use jet_fabric::memory::SharedMemory;
 use jet_fabric::nic::{
     Access, Completion, DisconnectReason, Event, MemoryKey, Nic, Payload, PostError, PrivateData, Qp,
     ReadRequest, SendRequest, Sge, SrqEntry, Status, Work,
 };
-use jet_fabric::soft::threaded::{Threaded, ThreadedOptions};
-use jet_fabric::soft::{SoftNic, SoftOptions};
+use jet_fabric::soft::SoftOptions;
 use jet_wire::message::{HEADER_BYTES, HeaderBytes};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -42,113 +42,6 @@ pub const UNTOUCHED: u8 = 0xa5;
 pub const READ_AREA: usize = 1 << 20;
 /// Bytes that peers may READ at an end.
 pub const SOURCE_BYTES: usize = 1 << 20;
-
-/// What the suite runs on.
-pub trait Fabric {
-    /// The name of the module that runs it.
-    fn name(&self) -> &'static str;
-    /// A NIC for the end of that name.
-    fn nic(&self, end: &str, options: SoftOptions) -> Box<dyn Nic>;
-    /// An address to listen on; `place` lives as long as it is used.
-    fn address(&self, place: &tempfile::TempDir) -> Address;
-    /// An address that it does not speak.
-    fn foreign_address(&self) -> Address {
-        Address::Rdma("127.0.0.1:1".to_owned())
-    }
-}
-
-fn shm_address(place: &tempfile::TempDir) -> Address {
-    Address::Shm(place.path().join("nic.sock"))
-}
-
-fn tcp_address(_: &tempfile::TempDir) -> Address {
-    Address::Tcp("127.0.0.1:0".to_owned())
-}
-
-fn soft(options: SoftOptions) -> SoftNic {
-    SoftNic::new(options).expect("a software NIC")
-}
-
-fn on_a_thread(options: SoftOptions) -> Box<dyn Nic> {
-    Box::new(Threaded::new(soft(options), &ThreadedOptions::default()).expect("a NIC thread"))
-}
-
-macro_rules! fabric {
-    ($fabric:ident, $name:literal, $nic:expr, $address:expr) => {
-        pub struct $fabric;
-        impl Fabric for $fabric {
-            fn name(&self) -> &'static str {
-                $name
-            }
-            fn nic(&self, _end: &str, options: SoftOptions) -> Box<dyn Nic> {
-                $nic(options)
-            }
-            fn address(&self, place: &tempfile::TempDir) -> Address {
-                $address(place)
-            }
-        }
-    };
-}
-
-fabric!(Shm, "shm", |options| Box::new(soft(options)), shm_address);
-fabric!(Tcp, "tcp", |options| Box::new(soft(options)), tcp_address);
-fabric!(ShmThreaded, "shm_threaded", on_a_thread, shm_address);
-fabric!(TcpThreaded, "tcp_threaded", on_a_thread, tcp_address);
-
-/// Verbs, between two devices or through one. Where they are, the environment says (docs/rdma.md).
-#[cfg(feature = "verbs")]
-pub struct Rdma;
-
-#[cfg(feature = "verbs")]
-impl Rdma {
-    /// Where the server listens.
-    const ADDRESS: &str = "JET_RDMA_ADDRESS";
-    /// Where clients connect from, if that is another device.
-    const SOURCE: &str = "JET_RDMA_SOURCE";
-
-    fn address_in(variable: &str) -> Option<std::net::IpAddr> {
-        let text = std::env::var(variable).ok()?;
-        Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text} is no IP address")))
-    }
-
-    fn server() -> std::net::IpAddr {
-        Self::address_in(Self::ADDRESS).expect("JET_RDMA_ADDRESS names an address of an RDMA device")
-    }
-}
-
-#[cfg(feature = "verbs")]
-impl Fabric for Rdma {
-    fn name(&self) -> &'static str {
-        "rdma"
-    }
-
-    fn nic(&self, end: &str, options: SoftOptions) -> Box<dyn Nic> {
-        use jet_fabric::verbs::{DeviceChoice, VerbsNic, VerbsOptions};
-        let source = Self::address_in(Self::SOURCE).filter(|_| matches!(end, "client" | "child"));
-        let SoftOptions { qps_max, srq_entries_max, reads_max, reads_per_qp_max, completions, .. } = options;
-        let options = VerbsOptions {
-            source,
-            qps_max,
-            srq_entries_max,
-            reads_max,
-            reads_per_qp_max,
-            sends_max: completions - srq_entries_max - reads_max,
-            regions_max: options.regions_max,
-            rnr_retry: if options.rnr_timeout.is_some() { 1 } else { 7 },
-            farewell: options.farewell,
-            ..VerbsOptions::on(DeviceChoice::Reaching(source.unwrap_or_else(Self::server)))
-        };
-        Box::new(VerbsNic::new(options).unwrap_or_else(|error| panic!("{error}")))
-    }
-
-    fn address(&self, _: &tempfile::TempDir) -> Address {
-        Address::Rdma(format!("{}:0", Self::server()))
-    }
-
-    fn foreign_address(&self) -> Address {
-        Address::Tcp("127.0.0.1:1".to_owned())
-    }
-}
 
 /// Whether what arrived is what was said; RDMA CM pads private data with zeros.
 pub fn says(arrived: &PrivateData, said: &[u8]) -> bool {
@@ -191,6 +84,7 @@ pub struct End {
     pub received: Vec<Received>,
     pub events: VecDeque<Event>,
     pub ended: HashMap<Qp, DisconnectReason>,
+    reads_max: HashMap<Qp, u32>,
 }
 
 /// A byte that tells its own place.
@@ -270,6 +164,7 @@ impl End {
             received: Vec::new(),
             events: VecDeque::new(),
             ended: HashMap::new(),
+            reads_max: HashMap::new(),
         };
         (0..entries).for_each(|entry| end.post_entry(entry));
         end
@@ -339,6 +234,11 @@ impl End {
         self.reads.insert(id, qp);
         self.read_order.entry(qp).or_default().push_back(id);
         Ok(id)
+    }
+
+    /// READs that a connection may have under way, as its event said.
+    pub fn depth(&self, qp: Qp) -> usize {
+        self.reads_max[&qp] as usize
     }
 
     /// A stretch of this end's READ area.
@@ -476,6 +376,11 @@ impl End {
             assert_eq!(stale, Err(PostError::Stale), "{name}: {qp:?} lives after its end");
             assert_eq!(self.try_read(qp, 0, 0, &[]), Err(PostError::Stale), "{name}");
         }
+        if let Event::Connected { qp, reads_max, .. } = event {
+            let (name, most) = (self.name, self.nic().limits().reads_per_qp_max);
+            assert!(reads_max <= most, "{name}: a connection has {reads_max} READs, the NIC {most}");
+            self.reads_max.insert(qp, reads_max);
+        }
         self.events.push_back(event);
     }
 }
@@ -527,9 +432,14 @@ impl World {
     }
 
     pub fn with(fabric: &dyn Fabric, options: SoftOptions, entries: u32) -> Self {
+        Self::with_each(fabric, [options, options], entries)
+    }
+
+    /// With other options for the server than for the client.
+    pub fn with_each(fabric: &dyn Fabric, options: [SoftOptions; 2], entries: u32) -> Self {
         let place = tempfile::tempdir().unwrap();
-        let mut server = End::new(fabric, "server", options, entries);
-        let client = End::new(fabric, "client", options, entries);
+        let mut server = End::new(fabric, "server", options[SERVER], entries);
+        let client = End::new(fabric, "client", options[CLIENT], entries);
         let address = server.nic().listen(&fabric.address(&place)).unwrap();
         Self { ends: vec![server, client], address, _place: place }
     }

@@ -94,7 +94,7 @@ fn read(
     }) else {
         return;
     };
-    let pieces = 1 + numbers.below(32);
+    let pieces = 1 + numbers.below(world.ends[end].nic().limits().scatter_max.min(32) as usize);
     let mut at = quarter * QUARTER;
     let stretches: Vec<_> = (0..pieces)
         .map(|_| {

@@ -1,7 +1,11 @@
 //! READs: where their bytes go, their order, and what they must not touch.
 
 use crate::harness::*;
-use jet_fabric::nic::{DisconnectReason, MemoryKey, Payload, PostError, Qp, Sge, SrqEntry, Status};
+use jet_fabric::limits::{DeviceAttributes, Profile};
+use jet_fabric::nic::{
+    DisconnectReason, Event, MemoryKey, Payload, PostError, PrivateData, Qp, Sge, SrqEntry, Status,
+};
+use jet_fabric::soft::SoftOptions;
 
 /// Reads from the client's source at `from` into stretches (offset in the READ area, bytes) and checks every byte.
 fn read_and_check(world: &mut World, qp: Qp, from: usize, stretches: &[(usize, usize)]) {
@@ -44,7 +48,8 @@ pub fn reads_complete_in_order(fabric: &dyn Fabric) {
     let mut world = World::new(fabric);
     let (ours, qp) = world.connect();
     let (address, key) = world.client().source_address(0);
-    let sizes: Vec<usize> = (0..16).map(|number| [1, 65_536, 4096, 30_000][number % 4]).collect();
+    let count = world.server().depth(qp).min(16);
+    let sizes: Vec<usize> = (0..count).map(|number| [1, 65_536, 4096, 30_000][number % 4]).collect();
     let mut ids = Vec::new();
     for round in 0..4 {
         for (number, &bytes) in sizes.iter().enumerate() {
@@ -64,6 +69,78 @@ pub fn reads_complete_in_order(fabric: &dyn Fabric) {
         }
     }
     assert!(ids.iter().all(|id| world.server().status(*id) == Some(Status::Success)));
+}
+
+/// What both ends agreed on, no more: the rest waits with the user, who is told so.
+pub fn reads_beyond_the_connections_depth_are_refused_until_one_is_done(fabric: &dyn Fabric) {
+    let mut world = World::new(fabric);
+    let (_, qp) = world.connect();
+    let limits = world.server().nic().limits();
+    let depth = world.server().depth(qp);
+    assert!(depth >= 1 && depth <= limits.reads_per_qp_max as usize, "{depth} of {limits:?}");
+    let (address, key) = world.client().source_address(0);
+    let area = world.server().read_area(0, 4096);
+    for round in 1..=3 {
+        for number in 0..depth {
+            let posted = world.server().try_read(qp, address, key, &[area]);
+            assert!(posted.is_ok(), "READ {number} of {depth}: {posted:?}");
+        }
+        assert_eq!(world.server().try_read(qp, address, key, &[area]), Err(PostError::QueueFull));
+        world.settle();
+        assert_eq!(world.server().nic().counters().reads, (round * depth) as u64);
+    }
+}
+
+/// Each end's device is another: what one makes and what the other answers, whichever is less.
+pub fn a_connection_has_the_lesser_depth_of_both_ends(fabric: &dyn Fabric) {
+    let makes =
+        |reads: i32| DeviceAttributes { max_qp_init_rd_atom: reads, ..*Profile::CONNECTX_6.attributes() };
+    let answers =
+        |reads: i32| DeviceAttributes { max_qp_rd_atom: reads, ..*Profile::CONNECTX_6.attributes() };
+    let on =
+        |attributes| SoftOptions { profile: Some(Profile::new("another", attributes)), ..small_options() };
+    for (made, answered) in [(1, 1), (1, 4), (4, 1), (3, 2), (2, 3), (8, 8)] {
+        let mut world = World::with_each(fabric, [on(makes(made)), on(answers(answered))], 16);
+        let (_, theirs) = world.connect();
+        let lesser = usize::try_from(made.min(answered)).unwrap();
+        // A device that there is may make fewer itself.
+        let most = world.server().nic().limits().reads_per_qp_max as usize;
+        let depth = world.server().depth(theirs);
+        assert_eq!(depth, lesser.min(most), "one makes {made}, the other answers {answered}");
+        let (address, key) = world.client().source_address(0);
+        let area = world.server().read_area(0, 64);
+        for _ in 0..depth {
+            world.server().try_read(theirs, address, key, &[area]).unwrap();
+        }
+        assert_eq!(world.server().try_read(theirs, address, key, &[area]), Err(PostError::QueueFull));
+        world.settle();
+    }
+}
+
+/// It would wait for ever for the first.
+pub fn a_peer_that_answers_no_read_is_refused(fabric: &dyn Fabric) {
+    let none = SoftOptions { reads_answered_per_qp_max: 0, ..small_options() };
+    let mut world = World::with_each(fabric, [small_options(), none], 16);
+    let (address, nothing) = (world.address.clone(), PrivateData::new(&[]).unwrap());
+    let ours = world.client().nic().connect(&address, &nothing).unwrap();
+    world.until("a request", |ends| !ends[SERVER].events.is_empty());
+    let Some(Event::ConnectRequest { qp, .. }) = world.server().events.pop_front() else {
+        panic!("no request")
+    };
+    assert_eq!(world.server().nic().accept(qp, &nothing), Err(PostError::Stale));
+    world.until("both ends' end", |ends| {
+        ends[SERVER].ended.contains_key(&qp) && ends[CLIENT].ended.contains_key(&ours)
+    });
+    assert_eq!(world.server().ended[&qp], DisconnectReason::Protocol);
+    assert_eq!(world.server().nic().counters().protocol_errors, 1);
+    // The other way round it is no matter: who only sends may ask who answers none.
+    let mut world = World::with_each(fabric, [none, small_options()], 16);
+    let (ours, _) = world.connect();
+    let area = world.client().read_area(0, 64);
+    assert_eq!(world.client().depth(ours), 0);
+    assert_eq!(world.client().try_read(ours, 0, 1, &[area]), Err(PostError::Limit), "nothing to wait for");
+    world.client().send(ours, 1, Payload::None);
+    world.until("its SEND", |ends| ends[SERVER].received.len() == 1);
 }
 
 pub fn both_ends_read_from_each_other(fabric: &dyn Fabric) {
@@ -149,7 +226,8 @@ fn check_local(world: &mut World, what: &str, posted: Result<u64, PostError>) {
 }
 
 pub fn local_memory_is_protected(fabric: &dyn Fabric) {
-    let mut world = World::new(fabric);
+    // The SRQ has room for more.
+    let mut world = World::with(fabric, small_options(), 32);
     let (_, qp) = world.connect();
     let (address, key) = world.client().source_address(0);
     let good = world.server().read_area(0, 64);
@@ -161,7 +239,9 @@ pub fn local_memory_is_protected(fabric: &dyn Fabric) {
         ("an offset that wraps", Sge { offset: u64::MAX, ..good }),
     ];
     for (what, sge) in bad {
-        let posted = world.server().try_read(qp, address, key, &[good, sge]);
+        let scatter = [good, sge];
+        let most = scatter.len().min(world.server().nic().limits().scatter_max as usize);
+        let posted = world.server().try_read(qp, address, key, &scatter[2 - most..]);
         check_local(&mut world, what, posted);
         let posted = world.server().try_send(qp, &header(1), Payload::Registered(sge));
         check_local(&mut world, what, posted);

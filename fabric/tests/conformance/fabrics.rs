@@ -1,0 +1,158 @@
+//! What the suite runs on: software NICs over both transports, polled and on a thread, without limits and with those of a
+//! device; and the RDMA device that is named.
+
+use jet_fabric::address::Address;
+use jet_fabric::limits::Profile;
+use jet_fabric::nic::Nic;
+use jet_fabric::soft::threaded::{Threaded, ThreadedOptions};
+use jet_fabric::soft::{SoftNic, SoftOptions};
+
+/// What the suite runs on.
+pub trait Fabric {
+    /// The name of the module that runs it.
+    fn name(&self) -> &'static str;
+    /// A NIC for the end of that name.
+    fn nic(&self, end: &str, options: SoftOptions) -> Box<dyn Nic>;
+    /// An address to listen on; `place` lives as long as it is used.
+    fn address(&self, place: &tempfile::TempDir) -> Address;
+    /// An address that it does not speak.
+    fn foreign_address(&self) -> Address {
+        Address::Rdma("127.0.0.1:1".to_owned())
+    }
+}
+
+fn shm_address(place: &tempfile::TempDir) -> Address {
+    Address::Shm(place.path().join("nic.sock"))
+}
+
+fn tcp_address(_: &tempfile::TempDir) -> Address {
+    Address::Tcp("127.0.0.1:0".to_owned())
+}
+
+fn soft(options: SoftOptions) -> SoftNic {
+    SoftNic::new(options).expect("a software NIC")
+}
+
+fn on_a_thread(options: SoftOptions) -> Box<dyn Nic> {
+    Box::new(Threaded::new(soft(options), &ThreadedOptions::default()).expect("a NIC thread"))
+}
+
+macro_rules! fabric {
+    ($fabric:ident, $name:literal, $nic:expr, $address:expr) => {
+        pub struct $fabric;
+        impl Fabric for $fabric {
+            fn name(&self) -> &'static str {
+                $name
+            }
+            fn nic(&self, _end: &str, options: SoftOptions) -> Box<dyn Nic> {
+                $nic(options)
+            }
+            fn address(&self, place: &tempfile::TempDir) -> Address {
+                $address(place)
+            }
+        }
+    };
+}
+
+fabric!(Shm, "shm", |options| Box::new(soft(options)), shm_address);
+fabric!(Tcp, "tcp", |options| Box::new(soft(options)), tcp_address);
+fabric!(ShmThreaded, "shm_threaded", on_a_thread, shm_address);
+fabric!(TcpThreaded, "tcp_threaded", on_a_thread, tcp_address);
+
+/// On a device of this kind, where the case names none: with as many SRQ entries as it has.
+fn on(profile: Profile, options: SoftOptions) -> SoftOptions {
+    let profile = options.profile.unwrap_or(profile);
+    let entries = u32::try_from(profile.attributes().max_srq_wr).expect("it has an SRQ");
+    SoftOptions { profile: Some(profile), srq_entries_max: options.srq_entries_max.min(entries), ..options }
+}
+
+macro_rules! fabric_of_a_profile {
+    ($profile:ident: $($fabric:ident, $name:literal, $nic:expr, $address:expr;)+) => {
+        $(fabric!($fabric, $name, |options| $nic(on(Profile::$profile, options)), $address);)+
+    };
+}
+
+fn polled(options: SoftOptions) -> Box<dyn Nic> {
+    Box::new(soft(options))
+}
+
+fabric_of_a_profile! { MEAN:
+    ShmMean, "shm_mean", polled, shm_address;
+    TcpMean, "tcp_mean", polled, tcp_address;
+    ShmThreadedMean, "shm_threaded_mean", on_a_thread, shm_address;
+    TcpThreadedMean, "tcp_threaded_mean", on_a_thread, tcp_address;
+}
+
+fabric_of_a_profile! { CONNECTX_6:
+    ShmConnectX6, "shm_connectx_6", polled, shm_address;
+    TcpConnectX6, "tcp_connectx_6", polled, tcp_address;
+    ShmThreadedConnectX6, "shm_threaded_connectx_6", on_a_thread, shm_address;
+    TcpThreadedConnectX6, "tcp_threaded_connectx_6", on_a_thread, tcp_address;
+}
+
+/// Verbs, between two devices or through one. Where they are, the environment says (docs/rdma.md).
+#[cfg(feature = "verbs")]
+pub struct Rdma;
+
+#[cfg(feature = "verbs")]
+impl Rdma {
+    /// Where the server listens.
+    const ADDRESS: &str = "JET_RDMA_ADDRESS";
+    /// Where clients connect from, if that is another device.
+    const SOURCE: &str = "JET_RDMA_SOURCE";
+    /// The profile whose limits the devices are to keep to, beside their own.
+    const PROFILE: &str = "JET_RDMA_PROFILE";
+
+    fn profile() -> Option<Profile> {
+        let name = std::env::var(Self::PROFILE).ok()?;
+        Some(name.parse().unwrap_or_else(|error| panic!("{}: {error}", Self::PROFILE)))
+    }
+
+    fn address_in(variable: &str) -> Option<std::net::IpAddr> {
+        let text = std::env::var(variable).ok()?;
+        Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text} is no IP address")))
+    }
+
+    fn server() -> std::net::IpAddr {
+        Self::address_in(Self::ADDRESS).expect("JET_RDMA_ADDRESS names an address of an RDMA device")
+    }
+}
+
+#[cfg(feature = "verbs")]
+impl Fabric for Rdma {
+    fn name(&self) -> &'static str {
+        "rdma"
+    }
+
+    fn nic(&self, end: &str, options: SoftOptions) -> Box<dyn Nic> {
+        use jet_fabric::verbs::{DeviceChoice, VerbsNic, VerbsOptions};
+        let source = Self::address_in(Self::SOURCE).filter(|_| matches!(end, "client" | "child"));
+        let options = match Self::profile() {
+            Some(profile) => on(profile, options),
+            None => options,
+        };
+        let SoftOptions { qps_max, srq_entries_max, reads_max, reads_per_qp_max, completions, .. } = options;
+        let options = VerbsOptions {
+            source,
+            profile: options.profile,
+            qps_max,
+            srq_entries_max,
+            reads_max,
+            reads_per_qp_max,
+            sends_max: completions - srq_entries_max - reads_max,
+            regions_max: options.regions_max,
+            rnr_retry: if options.rnr_timeout.is_some() { 1 } else { 7 },
+            farewell: options.farewell,
+            ..VerbsOptions::on(DeviceChoice::Reaching(source.unwrap_or_else(Self::server)))
+        };
+        Box::new(VerbsNic::new(options).unwrap_or_else(|error| panic!("{error}")))
+    }
+
+    fn address(&self, _: &tempfile::TempDir) -> Address {
+        Address::Rdma(format!("{}:0", Self::server()))
+    }
+
+    fn foreign_address(&self) -> Address {
+        Address::Tcp("127.0.0.1:1".to_owned())
+    }
+}
