@@ -3,8 +3,8 @@
 mod sections;
 
 pub use sections::{
-    Admission, Checksums, Escape, Footprint, HugePages, Limits, Nic, NicThread, Pool, Rdma, Reactor, Read,
-    Session, Shutdown,
+    Admission, Checksums, Escape, Footprint, HugePages, Limits, Nic, NicProfile, NicThread, Pool, Rdma,
+    Reactor, Read, Session, Shutdown,
 };
 
 use super::cache::{CacheConfig, CacheConfigError};
@@ -43,7 +43,7 @@ pub struct Config {
     pub congestion: CongestionConfig,
     /// The reactor thread.
     pub reactor: Reactor,
-    /// The software NIC.
+    /// The NIC.
     pub nic: Nic,
     /// The RDMA device, for `rdma:` addresses.
     pub rdma: Rdma,

@@ -54,7 +54,11 @@ impl Launch<'_> {
             NicThread::Off => false,
             NicThread::Auto => cores > 2,
         };
-        let nic = SoftNic::new(options).map_err(system("cannot make the software NIC"))?;
+        let what = match config.nic.profile {
+            Some(_) => "cannot make a software NIC that keeps to nic.profile",
+            None => "cannot make the software NIC",
+        };
+        let nic = SoftNic::new(options).map_err(system(what))?;
         let cache = cache_near(config, &nic)?;
         if !threaded {
             return self.on(nic, false, cache);
@@ -77,7 +81,15 @@ impl Launch<'_> {
     ) -> Result<Started, DaemonError> {
         let Self { config, commands, inbox, mark, ended } = self;
         let numa_node = numa_node(config, &nic);
-        let core = config.core(nic.limits().scatter_max)?;
+        let limits = nic.limits();
+        let core = config.core(limits.scatter_max)?;
+        if limits.qps_max < config.limits.peers {
+            eprintln!(
+                "jetd: limits.peers is {}, but the device has room for {} connections (docs/rdma.md); a sender beyond \
+                 them is refused",
+                config.limits.peers, limits.qps_max
+            );
+        }
         let pool = pool_memory(config, numa_node)?;
         let header_bytes = core.srq_slabs as usize * HEADER_BYTES;
         let headers = SharedMemory::near("jet-headers", header_bytes, false, numa_node)
@@ -175,8 +187,11 @@ fn sizes(config: &Config) -> SoftOptions {
         srq_entries_max: srq_entries,
         reads_max: config.read.concurrency,
         reads_per_qp_max: config.read.concurrency,
+        // A daemon reads, and has nothing that is to be read.
+        reads_answered_per_qp_max: 0,
         // Every SRQ entry, every READ, and the few SENDs that each peer may have on the way.
         completions: srq_entries + config.read.concurrency + peers.saturating_mul(8) + 64,
+        profile: config.nic.profile.map(|profile| profile.0),
         ..SoftOptions::default()
     }
 }
@@ -211,6 +226,7 @@ fn verbs_nic(config: &Config, sizes: &SoftOptions, listen: &str) -> Result<Verbs
         sends_max: sizes.completions - sizes.srq_entries_max - sizes.reads_max,
         // A daemon sends headers only.
         inline_places: 1,
+        profile: sizes.profile,
         ..defaults
     })?)
 }

@@ -2,7 +2,8 @@
 
 use super::SLAB_BYTES;
 use jet_escape::EscapeConfig;
-use serde::{Deserialize, Serialize};
+use jet_fabric::limits::Profile;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The pool's sizes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -163,7 +164,7 @@ pub struct Reactor {
     pub spin_us_max: u64,
 }
 
-/// The software NIC.
+/// The NIC: the software one, but for `profile`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Nic {
@@ -173,6 +174,27 @@ pub struct Nic {
     /// The core that the NIC's thread is pinned to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<usize>,
+    /// A device whose limits the NIC keeps to: to see what Jet does on one that is not at hand. An RDMA device keeps to
+    /// them beside its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profile: Option<NicProfile>,
+}
+
+/// A device by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NicProfile(pub Profile);
+
+impl Serialize for NicProfile {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for NicProfile {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        name.parse().map(Self).map_err(serde::de::Error::custom)
+    }
 }
 
 /// The RDMA device.
@@ -299,7 +321,7 @@ impl Default for Reactor {
 
 impl Default for Nic {
     fn default() -> Self {
-        Self { thread: NicThread::Auto, cpu: None }
+        Self { thread: NicThread::Auto, cpu: None, profile: None }
     }
 }
 

@@ -82,6 +82,17 @@ fn overrides_reach_into_sections() {
 }
 
 #[test]
+fn a_device_is_named_by_its_profile() {
+    assert_eq!(load(&[]).unwrap().nic.profile, None);
+    for profile in jet_fabric::limits::Profile::ALL {
+        let config = load(&[&format!("nic.profile={}", profile.name())]).unwrap();
+        assert_eq!(config.nic.profile, Some(NicProfile(profile)));
+        let printed = toml::to_string(&config).unwrap();
+        assert_eq!(printed.parse::<toml::Table>().unwrap().try_into::<Config>().unwrap(), config);
+    }
+}
+
+#[test]
 fn what_cannot_be_says_what_to_write() {
     for (given, named) in [
         ("pool.bytez=1", "bytez"),
@@ -115,6 +126,8 @@ fn what_cannot_be_says_what_to_write() {
         ("shutdown.drain_ms=86400001", "shutdown.drain_ms"),
         ("escape.straggler_us=86400000001", "escape.straggler_us"),
         ("nonsense", "SECTION.KEY=VALUE"),
+        ("nic.profile=connectx-9", "unknown profile 'connectx-9', expected one of connectx-6, e810,"),
+        ("nic.profile=7", "nic"),
         ("congestion.hold_ms=0", "configuration: congestion.hold_ms"),
         ("congestion.actuators=[\"ecn\"]", "roce_np"),
     ] {
