@@ -9,6 +9,8 @@
 
 #[path = "conformance/connections.rs"]
 mod connections;
+#[path = "conformance/crowds.rs"]
+mod crowds;
 #[path = "conformance/endings.rs"]
 mod endings;
 #[path = "conformance/fabrics.rs"]

@@ -1,61 +1,40 @@
-//! The completion queue, and the channel that wakes who sleeps on it.
+//! Completion queues, and the channel that wakes who sleeps on them.
 
 use super::device::Device;
 use super::error::VerbsError;
 use rdma_sys::{
-    ibv_ack_cq_events, ibv_comp_channel, ibv_cq, ibv_create_comp_channel, ibv_create_cq,
+    ibv_ack_cq_events, ibv_comp_channel, ibv_context, ibv_cq, ibv_create_comp_channel, ibv_create_cq,
     ibv_destroy_comp_channel, ibv_destroy_cq, ibv_get_cq_event, ibv_poll_cq, ibv_req_notify_cq, ibv_wc,
 };
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use std::io;
 use std::os::fd::BorrowedFd;
+use std::rc::Rc;
 use std::sync::atomic::AtomicU32;
 
-/// Taken from the device at once.
+/// Taken from a queue at once.
 const BATCH: usize = 32;
 const BATCH_I32: i32 = 32;
 
-/// One for SENDs, READs and the SRQ. Destroyed when dropped: after every QP that completes to it.
-pub(super) struct CompletionQueue {
-    cq: *mut ibv_cq,
+/// Where queues tell that something completed. Destroyed when dropped: after every queue, as each holds it.
+#[derive(Debug)]
+pub(super) struct CompletionChannel {
     channel: *mut ibv_comp_channel,
-    batch: [ibv_wc; BATCH],
-    at: usize,
-    filled: usize,
-    is_dead: bool,
+    context: *mut ibv_context,
 }
 
-impl CompletionQueue {
-    /// `events` is told of events; it must live longer.
-    pub fn new(device: &Device, entries: u32, events: &AtomicU32) -> Result<Self, VerbsError> {
-        let entries = i32::try_from(entries).unwrap_or(i32::MAX);
-        // SAFETY: the device's context is open; what was made is destroyed where the next step fails.
-        unsafe {
-            let channel = ibv_create_comp_channel(device.context());
-            if channel.is_null() {
-                return Err(VerbsError::verb("ibv_create_comp_channel", "raise ulimit -n"));
-            }
-            let cq = ibv_create_cq(
-                device.context(),
-                entries,
-                std::ptr::from_ref(events).cast_mut().cast(),
-                channel,
-                0,
-            );
-            if cq.is_null() {
-                let error =
-                    VerbsError::verb("ibv_create_cq", "the device has no room for so many completions");
-                ibv_destroy_comp_channel(channel);
-                return Err(error);
-            }
-            let this = Self { cq, channel, batch: std::mem::zeroed(), at: 0, filled: 0, is_dead: false };
-            let flags = fcntl_getfl(this.fd()).map_err(std::io::Error::from)?;
-            fcntl_setfl(this.fd(), flags | OFlags::NONBLOCK).map_err(std::io::Error::from)?;
-            Ok(this)
+impl CompletionChannel {
+    pub fn new(device: &Device) -> Result<Self, VerbsError> {
+        let context = device.context();
+        // SAFETY: the device's context is open.
+        let channel = unsafe { ibv_create_comp_channel(context) };
+        if channel.is_null() {
+            return Err(VerbsError::verb("ibv_create_comp_channel", "raise ulimit -n"));
         }
-    }
-
-    pub fn as_ptr(&self) -> *mut ibv_cq {
-        self.cq
+        let this = Self { channel, context };
+        let flags = fcntl_getfl(this.fd()).map_err(io::Error::from)?;
+        fcntl_setfl(this.fd(), flags | OFlags::NONBLOCK).map_err(io::Error::from)?;
+        Ok(this)
     }
 
     /// Readable after an event that was asked for.
@@ -64,22 +43,45 @@ impl CompletionQueue {
         unsafe { BorrowedFd::borrow_raw((*self.channel).fd) }
     }
 
-    /// The next completion, which stays until [`Self::pass`]. Asks the device where none is left.
-    #[inline]
-    pub fn peek(&mut self) -> Option<&ibv_wc> {
-        if self.at == self.filled {
-            // SAFETY: the batch has room for `BATCH` of them.
-            let polled = unsafe { ibv_poll_cq(self.cq, BATCH_I32, self.batch.as_mut_ptr()) };
-            self.is_dead |= polled < 0;
-            self.filled = usize::try_from(polled).unwrap_or(0);
-            self.at = 0;
+    /// Takes an event that came: the queue that it is of.
+    pub fn next_event(&self) -> Option<*mut ibv_cq> {
+        let (mut cq, mut context) = (std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: the channel does not block; a queue with an event that was not acknowledged cannot be destroyed, and this
+        // one is acknowledged at once.
+        unsafe {
+            if ibv_get_cq_event(self.channel, &mut cq, &mut context) != 0 {
+                return None;
+            }
+            ibv_ack_cq_events(cq, 1);
         }
-        self.batch[..self.filled].get(self.at)
+        Some(cq)
+    }
+}
+
+impl Drop for CompletionChannel {
+    fn drop(&mut self) {
+        // SAFETY: ours; every queue that tells here holds an `Rc` of this.
+        unsafe { ibv_destroy_comp_channel(self.channel) };
+    }
+}
+
+/// Completions that were taken from a queue and not looked at yet.
+pub(super) struct Batch {
+    wcs: [ibv_wc; BATCH],
+    at: usize,
+    filled: usize,
+}
+
+impl Batch {
+    pub fn new() -> Self {
+        // SAFETY: plain numbers, of which all zeros is a value.
+        Self { wcs: unsafe { std::mem::zeroed() }, at: 0, filled: 0 }
     }
 
-    /// The queue overran, or the device is gone: nothing comes any more.
-    pub fn is_dead(&self) -> bool {
-        self.is_dead
+    /// The next completion, which stays until [`Self::pass`].
+    #[inline]
+    pub fn peek(&self) -> Option<&ibv_wc> {
+        self.wcs[..self.filled].get(self.at)
     }
 
     /// Takes what was peeked at.
@@ -88,30 +90,147 @@ impl CompletionQueue {
         self.at += 1;
     }
 
-    /// Asks for an event with the next completion.
-    pub fn request_event(&self) {
-        // SAFETY: the queue lives.
-        unsafe { ibv_req_notify_cq(self.cq, 0) };
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.at == self.filled
     }
 
-    /// Takes the events that came.
-    pub fn take_events(&self) {
-        let (mut cq, mut context) = (std::ptr::null_mut(), std::ptr::null_mut());
-        // SAFETY: the channel is of this queue alone and does not block; each event taken is acknowledged.
-        unsafe {
-            while ibv_get_cq_event(self.channel, &mut cq, &mut context) == 0 {
-                ibv_ack_cq_events(cq, 1);
-            }
+    /// The queue had as many as fit, when it was looked into last, and may have more.
+    #[inline]
+    pub fn was_full(&self) -> bool {
+        self.filled == BATCH
+    }
+}
+
+/// A moment in what a queue gives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Mark {
+    times_empty: u64,
+    taken: u64,
+}
+
+impl Mark {
+    /// Whether everything that was in a queue of so many places at this moment was looked at by `now`: it was found empty
+    /// since, or so much was taken that a whole batch lies behind the last of it.
+    fn is_passed(self, now: Self, places: u32) -> bool {
+        now.times_empty > self.times_empty || now.taken - self.taken >= u64::from(places) + BATCH as u64
+    }
+}
+
+/// A completion queue, as [`super::VerbsNic::completion_queues`] tells of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueUse {
+    /// How many completions fit, as the device said.
+    pub places: u32,
+    /// The most that can lie in it at once.
+    pub completions_max: u32,
+    /// Completions that were taken from it.
+    pub taken: u64,
+}
+
+/// A completion queue. Destroyed when dropped: after every QP and SRQ that completes to it.
+#[derive(Debug)]
+pub(super) struct CompletionQueue {
+    cq: *mut ibv_cq,
+    places: u32,
+    now: Mark,
+    /// An event was asked for and has not been taken. Until then the next completion tells, so there is no need to ask
+    /// again: the device forgets only when it tells.
+    is_armed: bool,
+    is_dead: bool,
+    _channel: Rc<CompletionChannel>,
+}
+
+impl CompletionQueue {
+    /// For so many completions at once. `events` is told of events; it must live longer.
+    pub fn new(channel: &Rc<CompletionChannel>, entries: u32, events: &AtomicU32) -> io::Result<Self> {
+        let wanted = i32::try_from(entries).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+        let events = std::ptr::from_ref(events).cast_mut().cast();
+        // SAFETY: the device's context is open, and stays so while the channel lives.
+        let cq = unsafe { ibv_create_cq(channel.context, wanted, events, channel.channel, 0) };
+        if cq.is_null() {
+            return Err(io::Error::last_os_error());
         }
+        // SAFETY: the verb succeeded.
+        let places = u32::try_from(unsafe { (*cq).cqe }).unwrap_or(0);
+        let _channel = Rc::clone(channel);
+        let this = Self { cq, places, now: Mark::default(), is_armed: false, is_dead: false, _channel };
+        // What does not fit is lost, and every QP with it.
+        if places < entries { Err(io::ErrorKind::OutOfMemory.into()) } else { Ok(this) }
+    }
+
+    pub fn as_ptr(&self) -> *mut ibv_cq {
+        self.cq
+    }
+
+    /// What it is and did, where so much can complete to it at once.
+    pub fn in_use(&self, completions_max: u32) -> QueueUse {
+        QueueUse { places: self.places, completions_max, taken: self.now.taken }
+    }
+
+    /// Takes what completed, as many as fit into the batch, in which nothing is left; whether there was anything.
+    #[inline]
+    pub fn poll(&mut self, batch: &mut Batch) -> bool {
+        debug_assert!(batch.is_empty(), "what was not looked at would be lost");
+        // SAFETY: the batch has room for `BATCH` of them.
+        let polled = unsafe { ibv_poll_cq(self.cq, BATCH_I32, batch.wcs.as_mut_ptr()) };
+        self.is_dead |= polled < 0;
+        let filled = usize::try_from(polled).unwrap_or(0);
+        (batch.at, batch.filled) = (0, filled);
+        self.now.taken += filled as u64;
+        self.now.times_empty += u64::from(filled == 0);
+        filled > 0
+    }
+
+    /// The queue overran, or the device is gone: nothing comes any more.
+    pub fn is_dead(&self) -> bool {
+        self.is_dead
+    }
+
+    /// This moment.
+    pub fn now(&self) -> Mark {
+        self.now
+    }
+
+    /// Whether everything that was in it at a moment was looked at since.
+    pub fn has_passed(&self, mark: Mark) -> bool {
+        mark.is_passed(self.now, self.places)
+    }
+
+    /// Asks for an event with the next completion.
+    pub fn request_event(&mut self) {
+        if !std::mem::replace(&mut self.is_armed, true) {
+            // SAFETY: the queue lives.
+            unsafe { ibv_req_notify_cq(self.cq, 0) };
+        }
+    }
+
+    /// Its event was taken.
+    pub fn event_came(&mut self) {
+        self.is_armed = false;
     }
 }
 
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
         // SAFETY: ours; the NIC destroys its QPs and its SRQ before.
-        unsafe {
-            ibv_destroy_cq(self.cq);
-            ibv_destroy_comp_channel(self.channel);
-        }
+        unsafe { ibv_destroy_cq(self.cq) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moment_is_over_when_all_that_was_there_was_looked_at() {
+        let mark = Mark { times_empty: 7, taken: 100 };
+        let later = |times_empty, taken| mark.is_passed(Mark { times_empty, taken }, 10);
+        assert!(!later(7, 100));
+        assert!(later(8, 100), "it was found empty");
+        // The last of the ten may still lie in a batch, until another one was taken.
+        let batch = BATCH as u64;
+        assert!(!later(7, 100 + 10) && !later(7, 100 + 9 + batch));
+        assert!(later(7, 100 + 10 + batch));
     }
 }

@@ -1,13 +1,12 @@
 //! RDMA CM: its event channel, its identifiers, and their QPs.
 
-use super::completion_queue::CompletionQueue;
 use super::device::RawAddress;
 use super::error::VerbsError;
 use super::regions::Domain;
 use super::shared_receive_queue::SharedReceiveQueue;
 use crate::nic::{PRIVATE_DATA_MAX, PrivateData};
 use rdma_sys::{
-    ibv_context, ibv_event_type, ibv_modify_qp, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_cap,
+    ibv_context, ibv_cq, ibv_event_type, ibv_modify_qp, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_cap,
     ibv_qp_init_attr, ibv_qp_state, ibv_qp_type, rdma_accept, rdma_ack_cm_event, rdma_bind_addr,
     rdma_cm_event, rdma_cm_event_type as kind, rdma_cm_id, rdma_conn_param, rdma_connect,
     rdma_create_event_channel, rdma_create_id, rdma_create_qp, rdma_destroy_event_channel, rdma_destroy_id,
@@ -110,7 +109,9 @@ pub(super) struct ConnectionId {
 /// What a QP is made of.
 pub(super) struct QpParts<'a> {
     pub domain: &'a Rc<Domain>,
-    pub completions: &'a CompletionQueue,
+    /// Where what it posts completes, and where what arrives does; both must live longer.
+    pub send_completions: *mut ibv_cq,
+    pub receive_completions: *mut ibv_cq,
     pub receives: &'a SharedReceiveQueue,
     /// Told of its events; must live longer.
     pub events: &'a AtomicU32,
@@ -224,8 +225,8 @@ impl ConnectionId {
         for inline in [parts.inline, parts.inline / 2, 0] {
             let mut attributes = ibv_qp_init_attr {
                 qp_context: std::ptr::from_ref(parts.events).cast_mut().cast(),
-                send_cq: parts.completions.as_ptr(),
-                recv_cq: parts.completions.as_ptr(),
+                send_cq: parts.send_completions,
+                recv_cq: parts.receive_completions,
                 srq: parts.receives.as_ptr(),
                 cap: ibv_qp_cap {
                     max_send_wr: parts.send_entries,

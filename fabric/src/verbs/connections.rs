@@ -1,6 +1,8 @@
 //! The table of connections: where each stands, and the work that its send queue holds.
 
+use super::completion_queue::Mark;
 use super::connection_manager::ConnectionId;
+use super::send_completions::{Seat, SendCompletions};
 use crate::nic::{DisconnectReason, PrivateData, Qp};
 use std::sync::atomic::AtomicU32;
 use std::time::Instant;
@@ -44,7 +46,7 @@ pub(super) const NOWHERE: u32 = u32::MAX;
 
 /// Work in the send queue, oldest first. Positions count on for ever, and wrap.
 #[derive(Debug, Default)]
-pub(super) struct SendQueue {
+struct SendQueue {
     entries: Box<[(u64, Option<Posted>)]>,
     head: u32,
     tail: u32,
@@ -64,17 +66,12 @@ impl SendQueue {
         (self.head, self.tail) = (0, 0);
     }
 
-    pub fn is_empty(&self) -> bool {
+    fn is_empty(&self) -> bool {
         self.head == self.tail
     }
 
-    /// The position of the oldest, and the one behind the newest.
-    pub fn span(&self) -> (u32, u32) {
-        (self.head, self.tail)
-    }
-
     #[inline]
-    pub fn push(&mut self, id: u64, posted: Posted) -> u32 {
+    fn push(&mut self, id: u64, posted: Posted) -> u32 {
         let position = self.tail;
         let place = self.place(position);
         self.entries[place] = (id, Some(posted));
@@ -84,7 +81,7 @@ impl SendQueue {
 
     /// Takes the oldest: its position, id, and what it is.
     #[inline]
-    pub fn pop(&mut self) -> Option<(u32, u64, Posted)> {
+    fn pop(&mut self) -> Option<(u32, u64, Posted)> {
         if self.is_empty() {
             return None;
         }
@@ -102,6 +99,8 @@ pub(super) struct Connection {
     pub state: State,
     pub id: Option<ConnectionId>,
     pub qp_number: Option<u32>,
+    /// Where its QP completes what this end posts.
+    pub seat: Option<Seat>,
     pub inline_bytes: u32,
     /// The user knows that it stands: it has polled the event.
     pub announced: bool,
@@ -110,7 +109,7 @@ pub(super) struct Connection {
     pub reads: u32,
     /// READs that there may be: what both ends agreed on.
     pub reads_max: u32,
-    pub queue: SendQueue,
+    queue: SendQueue,
     /// The first and the last of its requests that were gathered and not given to the device.
     pub gathered: Option<(usize, usize)>,
     /// When it gives up what it waits for.
@@ -119,8 +118,10 @@ pub(super) struct Connection {
     pub last_wqe_deadline: Option<Instant>,
     /// No SRQ entry will be taken any more.
     pub quiet: bool,
-    /// How often the completion queue had been found empty when it became quiet, and how many completions taken.
-    pub quiet_since: (u64, u64),
+    /// What the completion queues had given when it became quiet: that of arrivals, and its own.
+    pub quiet_since: (Mark, Mark),
+    /// Its QP was destroyed with its work; what the device had completed of that may still lie in its completion queue.
+    pub is_given_up: bool,
     /// Looks that found it with work that does not end.
     pub stalled: u8,
     /// What the device said of its QP. In a place of its own, which stays while the table lives.
@@ -142,6 +143,7 @@ impl Connection {
             state: State::Free,
             id: None,
             qp_number: None,
+            seat: None,
             inline_bytes: 0,
             announced: false,
             reason: None,
@@ -153,7 +155,8 @@ impl Connection {
             deadline: None,
             last_wqe_deadline: None,
             quiet: false,
-            quiet_since: (0, 0),
+            quiet_since: (Mark::default(), Mark::default()),
+            is_given_up: false,
             stalled: 0,
             events: Box::default(),
             peer_reads: (u8::MAX, u8::MAX),
@@ -161,6 +164,37 @@ impl Connection {
             is_active: true,
             is_timed: false,
         }
+    }
+
+    /// Whether all work that was posted came back.
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// The position of the newest work.
+    pub fn newest(&self) -> u32 {
+        self.queue.tail.wrapping_sub(1)
+    }
+
+    /// Puts work into the send queue: its position. Something may complete from now on.
+    #[inline]
+    pub fn post(&mut self, id: u64, posted: Posted, completions: &mut SendCompletions) -> u32 {
+        if self.queue.is_empty() {
+            completions.begin(self.seat.expect("a connection that posts has a queue pair"));
+        }
+        self.queue.push(id, posted)
+    }
+
+    /// Takes the oldest work, which completed: its position, id, and what it is.
+    #[inline]
+    pub fn take_oldest(&mut self, completions: &mut SendCompletions) -> Option<(u32, u64, Posted)> {
+        let oldest = self.queue.pop()?;
+        // That of who was given up is looked into until it was found empty.
+        if self.queue.is_empty() && !self.is_given_up {
+            completions.end(self.seat.expect("a connection keeps its place until its work is back"));
+        }
+        Some(oldest)
     }
 }
 
@@ -193,7 +227,8 @@ impl Connections {
     /// Gives a place back; the QP is stale from now on.
     pub fn release(&mut self, qp: Qp) {
         let entry = self.get_mut(qp).expect("a connection is released once");
-        assert!(entry.id.is_none() && entry.queue.is_empty(), "a connection is released after its end");
+        let is_over = entry.id.is_none() && entry.seat.is_none() && entry.queue.is_empty();
+        assert!(is_over, "a connection is released after its end");
         entry.state = State::Free;
         self.free.push(qp.index);
     }

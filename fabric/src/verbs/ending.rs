@@ -57,6 +57,12 @@ impl VerbsNic {
         if let Some(number) = connection.qp_number.take() {
             self.by_qp_number.remove(number);
         }
+        if let Some(seat) = connection.seat.take() {
+            if connection.is_given_up {
+                self.send_completions.end(seat);
+            }
+            self.send_completions.leave(seat);
+        }
     }
 
     pub(super) fn wait_until(&mut self, qp: Qp, deadline: Instant) {
@@ -111,7 +117,9 @@ impl VerbsNic {
                         && (told || connection.last_wqe_deadline.is_some_and(|deadline| now >= deadline))
                     {
                         connection.quiet = true;
-                        connection.quiet_since = (self.times_empty, self.taken);
+                        let seat = connection.seat.expect("a connection with a queue pair has a place");
+                        let moment = (self.receive_completions.now(), self.send_completions.now(seat));
+                        connection.quiet_since = moment;
                         self.counters.last_wqe_missed += u64::from(!told);
                     }
                 }
@@ -147,7 +155,7 @@ impl VerbsNic {
         }
         self.device.set_gone();
         // A dead device's descriptors are readable for ever.
-        self.readiness.forget(self.completions.fd());
+        self.readiness.forget(self.completion_channel.fd());
         self.readiness.forget(self.device.async_fd());
         self.events.push_back(Event::Gone);
         self.stop_listening();
@@ -159,17 +167,11 @@ impl VerbsNic {
         }
     }
 
-    /// Whether everything that a quiet connection's QP had completed was polled: the completion queue was found empty
-    /// since, or as many were taken as it can hold.
-    fn is_settled(&self, (times_empty, taken): (u64, u64)) -> bool {
-        self.times_empty > times_empty || self.taken - taken > u64::from(self.completion_places)
-    }
-
     /// A connection may end with the next poll.
     pub(super) fn may_settle(&mut self) -> bool {
         (0..self.timed.len()).any(|position| {
             let (_, connection) = self.connections.at(self.timed[position]);
-            connection.state == State::Draining && connection.quiet && connection.queue.is_empty()
+            connection.state == State::Draining && connection.quiet && connection.is_idle()
         })
     }
 
@@ -180,15 +182,24 @@ impl VerbsNic {
         while let Some(&index) = self.timed.get(position) {
             position += 1;
             let (qp, connection) = self.connections.at(index);
-            let quiet_since = connection.quiet_since;
-            if connection.state != State::Draining || !connection.quiet || !self.is_settled(quiet_since) {
+            if connection.state != State::Draining || !connection.quiet {
                 continue;
             }
-            let (_, connection) = self.connections.at(index);
-            if !connection.queue.is_empty() {
-                if connection.deadline.is_some_and(|deadline| now >= deadline) && self.expanding.is_none() {
+            let (arrived, sent) = connection.quiet_since;
+            let seat = connection.seat.expect("a connection with a queue pair has a place");
+            // What it took from the SRQ and nobody saw would be lost with it.
+            if !self.receive_completions.has_passed(arrived) {
+                continue;
+            }
+            let is_due = connection.deadline.is_some_and(|deadline| now >= deadline);
+            if !connection.is_idle() {
+                if is_due && self.expanding.is_none() && self.send_completions.has_passed(seat, sent) {
                     self.give_up_drain(qp);
                 }
+                continue;
+            }
+            // Its place in the queue is the next one's only when nothing of it lies there.
+            if connection.is_given_up && !self.send_completions.has_passed(seat, sent) {
                 continue;
             }
             let reason = connection.reason.unwrap_or(DisconnectReason::Peer);
@@ -208,8 +219,10 @@ impl VerbsNic {
             self.by_qp_number.remove(number);
         }
         self.counters.drains_given_up += 1;
-        let (_, tail) = connection.queue.span();
-        let upto = tail.wrapping_sub(1);
+        let seat = connection.seat.expect("a connection with a queue pair has a place");
+        connection.is_given_up = true;
+        connection.quiet_since = (self.receive_completions.now(), self.send_completions.now(seat));
+        let upto = connection.newest();
         self.expanding =
             Some(Expansion { index: qp.index, upto, last: Status::Flushed, others: Status::Flushed });
     }

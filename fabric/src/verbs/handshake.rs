@@ -1,9 +1,9 @@
 //! How a connection comes about, by RDMA CM's events.
 
-use super::VerbsNic;
 use super::connection_manager::{CmEvent, ConnectionId, QpParts, Terms};
 use super::connections::{State, from_context, to_context};
 use super::error::LOOPBACK;
+use super::VerbsNic;
 use crate::address::Address;
 use crate::nic::{ConnectError, DisconnectReason, Event, ListenError, PostError, PrivateData, Qp};
 use std::io;
@@ -283,18 +283,21 @@ impl VerbsNic {
     fn make_qp(&mut self, qp: Qp) -> io::Result<()> {
         let queue_entries = self.queue_entries();
         let connection = self.connections.get_mut(qp).expect("the caller looked");
+        let seat = self.send_completions.take(&self.own_events)?;
         let parts = QpParts {
             domain: &self.domain,
-            completions: &self.completions,
+            send_completions: self.send_completions.as_ptr(seat),
+            receive_completions: self.receive_completions.as_ptr(),
             receives: &self.receives,
             events: &connection.events,
             send_entries: queue_entries,
             send_sges: self.limits.scatter_max.max(self.device_limits.send_sges),
             inline: self.device_limits.inline_data,
         };
-        let (number, inline_bytes) =
-            connection.id.as_mut().expect("it has an identifier").create_qp(&parts)?;
+        let made = connection.id.as_mut().expect("it has an identifier").create_qp(&parts);
+        let (number, inline_bytes) = made.inspect_err(|_| self.send_completions.leave(seat))?;
         (connection.qp_number, connection.inline_bytes) = (Some(number), inline_bytes);
+        connection.seat = Some(seat);
         self.by_qp_number.insert(number, qp.index);
         Ok(())
     }

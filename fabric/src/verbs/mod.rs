@@ -3,9 +3,11 @@
 //! One file per object of verbs; each holds what it is made in. What ties them together is the connection, whose life
 //! [`handshake`] and [`ending`] tell; [`polling`] turns the device's completions into those of [`crate::Nic`].
 //!
-//! * All QPs take from one SRQ and complete to one queue. SENDs and READs are gathered and given to the device as one
-//!   chain a QP; only the last of a chain and READs are signalled, and what lies before a signalled one completed with it.
-//! * Nothing is posted that could not complete: the completion queue has a place for every SRQ entry, SEND and READ.
+//! * All QPs take from one SRQ, whose entries complete to one queue. What they post completes to others, each shared by a few
+//!   ([`send_completions`]). SENDs and READs are gathered and given to the device as one chain a QP; only the last of a chain
+//!   and READs are signalled, and what lies before a signalled one completed with it.
+//! * Nothing is posted that could not complete: the one queue has a place for every SRQ entry, the others for every SEND, READ
+//!   and probe that their QPs may have under way.
 //! * A QP ends in the error state, gives back its work, and is destroyed when the device says that it takes no SRQ entry
 //!   any more, or has said nothing for a while: what it took and nobody saw would be lost with it.
 
@@ -25,10 +27,13 @@ mod outgoing;
 mod polling;
 mod posting;
 mod regions;
+mod seating;
+mod send_completions;
 mod shared_receive_queue;
 mod staging;
 mod status;
 
+pub use completion_queue::QueueUse;
 pub use error::VerbsError;
 pub use gids::local_addresses;
 pub use options::{DeviceChoice, VerbsOptions};
@@ -41,7 +46,7 @@ use crate::nic::{
     PostError, PrivateData, Qp, ReadRequest, RegisterError, SendRequest, SrqEntry,
 };
 use crate::soft::readiness::{Readiness, none_ready};
-use completion_queue::CompletionQueue;
+use completion_queue::{Batch, CompletionChannel, CompletionQueue};
 use connection_manager::{ConnectionId, EventChannel};
 use connections::Connections;
 use device::Device;
@@ -51,6 +56,8 @@ use options::PAYLOAD_BYTES_MAX;
 use outgoing::Outgoing;
 use polling::Expansion;
 use regions::{Domain, Regions};
+use seating::{QueueLimits, Shape};
+use send_completions::SendCompletions;
 use shared_receive_queue::SharedReceiveQueue;
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
@@ -72,7 +79,9 @@ pub struct VerbsNic {
     listeners: Vec<ConnectionId>,
     connections: Connections,
     receives: SharedReceiveQueue,
-    completions: CompletionQueue,
+    receive_completions: CompletionQueue,
+    send_completions: SendCompletions,
+    completion_channel: Rc<CompletionChannel>,
     regions: Regions,
     outgoing: Outgoing,
     channel: Rc<EventChannel>,
@@ -87,15 +96,15 @@ pub struct VerbsNic {
     by_qp_number: Lookup,
     gathered: Gathered,
     events: VecDeque<Event>,
-    /// Told of the SRQ's events and the completion queue's. In a place of its own, which stays.
+    /// Told of the SRQ's events and the completion queues'. In a place of its own, which stays.
     own_events: Box<AtomicU32>,
-    completion_places: u32,
     device_events_seen: u64,
     readiness: Readiness,
     expanding: Option<Expansion>,
-    /// Completions that were taken from the queue, and times that it was found empty.
-    taken: u64,
-    times_empty: u64,
+    /// SRQ entries that completed and were not shown yet.
+    arrivals: Batch,
+    /// Which queue is looked into next: 0 that of arrivals, then those of what was posted.
+    turn: usize,
     /// When connections are looked at next on which nothing happens.
     next_probe: Instant,
     /// Connections that wait for something with a deadline.
@@ -131,22 +140,34 @@ impl VerbsNic {
         let device_limits = NicLimits::derive(&attributes, &options.wants())?;
         let limits = Limits { numa_node: device.numa_node(), ..device_limits.told };
         let options = VerbsOptions { sends_max: device_limits.sends, ..options };
-        let places = device_limits.completions;
+        let shape = Shape::of(device_limits.send_queue, limits.qps_max, QueueLimits::of(&attributes))
+            .expect("the limits are of so many connections as there are places for");
         let domain = Rc::new(Domain::new(&device)?);
         let own_events = Box::<AtomicU32>::default();
-        let completions = CompletionQueue::new(&device, places, &own_events)?;
+        let completion_channel = Rc::new(CompletionChannel::new(&device)?);
+        let receive_completions =
+            CompletionQueue::new(&completion_channel, limits.srq_entries_max, &own_events).map_err(
+                |source| VerbsError::Verb {
+                    verb: "ibv_create_cq",
+                    source,
+                    advice: "the device has no room for so many completions; lower pool.srq_bytes",
+                },
+            )?;
+        let send_completions = SendCompletions::new(&completion_channel, shape);
         let receives = SharedReceiveQueue::new(&domain, limits.srq_entries_max, &own_events)?;
         let outgoing =
             Outgoing::new(&domain, options.sends_max, options.inline_places, device_limits.send_sges)?;
         let readiness = Readiness::new()?;
-        readiness.watch(completions.fd())?;
+        readiness.watch(completion_channel.fd())?;
         readiness.watch(channel.fd())?;
         readiness.watch(device.async_fd())?;
         Ok(Self {
             listeners: Vec::new(),
             connections: Connections::new(limits.qps_max),
             receives,
-            completions,
+            receive_completions,
+            send_completions,
+            completion_channel,
             regions: Regions::new(&domain, options.regions_max),
             outgoing,
             channel,
@@ -159,12 +180,11 @@ impl VerbsNic {
             gathered: Gathered::new(limits.scatter_max.max(device_limits.send_sges) as usize),
             events: VecDeque::with_capacity(3 * limits.qps_max as usize),
             own_events,
-            completion_places: places,
             device_events_seen: 0,
             readiness,
             expanding: None,
-            taken: 0,
-            times_empty: 0,
+            arrivals: Batch::new(),
+            turn: 0,
             next_probe: Instant::now() + options.keep_alive,
             timed: Vec::with_capacity(limits.qps_max as usize),
             receives_posted: 0,
@@ -183,9 +203,16 @@ impl VerbsNic {
         self.device.name()
     }
 
+    /// Its completion queues, that of arrivals first.
+    pub fn completion_queues(&self) -> impl Iterator<Item = QueueUse> + '_ {
+        let arrivals = self.receive_completions.in_use(self.limits.srq_entries_max);
+        std::iter::once(arrivals).chain(self.send_completions.queues())
+    }
+
     /// Looks at the event channels now and then, gives the device what was gathered, and gives up what took too long.
     fn progress(&mut self) {
         self.polled = true;
+        self.send_completions.awake();
         self.polls_since_look = self.polls_since_look.saturating_add(1);
         let every = if self.timed.is_empty() { LOOK_EVERY } else { LOOK_EVERY_TIMED };
         if self.look_first || self.polls_since_look >= every {
@@ -200,7 +227,7 @@ impl VerbsNic {
         let ready = self.readiness.look(&mut none_ready());
         if ready > 0 {
             self.readiness.set_timer(None);
-            self.completions.take_events();
+            self.take_completion_events();
             device_events::take(&self.device);
             while let Some((context, event)) = connection_manager::next_event(&self.channel) {
                 self.handle(context, event);
@@ -225,6 +252,16 @@ impl VerbsNic {
         ready
     }
 
+    fn take_completion_events(&mut self) {
+        while let Some(cq) = self.completion_channel.next_event() {
+            if cq == self.receive_completions.as_ptr() {
+                self.receive_completions.event_came();
+            } else {
+                self.send_completions.event_came(cq);
+            }
+        }
+    }
+
     fn take_own_events(&mut self) {
         use std::sync::atomic::Ordering;
         // Acquire, as the Release of whoever took the event.
@@ -234,7 +271,7 @@ impl VerbsNic {
             self.receives.limit_was_reached();
         }
         if events & device_events::FATAL != 0 {
-            // Without its SRQ or its completion queue it is good for nothing.
+            // Without its SRQ or a completion queue it is good for nothing.
             self.device_is_gone();
         }
     }
@@ -242,7 +279,9 @@ impl VerbsNic {
     fn has_news(&mut self) -> bool {
         !self.events.is_empty()
             || self.expanding.is_some()
-            || self.completions.peek().is_some()
+            || !self.arrivals.is_empty()
+            || self.receive_completions.poll(&mut self.arrivals)
+            || self.send_completions.has_news()
             || self.may_settle()
     }
 }
@@ -343,7 +382,8 @@ impl Nic for VerbsNic {
         }
         // The look may have gathered probes.
         self.flush();
-        self.completions.request_event();
+        self.receive_completions.request_event();
+        self.send_completions.watch();
         // What completed before the request gives no event.
         if self.has_news() {
             return false;

@@ -7,8 +7,6 @@ use std::time::Duration;
 
 /// Scatter entries of one READ that this crate makes use of: a fragment of 256 KiB in slabs of 4 KiB (Jet §3.2).
 pub(super) const SCATTER_WANTED: u32 = 64;
-/// Outstanding SENDs of one QP.
-pub(super) const SENDS_PER_QP_MAX: u32 = 128;
 /// READs of a peer that are answered at once on one QP, as far as the device does; what RDMA CM can say.
 const READS_ANSWERED_WANTED: u32 = 255;
 /// Work of this NIC's own on a QP: a probe.
@@ -49,8 +47,9 @@ pub struct VerbsOptions {
     pub reads_max: u32,
     /// Outstanding READs of one QP (32, Jet §3.2), or as many as the device has.
     pub reads_per_qp_max: u32,
-    /// Outstanding SENDs altogether (4,096), or as many as the device has completions left for; each has a place for its
-    /// header, 128 bytes.
+    /// Outstanding SENDs of one QP (128). A connection's queues have a place for each, for each READ, and for a probe.
+    pub sends_per_qp_max: u32,
+    /// Outstanding SENDs altogether (4,096); each has a place for its header, 128 bytes.
     pub sends_max: u32,
     /// Places of 4 KiB for payloads of SENDs that are copied, [`crate::nic::Payload::Inline`] (256).
     pub inline_places: u32,
@@ -103,6 +102,7 @@ impl VerbsOptions {
             srq_entries_max: 4096,
             reads_max: 256,
             reads_per_qp_max: 32,
+            sends_per_qp_max: 128,
             sends_max: 4096,
             inline_places: 256,
             regions_max: 64,
@@ -128,10 +128,10 @@ impl VerbsOptions {
             reads_per_qp: self.reads_per_qp_max.min(u8::MAX.into()),
             reads_answered_per_qp: READS_ANSWERED_WANTED,
             sends: self.sends_max,
-            sends_per_qp: SENDS_PER_QP_MAX,
+            sends_per_qp: self.sends_per_qp_max,
             scatter: SCATTER_WANTED,
             probes_per_qp: PROBES_PER_QP,
-            completion_queues: CompletionQueues::One,
+            completion_queues: CompletionQueues::Apart,
         }
     }
 
@@ -142,12 +142,14 @@ impl VerbsOptions {
             self.srq_entries_max,
             self.reads_max,
             self.reads_per_qp_max,
+            self.sends_per_qp_max,
             self.sends_max,
             self.regions_max,
         ];
         if sizes.contains(&0) {
             return Some(
-                "qps_max, srq_entries_max, reads_max, reads_per_qp_max, sends_max and regions_max must be at least 1",
+                "qps_max, srq_entries_max, reads_max, reads_per_qp_max, sends_per_qp_max, sends_max and regions_max must be at \
+                 least 1",
             );
         }
         if self.rnr_timer > 31 || self.ack_timeout > 31 {

@@ -2,7 +2,6 @@
 
 use super::VerbsNic;
 use super::connections::{Posted, State};
-use super::shared_receive_queue::RECEIVE_TAG;
 use super::status::{reason_of, status_of};
 use crate::nic::{Completion, DisconnectReason, Qp, Status, Work};
 use jet_wire::message::HEADER_BYTES;
@@ -25,6 +24,8 @@ enum Received {
     Done(Completion),
     /// The user must hear first that the connection stands.
     Blocked,
+    /// What the connection's end had posted completed before, and is shown first.
+    Later,
 }
 
 impl VerbsNic {
@@ -36,8 +37,12 @@ impl VerbsNic {
         filled
     }
 
+    /// Looks into each queue to which something may come, that of arrivals and those of what was posted in turn, so that none
+    /// waits for ever where `out` is always full before.
     fn fill(&mut self, out: &mut [Completion]) -> usize {
         let mut filled = 0;
+        let mut is_blocked = false;
+        let mut looks_left = 1 + self.send_completions.in_use();
         loop {
             if let Some(expansion) = self.expanding {
                 filled += self.expand(expansion, &mut out[filled..]);
@@ -48,36 +53,74 @@ impl VerbsNic {
             if filled == out.len() {
                 return filled;
             }
-            let Some(wc) = self.completions.peek() else {
-                self.times_empty += 1;
+            if self.take_sent() {
+                continue;
+            }
+            if !is_blocked && !self.arrivals.is_empty() {
+                match self.take_arrival() {
+                    Received::Done(completion) => {
+                        out[filled] = completion;
+                        filled += 1;
+                    }
+                    Received::Blocked => is_blocked = true,
+                    Received::Later => {}
+                }
+                continue;
+            }
+            if looks_left == 0 {
                 return filled;
-            };
-            let (id, mut status, number, bytes) = (wc.wr_id, status_of(wc.status), wc.qp_num, wc.byte_len);
-            if id & RECEIVE_TAG != 0 {
-                let entry = u32::try_from(id & u64::from(u32::MAX)).expect("entries are u32");
-                if status == Status::Success && wc.opcode != ibv_wc_opcode::IBV_WC_RECV {
-                    // Something else than a SEND took the entry, and left nothing in it.
-                    status = Status::Length;
-                }
-                match self.received(entry, number, status, bytes) {
-                    Received::Done(completion) => out[filled] = completion,
-                    Received::Blocked => return filled,
-                }
-                filled += 1;
-                self.taken += 1;
-                self.completions.pass();
-            } else {
-                self.taken += 1;
-                self.completions.pass();
-                let index = u32::try_from(id >> 32).expect("indices are u32");
-                if self.by_qp_number.get(number) != Some(index) {
-                    // Of a QP that was given up with its work.
-                    continue;
-                }
-                let upto = u32::try_from(id & u64::from(u32::MAX)).expect("positions are u32");
-                self.expanding = Some(Expansion { index, upto, last: status, others: Status::Success });
+            }
+            if !self.look_in_turn() {
+                looks_left -= 1;
             }
         }
+    }
+
+    /// Looks into the queue whose turn it is; `true`: it may have more than was taken, and keeps its turn.
+    #[inline]
+    fn look_in_turn(&mut self) -> bool {
+        let has_more = match self.turn.checked_sub(1) {
+            Some(position) => self.send_completions.look_at(position),
+            // What is blocked lies in the batch still.
+            None if !self.arrivals.is_empty() => false,
+            None => self.receive_completions.poll(&mut self.arrivals) && self.arrivals.was_full(),
+        };
+        if !has_more {
+            self.turn = if self.turn < self.send_completions.in_use() { self.turn + 1 } else { 0 };
+        }
+        has_more
+    }
+
+    /// Begins to show what the next completion of a send queue stands for; `false`: there is none at hand.
+    #[inline]
+    fn take_sent(&mut self) -> bool {
+        let Some(wc) = self.send_completions.peek() else { return false };
+        let (id, status, number) = (wc.wr_id, status_of(wc.status), wc.qp_num);
+        self.send_completions.pass();
+        let index = u32::try_from(id >> 32).expect("indices are u32");
+        // One of a QP that was given up with its work is nobody's.
+        if self.by_qp_number.get(number) == Some(index) {
+            let upto = u32::try_from(id & u64::from(u32::MAX)).expect("positions are u32");
+            self.expanding = Some(Expansion { index, upto, last: status, others: Status::Success });
+        }
+        true
+    }
+
+    /// Takes the next completion of an SRQ entry, where it can be shown.
+    #[inline]
+    fn take_arrival(&mut self) -> Received {
+        let Some(wc) = self.arrivals.peek() else { return Received::Later };
+        let (mut status, number, bytes) = (status_of(wc.status), wc.qp_num, wc.byte_len);
+        let entry = u32::try_from(wc.wr_id).expect("entries are u32");
+        if status == Status::Success && wc.opcode != ibv_wc_opcode::IBV_WC_RECV {
+            // Something else than a SEND took the entry, and left nothing in it.
+            status = Status::Length;
+        }
+        let received = self.received(entry, number, status, bytes);
+        if matches!(received, Received::Done(_)) {
+            self.arrivals.pass();
+        }
+        received
     }
 
     /// Shows as much of a completion's work as there is room for.
@@ -88,7 +131,7 @@ impl VerbsNic {
         while filled < out.len() {
             let (qp, connection) = self.connections.at(index);
             let ends = matches!(connection.state, State::Draining | State::Farewell);
-            let Some((position, id, posted)) = connection.queue.pop() else {
+            let Some((position, id, posted)) = connection.take_oldest(&mut self.send_completions) else {
                 self.expanding = None;
                 return filled;
             };
@@ -183,6 +226,13 @@ impl VerbsNic {
                 }
                 _ => {}
             }
+        }
+        // Why a QP failed is said by what this end had posted, if by anything: in another queue, and before this.
+        if status != Status::Success
+            && let Some(seat) = connection.seat
+            && self.send_completions.look_for(seat)
+        {
+            return Received::Later;
         }
         connection.is_active = true;
         let was_known = connection.announced;

@@ -40,7 +40,7 @@ impl VerbsNic {
             return Err(PostError::QueueFull);
         }
         let laid = self.outgoing.lay(&request, &self.regions, connection.inline_bytes)?;
-        let position = connection.queue.push(request.id, laid.posted);
+        let position = connection.post(request.id, laid.posted, &mut self.send_completions);
         connection.sends += 1;
         self.sends += 1;
         let stretches = std::iter::once(laid.first).chain(laid.second);
@@ -68,7 +68,7 @@ impl VerbsNic {
         if connection.reads >= connection.reads_max || self.reads >= self.limits.reads_max {
             return Err(PostError::QueueFull);
         }
-        let position = connection.queue.push(request.id, Posted::Read { bytes });
+        let position = connection.post(request.id, Posted::Read { bytes }, &mut self.send_completions);
         connection.reads += 1;
         self.reads += 1;
         let regions = &self.regions;
@@ -90,7 +90,7 @@ impl VerbsNic {
                 connection.stalled = 0;
                 continue;
             }
-            if !connection.queue.is_empty() {
+            if !connection.is_idle() {
                 // A peer that asked for endless retries, or answers no READ, would keep it for ever.
                 connection.stalled += 1;
                 if connection.stalled >= STALLED_LOOKS {
@@ -98,7 +98,7 @@ impl VerbsNic {
                 }
                 continue;
             }
-            let position = connection.queue.push(0, Posted::Probe);
+            let position = connection.post(0, Posted::Probe, &mut self.send_completions);
             self.gathered.chain(qp, connection, position, &Verb::Probe, std::iter::empty());
         }
     }
@@ -107,7 +107,7 @@ impl VerbsNic {
     #[inline]
     pub(super) fn give_gathered(&mut self) {
         self.receives.flush();
-        if self.receives.is_dead() || self.completions.is_dead() {
+        if self.receives.is_dead() || self.receive_completions.is_dead() || self.send_completions.is_dead() {
             self.device_is_gone();
         }
         self.receives.arm_limit(self.receives_posted);

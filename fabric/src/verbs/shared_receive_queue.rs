@@ -16,8 +16,6 @@ const SGES: usize = 2;
 const SGES_U32: u32 = 2;
 /// Fewer entries than that are few: the user is woken to post more.
 const LIMIT: u32 = 8;
-/// Marks the ids of SRQ entries among those of all completions.
-pub(super) const RECEIVE_TAG: u64 = 1 << 63;
 
 /// Destroyed when dropped: after every QP that takes from it.
 pub(super) struct SharedReceiveQueue {
@@ -71,7 +69,7 @@ impl SharedReceiveQueue {
         let at = self.gathered;
         self.sges[at] = [header, payload.unwrap_or(header)];
         self.wrs[at] = ibv_recv_wr {
-            wr_id: RECEIVE_TAG | u64::from(entry),
+            wr_id: u64::from(entry),
             next: std::ptr::null_mut(),
             sg_list: self.sges[at].as_mut_ptr(),
             num_sge: if payload.is_some() { 2 } else { 1 },

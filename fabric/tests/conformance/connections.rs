@@ -137,8 +137,8 @@ pub fn two_hundred_connections_of_which_eight_talk(fabric: &dyn Fabric) {
     world.until("all ends", |ends| ends[SERVER].ended.len() == connected);
 }
 
-/// Both ends of 200 connections live in this process.
-fn raise_descriptor_limit() {
+/// Both ends of hundreds of connections live in this process.
+pub fn raise_descriptor_limit() {
     let resource = rustix::process::Resource::Nofile;
     let limit = rustix::process::getrlimit(resource);
     let raised = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };

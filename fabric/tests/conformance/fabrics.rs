@@ -116,23 +116,17 @@ impl Rdma {
     fn server() -> std::net::IpAddr {
         Self::address_in(Self::ADDRESS).expect("JET_RDMA_ADDRESS names an address of an RDMA device")
     }
-}
 
-#[cfg(feature = "verbs")]
-impl Fabric for Rdma {
-    fn name(&self) -> &'static str {
-        "rdma"
-    }
-
-    fn nic(&self, end: &str, options: SoftOptions) -> Box<dyn Nic> {
-        use jet_fabric::verbs::{DeviceChoice, VerbsNic, VerbsOptions};
+    /// What a NIC is made with that is to have these sizes.
+    pub fn options(end: &str, options: &SoftOptions) -> jet_fabric::verbs::VerbsOptions {
+        use jet_fabric::verbs::{DeviceChoice, VerbsOptions};
         let source = Self::address_in(Self::SOURCE).filter(|_| matches!(end, "client" | "child"));
         let options = match Self::profile() {
-            Some(profile) => on(profile, options),
-            None => options,
+            Some(profile) => on(profile, *options),
+            None => *options,
         };
         let SoftOptions { qps_max, srq_entries_max, reads_max, reads_per_qp_max, completions, .. } = options;
-        let options = VerbsOptions {
+        VerbsOptions {
             source,
             profile: options.profile,
             qps_max,
@@ -144,8 +138,19 @@ impl Fabric for Rdma {
             rnr_retry: if options.rnr_timeout.is_some() { 1 } else { 7 },
             farewell: options.farewell,
             ..VerbsOptions::on(DeviceChoice::Reaching(source.unwrap_or_else(Self::server)))
-        };
-        Box::new(VerbsNic::new(options).unwrap_or_else(|error| panic!("{error}")))
+        }
+    }
+}
+
+#[cfg(feature = "verbs")]
+impl Fabric for Rdma {
+    fn name(&self) -> &'static str {
+        "rdma"
+    }
+
+    fn nic(&self, end: &str, options: SoftOptions) -> Box<dyn Nic> {
+        let nic = jet_fabric::verbs::VerbsNic::new(Self::options(end, &options));
+        Box::new(nic.unwrap_or_else(|error| panic!("{error}")))
     }
 
     fn address(&self, _: &tempfile::TempDir) -> Address {

@@ -399,13 +399,14 @@ pub fn until(ends: &mut [End], what: &str, mut done: impl FnMut(&mut [End]) -> b
                     .iter()
                     .map(|end| {
                         format!(
-                            "{}: {} SENDs and {} READs in flight, {} received, {} completed, events {:?}",
+                            "{}: {} SENDs and {} READs in flight, {} received, {} completed, {} events, first {:?}",
                             end.name,
                             end.sends.len(),
                             end.reads.len(),
                             end.received.len(),
                             end.completions.len(),
-                            end.events
+                            end.events.len(),
+                            end.events.iter().take(8).collect::<Vec<_>>()
                         )
                     })
                     .collect();
