@@ -136,6 +136,20 @@ pub enum ConfigError {
         /// What it is.
         bytes: u64,
     },
+    /// The NIC's SRQ is smaller than that of the configuration.
+    #[error(
+        "configuration: pool.srq_bytes = {bytes} is more than the {entries_max} slabs of 4096 bytes that the NIC's SRQ takes; set \
+         it to {bytes_max} or less, and pool.srq_floor_bytes, pool.srq_reserve_entries and limits.credit_per_peer to no more \
+         than is in that"
+    )]
+    SrqEntries {
+        /// What it is.
+        bytes: u64,
+        /// Entries that the NIC takes.
+        entries_max: u32,
+        /// What they come to.
+        bytes_max: u64,
+    },
     /// A size of escape memory is no multiple of the slab, or far too large.
     #[error("configuration: {key} = {bytes} must be a multiple of the 4096-byte slab, and at most 4 GiB")]
     MemorySlabs {
@@ -327,6 +341,19 @@ impl Config {
     pub fn check_device(&self) -> Result<(), ConfigError> {
         let is_used = self.addresses()?.iter().any(|address| matches!(address, Address::Rdma(_)));
         if is_used || self.rdma == Rdma::default() { Ok(()) } else { Err(ConfigError::NoRdma) }
+    }
+
+    /// That a NIC takes all SRQ entries that the receiver will ever post at once.
+    ///
+    /// # Errors
+    /// [`ConfigError::SrqEntries`].
+    pub fn check_srq(&self, entries_max: u32) -> Result<(), ConfigError> {
+        let (bytes, bytes_max) = (self.pool.srq_bytes, u64::from(entries_max) * SLAB_BYTES);
+        if bytes <= bytes_max {
+            Ok(())
+        } else {
+            Err(ConfigError::SrqEntries { bytes, entries_max, bytes_max })
+        }
     }
 
     /// The NUMA node that the pool is to lie on, as far as the configuration tells: its own, or the device's that it names.

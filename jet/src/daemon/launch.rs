@@ -44,7 +44,7 @@ impl Launch<'_> {
         let options = sizes(config);
         #[cfg(feature = "verbs")]
         if let Some(Address::Rdma(text)) = config.addresses()?.first() {
-            let nic = verbs_nic(config, &options, text)?;
+            let nic = VerbsNic::new(verbs_options(config, text)?)?;
             let cache = cache_near(config, &nic)?;
             return self.on(nic, false, cache);
         }
@@ -82,6 +82,7 @@ impl Launch<'_> {
         let Self { config, commands, inbox, mark, ended } = self;
         let numa_node = numa_node(config, &nic);
         let limits = nic.limits();
+        config.check_srq(limits.srq_entries_max)?;
         let core = config.core(limits.scatter_max)?;
         if limits.qps_max < config.limits.peers {
             eprintln!(
@@ -207,9 +208,12 @@ fn cache_near<N: Nic>(config: &Config, nic: &N) -> Result<CacheControl, DaemonEr
     Ok(CacheControl::start(&config.cache, config.pool.bytes, numa_node(config, nic), &cores)?)
 }
 
-/// A NIC on verbs, of the sizes that the software NIC would have.
+/// What a NIC on verbs is made with, which is to listen there.
+///
+/// # Errors
+/// The address has no device.
 #[cfg(feature = "verbs")]
-fn verbs_nic(config: &Config, sizes: &SoftOptions, listen: &str) -> Result<VerbsNic, DaemonError> {
+pub fn verbs_options(config: &Config, listen: &str) -> Result<VerbsOptions, DaemonError> {
     let defaults = match &config.rdma.device {
         Some(device) => VerbsOptions::on(DeviceChoice::Named {
             device: device.clone(),
@@ -218,17 +222,21 @@ fn verbs_nic(config: &Config, sizes: &SoftOptions, listen: &str) -> Result<Verbs
         }),
         None => VerbsOptions::reaching(listen).map_err(system("cannot resolve the address to listen on"))?,
     };
-    Ok(VerbsNic::new(VerbsOptions {
+    let sizes = sizes(config);
+    Ok(VerbsOptions {
         qps_max: sizes.qps_max,
         srq_entries_max: sizes.srq_entries_max,
         reads_max: sizes.reads_max,
-        reads_per_qp_max: sizes.reads_per_qp_max,
+        reads_per_qp_max: sizes.reads_per_qp_max.min(defaults.reads_per_qp_max),
+        // What the receiver has on the way to a peer, a farewell and a congestion signal. A connection's queues have a place for
+        // each, whether they are used or not.
+        sends_per_qp_max: jet_core::Config::default().control_sends_max + 2,
         sends_max: sizes.completions - sizes.srq_entries_max - sizes.reads_max,
         // A daemon sends headers only.
         inline_places: 1,
         profile: sizes.profile,
         ..defaults
-    })?)
+    })
 }
 
 fn pool_memory(config: &Config, numa_node: Option<u32>) -> Result<Arc<SharedMemory>, DaemonError> {

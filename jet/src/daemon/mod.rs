@@ -12,6 +12,8 @@ pub mod status;
 mod workers;
 
 pub use config::{Config, ConfigError};
+#[cfg(feature = "verbs")]
+pub use launch::verbs_options;
 
 use cache::CacheError;
 use congestion::CongestionControl;

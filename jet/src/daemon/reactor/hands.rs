@@ -306,6 +306,7 @@ impl<N: Nic> Effects for Hands<N> {
         };
         let payload = self.sge(Run { first: slab, count: 1 }, SLAB_BYTES_U32);
         let posted = self.nic.post_srq(SrqEntry { id: entry, header, payload: Some(payload) });
+        // Each entry is posted once until it comes back, and there are no more of them than `Config::check_srq` let pass.
         posted.expect("the NIC's SRQ has room for every entry, and both regions are registered");
     }
 
