@@ -112,6 +112,12 @@ impl Crowd {
         self.rig.status()
     }
 
+    /// The daemon's process.
+    #[cfg(feature = "verbs")]
+    pub fn daemon_pid(&self) -> u32 {
+        self.rig.daemon_pid()
+    }
+
     /// What holds of a crowd whose messages all ended: everybody is connected, nobody was refused or cut off, and the
     /// daemon knows as many consumed messages as the senders do.
     ///

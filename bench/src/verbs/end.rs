@@ -1,0 +1,136 @@
+//! One end of connections between two NICs, without receiver and application.
+
+use jet_fabric::memory::SharedMemory;
+use jet_fabric::nic::{
+    Access, Completion, Event, MemoryKey, Nic, Payload, PrivateData, Qp, SendRequest, Sge, SrqEntry, Status,
+    Work,
+};
+use jet_fabric::verbs::{VerbsNic, VerbsOptions};
+use jet_wire::message::{HEADER_BYTES, HeaderBytes};
+use std::error::Error;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// SRQ entries that are posted.
+pub const ENTRIES: u32 = 64;
+pub const SLAB: u32 = 4096;
+/// What READs fill.
+pub const AREA_BYTES: u32 = 2 << 20;
+const CONNECT_LIMIT: Duration = Duration::from_secs(60);
+
+/// One end.
+pub struct End {
+    pub nic: VerbsNic,
+    /// Its connections, in the order in which they were asked for or accepted.
+    pub qps: Vec<Qp>,
+    connected: usize,
+    headers: MemoryKey,
+    pub slabs: MemoryKey,
+    completions: [Completion; 64],
+    /// SENDs that were taken, SENDs that came, READs that are done, and looks for all that.
+    pub sent: u64,
+    pub received: u64,
+    pub read: u64,
+    pub polls: u64,
+}
+
+impl End {
+    /// With a NIC of these sizes.
+    pub fn new(options: VerbsOptions) -> Result<Self, Box<dyn Error>> {
+        let room = options.qps_max as usize;
+        let mut nic = VerbsNic::new(options)?;
+        let headers = Arc::new(SharedMemory::new("bench-headers", ENTRIES as usize * HEADER_BYTES, false)?);
+        let slabs = Arc::new(SharedMemory::new("bench-slabs", AREA_BYTES as usize, false)?);
+        let headers = nic.register(&headers, Access::LocalWrite)?;
+        let slabs = nic.register(&slabs, Access::LocalWrite)?;
+        let nothing = Completion {
+            qp: Qp { index: 0, generation: 0 },
+            work: Work::Send { id: 0 },
+            status: Status::Flushed,
+        };
+        let mut end = Self {
+            nic,
+            qps: Vec::with_capacity(room),
+            connected: 0,
+            headers,
+            slabs,
+            completions: [nothing; 64],
+            sent: 0,
+            received: 0,
+            read: 0,
+            polls: 0,
+        };
+        (0..ENTRIES).try_for_each(|entry| end.post_entry(entry))?;
+        Ok(end)
+    }
+
+    fn post_entry(&mut self, entry: u32) -> Result<(), Box<dyn Error>> {
+        let header_bytes = u32::try_from(HEADER_BYTES)?;
+        let header = Sge { key: self.headers, offset: u64::from(entry * header_bytes), bytes: header_bytes };
+        let payload = Some(Sge { key: self.slabs, offset: u64::from(entry * SLAB), bytes: SLAB });
+        Ok(self.nic.post_srq(SrqEntry { id: entry, header, payload })?)
+    }
+
+    /// Sends a header alone, or with what follows it.
+    pub fn send(&mut self, qp: Qp, id: u64, payload: Payload<'_>) -> Result<(), Box<dyn Error>> {
+        Ok(self.nic.post_send(qp, SendRequest { id, header: &HeaderBytes::ZERO, payload })?)
+    }
+
+    /// Looks once for what happened.
+    pub fn step(&mut self) -> Result<(), Box<dyn Error>> {
+        self.polls += 1;
+        let count = self.nic.poll(&mut self.completions);
+        for at in 0..count {
+            let completion = self.completions[at];
+            if completion.status != Status::Success {
+                return Err(format!("{completion:?}").into());
+            }
+            match completion.work {
+                Work::Receive { entry, .. } => {
+                    self.received += 1;
+                    self.post_entry(entry)?;
+                }
+                Work::Send { .. } => self.sent += 1,
+                Work::Read { .. } => self.read += 1,
+                Work::SrqFlush { .. } => {}
+            }
+        }
+        while let Some(event) = self.nic.poll_event() {
+            match event {
+                Event::ConnectRequest { qp, .. } => {
+                    self.nic.accept(qp, &nothing()?)?;
+                    self.qps.push(qp);
+                }
+                Event::Connected { .. } => self.connected += 1,
+                other => return Err(format!("{other:?}").into()),
+            }
+        }
+        self.nic.flush();
+        Ok(())
+    }
+}
+
+fn nothing() -> Result<PrivateData, Box<dyn Error>> {
+    Ok(PrivateData::new(&[]).ok_or("nothing fits")?)
+}
+
+/// The second end connects to the first, so many times, one after the other.
+///
+/// # Errors
+/// What the NICs say.
+pub fn connect(ip: IpAddr, ends: &mut [End; 2], count: usize) -> Result<(), Box<dyn Error>> {
+    let address = ends[0].nic.listen(&format!("rdma:{}", SocketAddr::new(ip, 0)).parse()?)?;
+    let deadline = Instant::now() + CONNECT_LIMIT;
+    for wanted in 1..=count {
+        let qp = ends[1].nic.connect(&address, &nothing()?)?;
+        ends[1].qps.push(qp);
+        while ends.iter().any(|end| end.connected < wanted) {
+            ends.iter_mut().try_for_each(End::step)?;
+            if Instant::now() > deadline {
+                return Err(format!("two ends did not connect {count} times in {CONNECT_LIMIT:?}").into());
+            }
+        }
+    }
+    Ok(())
+}
