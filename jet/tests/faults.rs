@@ -36,6 +36,8 @@ mod load;
 mod nodes;
 #[path = "faults/pace.rs"]
 mod pace;
+#[path = "faults/profiles.rs"]
+mod profiles;
 #[path = "faults/raw_peer.rs"]
 mod raw_peer;
 #[path = "faults/rig.rs"]

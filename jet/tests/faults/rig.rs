@@ -211,6 +211,24 @@ impl Rig {
         rig
     }
 
+    /// What a daemon says that cannot start with these settings; on `tcp:`, whatever device is named.
+    #[track_caller]
+    pub fn refusal(settings: &[&str]) -> String {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_jetd"));
+        command
+            .arg("--control-socket")
+            .arg(dir.path().join("jetd.sock"))
+            .args(["--listen", "tcp:127.0.0.1:0"]);
+        for setting in settings {
+            command.args(["--set", setting]);
+        }
+        let mut daemon = Process::start(command, dir.path().join("jetd"));
+        let status = daemon.wait();
+        assert_eq!(status.code(), Some(1), "{settings:?}: {}", daemon.said());
+        daemon.said()
+    }
+
     /// Starts the daemon at the addresses that it had.
     pub fn start_again(&mut self) {
         assert!(self.daemon.is_none(), "one daemon at a time");

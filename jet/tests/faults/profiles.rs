@@ -1,0 +1,195 @@
+//! Daemons and senders whose NICs have the limits of a device: on each everything ends, and what a device lacks is said.
+//!
+//! Both ends keep to the profile, a sender's device to what it answers. On the RDMA device that is named, the profile is kept
+//! to beside its own limits.
+
+use crate::children::Role;
+use crate::rig::{Random, Rig, nic_threads, number};
+use crate::traffic::Traffic;
+use jet_client::send::{AckStatus, Sender, SenderOptions};
+use jet_fabric::Address;
+use jet_fabric::limits::Profile;
+use jet_fabric::nic::Nic;
+use jet_fabric::soft::threaded::{Threaded, ThreadedOptions};
+use jet_fabric::soft::{SoftNic, SoftOptions};
+use std::collections::HashMap;
+
+/// What is sent on each device: a build for speed sends a gibibyte, one for tests an eighth of it.
+const BYTES: usize = if cfg!(debug_assertions) { 128 << 20 } else { 1 << 30 };
+const MESSAGE_BYTES: usize = 8 << 20;
+
+/// A device, and the sizes with which a daemon goes on it.
+const MEAN: (Profile, &[&str]) = (
+    Profile::MEAN,
+    &[
+        "pool.srq_bytes=262144",
+        "pool.srq_floor_bytes=262144",
+        "pool.srq_reserve_entries=16",
+        "limits.credit_per_peer=64",
+    ],
+);
+const DEVICES: [(Profile, &[&str]); 3] = [(Profile::CONNECTX_6, &[]), (Profile::RXE, &[]), MEAN];
+
+/// A daemon on the device.
+fn daemon_on((profile, sizes): (Profile, &[&str]), thread: &str) -> Rig {
+    let profile = format!("nic.profile={}", profile.name());
+    Rig::start(&[&[profile.as_str(), thread], sizes].concat())
+}
+
+/// A sender's NIC of that device.
+fn nic_of(profile: Profile, address: &Address) -> Box<dyn Nic> {
+    #[cfg(feature = "verbs")]
+    if let Address::Rdma(text) = address {
+        use jet_fabric::verbs::{DeviceChoice, VerbsNic, VerbsOptions};
+        let defaults = match crate::rig::source_for(address) {
+            Some(ip) => VerbsOptions { source: Some(ip), ..VerbsOptions::on(DeviceChoice::Reaching(ip)) },
+            None => VerbsOptions::reaching(text).expect("an address"),
+        };
+        let options = VerbsOptions {
+            profile: Some(profile),
+            qps_max: 4,
+            srq_entries_max: 64,
+            sends_max: 512,
+            ..defaults
+        };
+        return Box::new(VerbsNic::new(options).expect("a device"));
+    }
+    let options = SoftOptions {
+        profile: Some(profile),
+        qps_max: 4,
+        srq_entries_max: 64,
+        reads_max: 1,
+        reads_per_qp_max: 0,
+        completions: 1024,
+        ..SoftOptions::default()
+    };
+    let nic = SoftNic::new(options).expect("descriptors");
+    match address {
+        // Whoever sends over it has no time to answer READs.
+        Address::Tcp(_) => Box::new(Threaded::new(nic, &ThreadedOptions::default()).expect("a thread")),
+        _ => Box::new(nic),
+    }
+}
+
+/// A sender on that device.
+fn sender_on(profile: Profile, address: &Address, app: &str) -> Sender {
+    let options = SenderOptions { in_flight_max: 256, ..Rig::sender_options(address, app) };
+    Sender::connect_with(options, nic_of(profile, address)).expect("the daemon lets it in")
+}
+
+/// Sends messages of these sizes, so many of them under way at once; each is consumed.
+fn send_all(traffic: &mut Traffic, sizes: impl Iterator<Item = usize>, under_way_max: usize) {
+    let mut under_way = HashMap::new();
+    let end = |under_way: &mut HashMap<u64, usize>, traffic: &mut Traffic| {
+        let end = traffic.end();
+        let bytes = under_way.remove(&end.ticket.0).expect("an end of what was sent, once");
+        assert_eq!(end.status, AckStatus::Consumed, "a message of {bytes} bytes");
+    };
+    for bytes in sizes {
+        if under_way.len() == under_way_max {
+            end(&mut under_way, traffic);
+        }
+        under_way.insert(traffic.send(bytes).expect("taken").0, bytes);
+    }
+    while !under_way.is_empty() {
+        end(&mut under_way, traffic);
+    }
+}
+
+#[test]
+fn large_messages_mixed_with_small_ones_end_on_every_device() {
+    const SMALL_BESIDE_EACH: usize = 20;
+    let mut random = Random::for_test("devices", 180);
+    for device in DEVICES {
+        for thread in nic_threads() {
+            let rig = daemon_on(device, thread);
+            let application = rig.application(Role::Consumer, "store");
+            let mut sent = 0;
+            for address in rig.fabrics() {
+                let sender = sender_on(device.0, &address, "store");
+                let mut traffic = Traffic::over(sender, random.fork()).with_tags_from(1 + sent as u64);
+                let mut sizes = random.fork();
+                let large = BYTES / MESSAGE_BYTES;
+                let mixed =
+                    (0..large * (1 + SMALL_BESIDE_EACH)).map(|at| match at % (1 + SMALL_BESIDE_EACH) {
+                        0 => MESSAGE_BYTES,
+                        _ => sizes.size_below(4097),
+                    });
+                send_all(&mut traffic, mixed, 4 * (1 + SMALL_BESIDE_EACH));
+                sent += large * (1 + SMALL_BESIDE_EACH);
+            }
+            let status = rig.wait_whole();
+            assert_eq!((number(&status, "faults.peers"), application.reported("wrong")), (0, 0));
+            application.wait_reported("finished", sent);
+        }
+    }
+}
+
+#[test]
+fn nothing_hangs_on_the_mean_device_whatever_the_sizes() {
+    const SENDERS: usize = 3;
+    const MESSAGES: usize = 60;
+    // What fits a SEND, a slab, a fragment, and all that is read at once, and a byte more or less.
+    const EDGES: [usize; 12] =
+        [0, 1, 4095, 4096, 4097, 8192, 262_143, 262_144, 262_145, 4 << 20, (4 << 20) + 1, 12 << 20];
+    let mut random = Random::for_test("mean", 181);
+    for thread in nic_threads() {
+        let rig = daemon_on(MEAN, thread);
+        let application = rig.application(Role::Consumer, "store");
+        for address in rig.fabrics() {
+            std::thread::scope(|scope| {
+                for number in 0..SENDERS {
+                    let (address, mut sizes, random) = (address.clone(), random.fork(), random.fork());
+                    scope.spawn(move || {
+                        let sender = sender_on(Profile::MEAN, &address, "store");
+                        let mut traffic =
+                            Traffic::over(sender, random).with_tags_from(((number as u64) << 20) + 1);
+                        let any = (0..MESSAGES).map(|_| {
+                            let most = [64, 4097, 300_000, 3 << 20][sizes.size_below(4)];
+                            sizes.size_below(most)
+                        });
+                        send_all(&mut traffic, EDGES.into_iter().chain(any), 100);
+                    });
+                }
+            });
+        }
+        let status = rig.wait_whole();
+        assert_eq!((number(&status, "faults.peers"), application.reported("wrong")), (0, 0));
+    }
+}
+
+#[test]
+fn a_daemon_that_asks_too_much_of_a_device_says_of_what_and_which_key_to_lower() {
+    let cases: [(&[&str], &[&str]); 6] = [
+        (&["nic.profile=mean"], &["max_srq_wr of 64", "needs 1024", "pool.srq_bytes to 262144"]),
+        (
+            &[
+                "nic.profile=mean",
+                "pool.srq_bytes=266240",
+                "limits.credit_per_peer=64",
+                "pool.srq_floor_bytes=262144",
+                "pool.srq_reserve_entries=16",
+            ],
+            &["max_srq_wr of 64", "needs 65", "pool.srq_bytes to 262144"],
+        ),
+        (&["nic.profile=e810"], &["max_srq of 0", "take another device"]),
+        (&["nic.profile=ionic"], &["max_srq of 0", "take another device"]),
+        (
+            &[
+                "nic.profile=connectx-6",
+                "pool.bytes=1073741824",
+                "pool.srq_bytes=134217728",
+                "limits.messages=40000",
+            ],
+            &["max_srq_wr of 32767", "needs 32768", "pool.srq_bytes to 134213632"],
+        ),
+        (&["nic.profile=connectx"], &["unknown profile 'connectx'", "connectx-6, e810, ionic, rxe, mean"]),
+    ];
+    for (settings, words) in cases {
+        let said = Rig::refusal(settings);
+        for word in words {
+            assert!(said.contains(word), "{settings:?} without {word:?}: {said}");
+        }
+        assert!(!said.contains("panicked"), "{said}");
+    }
+}
