@@ -1,9 +1,9 @@
 //! How a connection comes about, by RDMA CM's events.
 
+use super::VerbsNic;
 use super::connection_manager::{CmEvent, ConnectionId, QpParts, Terms};
 use super::connections::{State, from_context, to_context};
 use super::error::LOOPBACK;
-use super::VerbsNic;
 use crate::address::Address;
 use crate::nic::{ConnectError, DisconnectReason, Event, ListenError, PostError, PrivateData, Qp};
 use std::io;
