@@ -15,6 +15,9 @@ mod crowds;
 mod endings;
 #[path = "conformance/fabrics.rs"]
 mod fabrics;
+#[cfg(feature = "verbs")]
+#[path = "conformance/foreign.rs"]
+mod foreign;
 #[path = "conformance/harness.rs"]
 mod harness;
 #[path = "conformance/order.rs"]

@@ -10,7 +10,6 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
-use std::sync::atomic::AtomicU32;
 
 /// Taken from a queue at once.
 const BATCH: usize = 32;
@@ -25,7 +24,7 @@ pub(super) struct CompletionChannel {
 
 impl CompletionChannel {
     pub fn new(device: &Device) -> Result<Self, VerbsError> {
-        let context = device.context();
+        let context = device.context().as_ptr();
         // SAFETY: the device's context is open.
         let channel = unsafe { ibv_create_comp_channel(context) };
         if channel.is_null() {
@@ -142,12 +141,11 @@ pub(super) struct CompletionQueue {
 }
 
 impl CompletionQueue {
-    /// For so many completions at once. `events` is told of events; it must live longer.
-    pub fn new(channel: &Rc<CompletionChannel>, entries: u32, events: &AtomicU32) -> io::Result<Self> {
+    /// For so many completions at once.
+    pub fn new(channel: &Rc<CompletionChannel>, entries: u32) -> io::Result<Self> {
         let wanted = i32::try_from(entries).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-        let events = std::ptr::from_ref(events).cast_mut().cast();
         // SAFETY: the device's context is open, and stays so while the channel lives.
-        let cq = unsafe { ibv_create_cq(channel.context, wanted, events, channel.channel, 0) };
+        let cq = unsafe { ibv_create_cq(channel.context, wanted, std::ptr::null_mut(), channel.channel, 0) };
         if cq.is_null() {
             return Err(io::Error::last_os_error());
         }

@@ -1,33 +1,30 @@
-//! RDMA CM: its event channel, its identifiers, and their QPs.
+//! RDMA CM: its event channel, and its identifiers. The QPs that they agree on are made in [`super::queue_pair`].
 
 use super::device::RawAddress;
 use super::error::VerbsError;
-use super::regions::Domain;
-use super::shared_receive_queue::SharedReceiveQueue;
 use crate::nic::{PRIVATE_DATA_MAX, PrivateData};
 use rdma_sys::{
-    ibv_context, ibv_cq, ibv_event_type, ibv_modify_qp, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_cap,
-    ibv_qp_init_attr, ibv_qp_state, ibv_qp_type, rdma_accept, rdma_ack_cm_event, rdma_bind_addr,
-    rdma_cm_event, rdma_cm_event_type as kind, rdma_cm_id, rdma_conn_param, rdma_connect,
-    rdma_create_event_channel, rdma_create_id, rdma_create_qp, rdma_destroy_event_channel, rdma_destroy_id,
-    rdma_destroy_qp, rdma_disconnect, rdma_event_channel, rdma_get_cm_event, rdma_get_src_port, rdma_listen,
-    rdma_notify, rdma_port_space, rdma_reject, rdma_resolve_addr, rdma_resolve_route, rdma_set_option,
+    ibv_device, ibv_ece, ibv_event_type, ibv_qp_attr, ibv_qp_state, rdma_accept, rdma_ack_cm_event,
+    rdma_bind_addr, rdma_cm_event, rdma_cm_event_type as kind, rdma_cm_id, rdma_conn_param, rdma_connect,
+    rdma_create_event_channel, rdma_create_id, rdma_destroy_event_channel, rdma_destroy_id, rdma_disconnect,
+    rdma_establish, rdma_event_channel, rdma_get_cm_event, rdma_get_remote_ece, rdma_get_src_port,
+    rdma_init_qp_attr, rdma_listen, rdma_notify, rdma_port_space, rdma_reject, rdma_resolve_addr,
+    rdma_resolve_route, rdma_set_local_ece,
 };
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
-use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 /// Connection requests that wait for this process.
 const BACKLOG: i32 = 1024;
 /// What InfiniBand's CM says of a request that the other end's user refused.
 const REJECTED_BY_USER: i32 = 28;
-/// The level and the name of RDMA CM's option for the acknowledgements' timeout.
-const OPTION_ID: i32 = 0;
-const OPTION_ID_ACK_TIMEOUT: i32 = 3;
+/// The attributes of a QP that verbs know. Kernels have had others above them for themselves (bits 21 to 24, for RoCE), and
+/// refuse those where they come back (`IB_QP_ATTR_STANDARD_BITS` of their rdma/ib_verbs.h).
+const QP_ATTRIBUTES: i32 = (1 << 21) - 1;
 
 /// Where events of identifiers arrive. Does not block.
 #[derive(Debug)]
@@ -76,11 +73,14 @@ pub(super) enum CmEvent {
     },
     AddressResolved,
     RouteResolved,
-    Established {
+    /// The peer accepted; it waits for this end to say that it is ready.
+    Answered {
         private_data: PrivateData,
-        /// READs that the peer answers, as an accepting one says; 0 where it asked.
-        answered: u8,
+        /// READs that the peer answers, and makes.
+        reads: (u8, u8),
     },
+    /// The peer is ready, too.
+    Established,
     /// Refused by the other end's user, who said so.
     Rejected {
         private_data: PrivateData,
@@ -90,40 +90,24 @@ pub(super) enum CmEvent {
     Disconnected,
     /// The device that the identifier is bound to leaves.
     DeviceRemoved {
-        context: *mut ibv_context,
+        device: *mut ibv_device,
     },
     /// Nothing that concerns a connection here.
     Other,
 }
 
-/// An identifier and, once made, its QP. Both are destroyed when dropped.
+/// An identifier, destroyed when dropped.
 #[derive(Debug)]
 pub(super) struct ConnectionId {
     id: *mut rdma_cm_id,
-    has_qp: bool,
-    channel: Rc<EventChannel>,
-    /// Kept for the QP.
-    _domain: Option<Rc<Domain>>,
+    _channel: Rc<EventChannel>,
 }
 
-/// What a QP is made of.
-pub(super) struct QpParts<'a> {
-    pub domain: &'a Rc<Domain>,
-    /// Where what it posts completes, and where what arrives does; both must live longer.
-    pub send_completions: *mut ibv_cq,
-    pub receive_completions: *mut ibv_cq,
-    pub receives: &'a SharedReceiveQueue,
-    /// Told of its events; must live longer.
-    pub events: &'a AtomicU32,
-    pub send_entries: u32,
-    pub send_sges: u32,
-    /// Bytes that it is to send inline; if it cannot, half of it, or none.
-    pub inline: u32,
-}
-
-/// What a connection agrees on.
+/// What the other end is told.
 pub(super) struct Terms {
     pub private_data: PrivateData,
+    /// The QP's number here.
+    pub qp_number: u32,
     /// READs that this end answers, and makes.
     pub reads: (u8, u8),
     pub retry: u8,
@@ -142,7 +126,7 @@ impl Terms {
             retry_count: self.retry,
             rnr_retry_count: self.rnr_retry,
             srq: 1,
-            qp_num: 0,
+            qp_num: self.qp_number,
         }
     }
 }
@@ -167,7 +151,7 @@ impl ConnectionId {
         let context = to_pointer(place);
         // SAFETY: the channel lives as long as the identifier: it holds it.
         checked(unsafe { rdma_create_id(channel.channel, &mut id, context, rdma_port_space::RDMA_PS_TCP) })?;
-        Ok(Self { id, has_qp: false, channel: Rc::clone(channel), _domain: None })
+        Ok(Self { id, _channel: Rc::clone(channel) })
     }
 
     /// One that hears of what becomes of a device, by an address of it.
@@ -185,10 +169,10 @@ impl ConnectionId {
         unsafe { (*self.id).context = to_pointer(place) };
     }
 
-    /// The device's context, once it is known.
-    pub fn context(&self) -> *mut ibv_context {
+    /// The device that it is bound to; null where it is bound to none yet.
+    pub fn device(&self) -> *mut ibv_device {
         // SAFETY: the identifier lives.
-        unsafe { (*self.id).verbs }
+        unsafe { device_of(&*self.id) }
     }
 
     pub fn listen(&self, address: SocketAddr) -> io::Result<SocketAddr> {
@@ -219,45 +203,16 @@ impl ConnectionId {
         checked(unsafe { rdma_resolve_route(self.id, milliseconds(timeout)) })
     }
 
-    /// Makes the QP; returns its number and how many bytes it sends inline.
-    pub fn create_qp(&mut self, parts: &QpParts<'_>) -> io::Result<(u32, u32)> {
-        let mut last = io::Error::from(io::ErrorKind::InvalidInput);
-        for inline in [parts.inline, parts.inline / 2, 0] {
-            let mut attributes = ibv_qp_init_attr {
-                qp_context: std::ptr::from_ref(parts.events).cast_mut().cast(),
-                send_cq: parts.send_completions,
-                recv_cq: parts.receive_completions,
-                srq: parts.receives.as_ptr(),
-                cap: ibv_qp_cap {
-                    max_send_wr: parts.send_entries,
-                    max_recv_wr: 0,
-                    max_send_sge: parts.send_sges,
-                    max_recv_sge: 0,
-                    max_inline_data: inline,
-                },
-                qp_type: ibv_qp_type::IBV_QPT_RC,
-                sq_sig_all: 0,
-            };
-            // SAFETY: the parts outlive the QP: the domain is kept here, the NIC drops its queues after its connections.
-            match checked(unsafe { rdma_create_qp(self.id, parts.domain.as_ptr(), &mut attributes) }) {
-                Ok(()) => {
-                    self.has_qp = true;
-                    self._domain = Some(Rc::clone(parts.domain));
-                    // SAFETY: the QP was just made.
-                    let number = unsafe { (*(*self.id).qp).qp_num };
-                    return Ok((number, attributes.cap.max_inline_data));
-                }
-                Err(error) => last = error,
-            }
+    /// What RDMA CM knows of the QP that it agreed on, for taking it to a state, and which of the attributes those are.
+    pub fn qp_attributes(&self, state: ibv_qp_state::Type) -> io::Result<(ibv_qp_attr, i32)> {
+        let mut mask = 0;
+        // SAFETY: every bit pattern is a value of the structure, of which the call reads one field.
+        unsafe {
+            let mut attributes: ibv_qp_attr = std::mem::zeroed();
+            attributes.qp_state = state;
+            checked(rdma_init_qp_attr(self.id, &mut attributes, &mut mask))?;
+            Ok((attributes, mask & QP_ATTRIBUTES))
         }
-        Err(last)
-    }
-
-    /// The QP; null before it is made.
-    #[inline]
-    pub fn qp(&self) -> *mut ibv_qp {
-        // SAFETY: the identifier lives.
-        unsafe { (*self.id).qp }
     }
 
     pub fn connect(&self, terms: &Terms) -> io::Result<()> {
@@ -279,27 +234,24 @@ impl ConnectionId {
         unsafe { rdma_reject(self.id, data.as_ptr().cast(), bytes) };
     }
 
-    /// How long a peer of this connection is to wait when it found no SRQ entry. RDMA CM has no word for it, so it is set
-    /// once the QP can receive.
-    pub fn set_rnr_timer(&self, timer: u8) -> io::Result<()> {
-        // SAFETY: the QP lives; every bit pattern is a value of the structure, of which two fields are read.
-        let errno = unsafe {
-            let mut attributes: ibv_qp_attr = std::mem::zeroed();
-            attributes.qp_state = ibv_qp_state::IBV_QPS_RTS;
-            attributes.min_rnr_timer = timer;
-            let mask = ibv_qp_attr_mask::IBV_QP_STATE.0 | ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER.0;
-            ibv_modify_qp(self.qp(), &mut attributes, mask.cast_signed())
-        };
-        if errno == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(errno)) }
+    /// What the peer's device can do with another of its maker, as the peer said.
+    pub fn peer_ece(&self) -> ibv_ece {
+        let mut ece = ibv_ece { vendor_id: 0, options: 0, comp_mask: 0 };
+        // SAFETY: the identifier lives, and has no QP of the library's making.
+        unsafe { rdma_get_remote_ece(self.id, &mut ece) };
+        ece
     }
 
-    /// How long its packets' acknowledgements may take. Before it asks or accepts.
-    pub fn set_ack_timeout(&self, timeout: u8) {
-        let mut timeout = timeout;
-        // SAFETY: the value is copied by the call. Kernels before 5.1 do not know the option and keep their own.
-        unsafe {
-            rdma_set_option(self.id, OPTION_ID, OPTION_ID_ACK_TIMEOUT, (&raw mut timeout).cast(), 1);
-        }
+    /// The peer is told this with what it is told next.
+    pub fn tell_ece(&self, mut ece: ibv_ece) {
+        // SAFETY: as above.
+        unsafe { rdma_set_local_ece(self.id, &mut ece) };
+    }
+
+    /// Tells the peer, which accepted, that this end is ready.
+    pub fn establish(&self) -> io::Result<()> {
+        // SAFETY: the identifier lives.
+        checked(unsafe { rdma_establish(self.id) })
     }
 
     /// Its first message came before the answer to its answer: it stands all the same.
@@ -308,35 +260,17 @@ impl ConnectionId {
         unsafe { rdma_notify(self.id, ibv_event_type::IBV_EVENT_COMM_EST) };
     }
 
-    /// Takes the QP to the error state, so that all its work comes back, and tells the peer.
-    pub fn hang_up(&self) {
-        if !self.has_qp {
-            return;
-        }
-        // SAFETY: the QP lives; every bit pattern is a value of the structure, of which one field is read.
-        unsafe {
-            let mut attributes: ibv_qp_attr = std::mem::zeroed();
-            attributes.qp_state = ibv_qp_state::IBV_QPS_ERR;
-            // Where either fails the device or the connection is gone already.
-            ibv_modify_qp(self.qp(), &mut attributes, ibv_qp_attr_mask::IBV_QP_STATE.0.cast_signed());
-            rdma_disconnect(self.id);
-        }
-    }
-
-    pub fn destroy_qp(&mut self) {
-        if std::mem::take(&mut self.has_qp) {
-            // SAFETY: the QP is ours, and no call is under way with it.
-            unsafe { rdma_destroy_qp(self.id) };
-        }
+    /// Tells the peer that the connection is over.
+    pub fn disconnect(&self) {
+        // SAFETY: the identifier lives. Where it fails the device or the connection is gone already.
+        unsafe { rdma_disconnect(self.id) };
     }
 }
 
 impl Drop for ConnectionId {
     fn drop(&mut self) {
-        self.destroy_qp();
         // SAFETY: ours; its events are acknowledged as they are taken, so this does not wait.
         unsafe { rdma_destroy_id(self.id) };
-        let _ = &self.channel;
     }
 }
 
@@ -353,16 +287,15 @@ pub(super) fn next_event(channel: &Rc<EventChannel>) -> Option<(u64, CmEvent)> {
         let private_data = private_data(event);
         let decoded = match event.event {
             kind::RDMA_CM_EVENT_CONNECT_REQUEST => {
-                let conn = event.param.conn;
-                let id =
-                    ConnectionId { id: event.id, has_qp: false, channel: Rc::clone(channel), _domain: None };
-                CmEvent::Request { id, private_data, reads: (conn.initiator_depth, conn.responder_resources) }
+                let id = ConnectionId { id: event.id, _channel: Rc::clone(channel) };
+                CmEvent::Request { id, private_data, reads: peer_reads(event) }
             }
             kind::RDMA_CM_EVENT_ADDR_RESOLVED => CmEvent::AddressResolved,
             kind::RDMA_CM_EVENT_ROUTE_RESOLVED => CmEvent::RouteResolved,
-            kind::RDMA_CM_EVENT_ESTABLISHED => {
-                CmEvent::Established { private_data, answered: event.param.conn.initiator_depth }
+            kind::RDMA_CM_EVENT_CONNECT_RESPONSE => {
+                CmEvent::Answered { private_data, reads: peer_reads(event) }
             }
+            kind::RDMA_CM_EVENT_ESTABLISHED => CmEvent::Established,
             kind::RDMA_CM_EVENT_REJECTED if event.status == REJECTED_BY_USER => {
                 CmEvent::Rejected { private_data }
             }
@@ -375,12 +308,29 @@ pub(super) fn next_event(channel: &Rc<EventChannel>) -> Option<(u64, CmEvent)> {
                 CmEvent::Failed(errno.unwrap_or(libc::EHOSTUNREACH))
             }
             kind::RDMA_CM_EVENT_DISCONNECTED => CmEvent::Disconnected,
-            kind::RDMA_CM_EVENT_DEVICE_REMOVAL => CmEvent::DeviceRemoved { context: (*event.id).verbs },
+            kind::RDMA_CM_EVENT_DEVICE_REMOVAL => CmEvent::DeviceRemoved { device: device_of(&*event.id) },
             _ => CmEvent::Other,
         };
         rdma_ack_cm_event(raw);
         Some((place, decoded))
     }
+}
+
+/// # Safety
+/// The identifier lives.
+unsafe fn device_of(id: &rdma_cm_id) -> *mut ibv_device {
+    // SAFETY: the library has the device open as long as the identifier lives.
+    if id.verbs.is_null() { std::ptr::null_mut() } else { unsafe { (*id.verbs).device } }
+}
+
+/// READs that the other end answers, and makes.
+///
+/// # Safety
+/// The event was taken and not acknowledged, and is a request or an answer.
+unsafe fn peer_reads(event: &rdma_cm_event) -> (u8, u8) {
+    // SAFETY: these events carry the parameters of a connection, as seen from this end.
+    let conn = unsafe { event.param.conn };
+    (conn.initiator_depth, conn.responder_resources)
 }
 
 /// What the other end said; RDMA CM pads it with zeros, and so does this.

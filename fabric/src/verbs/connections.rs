@@ -2,9 +2,9 @@
 
 use super::completion_queue::Mark;
 use super::connection_manager::ConnectionId;
+use super::queue_pair::QueuePair;
 use super::send_completions::{Seat, SendCompletions};
 use crate::nic::{DisconnectReason, PrivateData, Qp};
-use std::sync::atomic::AtomicU32;
 use std::time::Instant;
 
 /// Where a connection stands.
@@ -97,7 +97,9 @@ impl SendQueue {
 pub(super) struct Connection {
     generation: u32,
     pub state: State,
+    pub pair: Option<QueuePair>,
     pub id: Option<ConnectionId>,
+    /// The QP's number, as long as completions of it may come.
     pub qp_number: Option<u32>,
     /// Where its QP completes what this end posts.
     pub seat: Option<Seat>,
@@ -124,8 +126,8 @@ pub(super) struct Connection {
     pub is_given_up: bool,
     /// Looks that found it with work that does not end.
     pub stalled: u8,
-    /// What the device said of its QP. In a place of its own, which stays while the table lives.
-    pub events: Box<AtomicU32>,
+    /// The device said that its QP takes no SRQ entry any more.
+    pub took_last_entry: bool,
     /// READs that the peer answers, and makes, as it said.
     pub peer_reads: (u8, u8),
     /// What this end says when it asks.
@@ -141,6 +143,7 @@ impl Connection {
         Self {
             generation: 0,
             state: State::Free,
+            pair: None,
             id: None,
             qp_number: None,
             seat: None,
@@ -158,12 +161,20 @@ impl Connection {
             quiet_since: (Mark::default(), Mark::default()),
             is_given_up: false,
             stalled: 0,
-            events: Box::default(),
+            took_last_entry: false,
             peer_reads: (u8::MAX, u8::MAX),
             said: PrivateData::new(&[]).expect("nothing is short enough"),
             is_active: true,
             is_timed: false,
         }
+    }
+
+    /// Its QP and its identifier, both of which it has from being made to its end.
+    ///
+    /// # Panics
+    /// Before that, and after.
+    pub fn parts(&self) -> (&QueuePair, &ConnectionId) {
+        self.pair.as_ref().zip(self.id.as_ref()).expect("a QP and an identifier")
     }
 
     /// Whether all work that was posted came back.
@@ -215,20 +226,18 @@ impl Connections {
         let index = self.free.pop()?;
         let entry = &mut self.entries[index as usize];
         let generation = entry.generation.wrapping_add(1);
-        let (mut queue_of_old, events) =
-            (std::mem::take(&mut entry.queue), std::mem::take(&mut entry.events));
+        let mut queue_of_old = std::mem::take(&mut entry.queue);
         queue_of_old.reserve(queue);
-        events.store(0, std::sync::atomic::Ordering::Relaxed);
         let is_timed = entry.is_timed;
-        *entry = Connection { generation, state, queue: queue_of_old, events, is_timed, ..Connection::new() };
+        *entry = Connection { generation, state, queue: queue_of_old, is_timed, ..Connection::new() };
         Some(Qp { index, generation })
     }
 
     /// Gives a place back; the QP is stale from now on.
     pub fn release(&mut self, qp: Qp) {
         let entry = self.get_mut(qp).expect("a connection is released once");
-        let is_over = entry.id.is_none() && entry.seat.is_none() && entry.queue.is_empty();
-        assert!(is_over, "a connection is released after its end");
+        let has_nothing = entry.pair.is_none() && entry.id.is_none() && entry.seat.is_none();
+        assert!(has_nothing && entry.queue.is_empty(), "a connection is released after its end");
         entry.state = State::Free;
         self.free.push(qp.index);
     }

@@ -1,23 +1,21 @@
 //! Devices as RDMA CM knows them: choosing one, what it can do, what it counts.
 //!
-//! librdmacm opens a device when the first identifier is bound to it; QPs of its connections live in that context, so the
-//! rest of a NIC does, too. It stays open while the process lives, but for a device that was removed: then until the last
-//! identifier goes. Only the device that is needed is opened: a device cannot leave while a process that does not know
+//! librdmacm opens a device when the first identifier is bound to it, and has it open while the process lives, but for a
+//! device that was removed: then until the last identifier goes. What a NIC makes is in a context of its own beside that
+//! ([`super::context`]). Only the device that is needed is opened: a device cannot leave while a process that does not know
 //! about it holds it.
 
+use super::context::{Context, name_of};
 use super::error::VerbsError;
 use super::gids;
 use super::options::DeviceChoice;
 use crate::limits::DeviceAttributes;
 use rdma_sys::{
-    ibv_context, ibv_device_attr, ibv_get_device_name, ibv_query_device, ibv_transport_type, rdma_bind_addr,
-    rdma_cm_id, rdma_create_id, rdma_destroy_id, rdma_free_devices, rdma_get_devices, rdma_port_space,
-    rdma_resolve_addr,
+    ibv_context, ibv_device_attr, ibv_query_device, ibv_transport_type, rdma_bind_addr, rdma_cm_id,
+    rdma_create_id, rdma_destroy_id, rdma_free_devices, rdma_get_devices, rdma_port_space, rdma_resolve_addr,
 };
-use std::ffi::CStr;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 
 /// How long finding the way to an address may take.
@@ -26,7 +24,8 @@ const RESOLVE_MS: i32 = 2000;
 /// An open device.
 #[derive(Debug)]
 pub(super) struct Device {
-    context: *mut ibv_context,
+    /// None once it is closed, which is the last that is done with it.
+    context: Option<Context>,
     name: String,
     port: u8,
     attributes: DeviceAttributes,
@@ -35,8 +34,6 @@ pub(super) struct Device {
     rnr_counters: Vec<PathBuf>,
     rnr_before: u64,
     gone: bool,
-    /// Keeps the library from closing the context: it counts identifiers, not what else lives in it. Dropped last.
-    _hold: SynchronousId,
 }
 
 /// A socket address in the C library's terms.
@@ -89,11 +86,6 @@ fn close_removed() {
     }
 }
 
-fn name_of(context: *mut ibv_context) -> String {
-    // SAFETY: an open context has a device, whose name is a C string that lives as long.
-    unsafe { CStr::from_ptr(ibv_get_device_name((*context).device)) }.to_string_lossy().into_owned()
-}
-
 /// An identifier bound to the device that has an address, or, where none has, from which it is reached.
 fn reaching(address: IpAddr) -> Result<SynchronousId, VerbsError> {
     gids::devices()?;
@@ -110,7 +102,8 @@ fn reaching(address: IpAddr) -> Result<SynchronousId, VerbsError> {
 /// An identifier bound to a device, by an address of it.
 fn named(device: &str, address: IpAddr) -> Result<SynchronousId, VerbsError> {
     let id = reaching(address)?;
-    match id.context().map(name_of) {
+    // SAFETY: the library has the device open as long as the identifier lives.
+    match id.context().map(|context| unsafe { name_of(context) }) {
         Some(other) if other != device => {
             Err(VerbsError::Ambiguous { device: device.to_owned(), address, other })
         }
@@ -138,6 +131,12 @@ impl SynchronousId {
         // SAFETY: the identifier lives.
         let context = unsafe { (*self.0).verbs };
         (!context.is_null()).then_some(context)
+    }
+
+    /// The device's port, where it is bound to one; the first otherwise.
+    fn port(&self) -> u8 {
+        // SAFETY: the identifier lives.
+        unsafe { (*self.0).port_num }.max(1)
     }
 
     /// The device that has the address.
@@ -168,7 +167,7 @@ impl Drop for SynchronousId {
 impl Device {
     /// Opens the device of choice.
     pub fn open(choice: &DeviceChoice) -> Result<Self, VerbsError> {
-        let (hold, source) = match choice {
+        let (found, source) = match choice {
             // The kernel would take it for an address of every device.
             DeviceChoice::Reaching(address) if address.is_loopback() => {
                 return Err(VerbsError::Loopback { address: *address });
@@ -203,30 +202,33 @@ impl Device {
                 }
             }
         };
-        let context = hold.context().expect("an identifier that was bound has a device");
-        // SAFETY: an open context has a device, which lives as long.
-        if unsafe { (*(*context).device).transport_type } == ibv_transport_type::IBV_TRANSPORT_IWARP {
-            return Err(VerbsError::Iwarp { device: name_of(context) });
-        }
-        let name = name_of(context);
+        let of_library = found.context().expect("an identifier that was bound has a device");
+        // SAFETY: the library has the device open as long as the identifier lives.
+        let context = unsafe {
+            if (*(*of_library).device).transport_type == ibv_transport_type::IBV_TRANSPORT_IWARP {
+                return Err(VerbsError::Iwarp { device: name_of(of_library) });
+            }
+            Context::beside(of_library)?
+        };
+        let name = context.name();
         let port = match choice {
             DeviceChoice::Named { port, .. } => *port,
-            DeviceChoice::Reaching(_) => 1,
+            DeviceChoice::Reaching(_) => found.port(),
         };
         let folder = PathBuf::from(format!("/sys/class/infiniband/{name}/ports/{port}/hw_counters"));
         // Of mlx5, and of rxe: SENDs that found no entry.
         let rnr_counters =
             ["out_of_buffer", "send_rnr_err"].map(|counter| folder.join(counter)).into_iter().collect();
+        let attributes = attributes(context.as_ptr())?;
         let mut device = Self {
-            context,
+            context: Some(context),
             name,
             port,
-            attributes: attributes(context)?,
+            attributes,
             source,
             rnr_counters,
             rnr_before: 0,
             gone: false,
-            _hold: hold,
         };
         device.rnr_before = device.read_rnr();
         Ok(device)
@@ -241,8 +243,8 @@ impl Device {
         self.gone
     }
 
-    pub fn context(&self) -> *mut ibv_context {
-        self.context
+    pub fn context(&self) -> &Context {
+        self.context.as_ref().expect("a device is open until it is dropped")
     }
 
     /// An address of its port, if it has any.
@@ -257,12 +259,6 @@ impl Device {
     /// What it says that it can do.
     pub fn attributes(&self) -> DeviceAttributes {
         self.attributes
-    }
-
-    /// Where the device's own events arrive, of all NICs of this process that share it.
-    pub fn async_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the context, and so its descriptor, stays open as long as `_hold` lives.
-        unsafe { BorrowedFd::borrow_raw((*self.context).async_fd) }
     }
 
     /// The NUMA node that it is attached to; none where there is but one, or behind a device without one (soft-RoCE).
@@ -285,6 +281,7 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
+        self.context = None;
         if self.gone {
             close_removed();
         }

@@ -2,10 +2,9 @@
 
 use super::VerbsNic;
 use super::connections::State;
-use super::device_events::{ESTABLISHED, FATAL, LAST_WQE};
+use super::device_events::{DeviceEvent, QpEvent};
 use super::polling::Expansion;
 use crate::nic::{DisconnectReason, Event, Nic, Qp, Status};
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 impl VerbsNic {
@@ -43,8 +42,9 @@ impl VerbsNic {
         }
         connection.state = State::Draining;
         connection.last_wqe_deadline = Some(now + last_wqe);
-        if let Some(id) = &connection.id {
-            id.hang_up();
+        if let (Some(pair), Some(id)) = (&connection.pair, &connection.id) {
+            pair.fail();
+            id.disconnect();
         }
         self.wait_until(qp, now + drain);
     }
@@ -53,7 +53,7 @@ impl VerbsNic {
     pub(super) fn let_go(&mut self, qp: Qp) {
         let Some(connection) = self.connections.get_mut(qp) else { return };
         connection.state = State::Ended;
-        connection.id = None;
+        (connection.pair, connection.id) = (None, None);
         if let Some(number) = connection.qp_number.take() {
             self.by_qp_number.remove(number);
         }
@@ -92,8 +92,6 @@ impl VerbsNic {
         let mut position = 0;
         while let Some(&index) = self.timed.get(position) {
             let (qp, connection) = self.connections.at(index);
-            // Acquire, as the Release of whoever took the event.
-            let events = connection.events.load(Ordering::Acquire);
             let is_due = connection.deadline.is_some_and(|deadline| now >= deadline);
             match connection.state {
                 State::Free | State::Requested | State::Connected | State::Ended => {
@@ -101,18 +99,12 @@ impl VerbsNic {
                     self.timed.swap_remove(position);
                     continue;
                 }
-                State::Accepting if events & ESTABLISHED != 0 => {
-                    if let Some(id) = &connection.id {
-                        id.notify_established();
-                    }
-                    self.established(qp);
-                }
                 State::Resolving | State::Connecting | State::Accepting if is_due => {
                     self.fail(qp, DisconnectReason::Transport(libc::ETIMEDOUT));
                 }
                 State::Farewell if is_due => self.fail(qp, DisconnectReason::Local),
                 State::Draining => {
-                    let told = events & LAST_WQE != 0;
+                    let told = connection.took_last_entry;
                     if !connection.quiet
                         && (told || connection.last_wqe_deadline.is_some_and(|deadline| now >= deadline))
                     {
@@ -129,22 +121,42 @@ impl VerbsNic {
         }
     }
 
-    /// The device said something: connections whose QPs failed end.
-    pub(super) fn look_at_failures(&mut self) {
-        for index in self.connections.indices() {
-            let (qp, connection) = self.connections.at(index);
-            let events = &connection.events;
-            // Acquire, as the Release of whoever took the event. That it takes no SRQ entry any more is needed later.
-            let events = events.fetch_and(!FATAL, Ordering::Acquire);
-            if !matches!(connection.state, State::Connected | State::Farewell | State::Accepting) {
-                continue;
+    /// The device said something of itself, or of what this NIC has in it.
+    pub(super) fn device_said(&mut self, event: DeviceEvent) {
+        match event {
+            DeviceEvent::Qp { number, said } => self.qp_said(number, said),
+            DeviceEvent::SrqLimit => {
+                self.counters.srq_limit_reached += 1;
+                self.receives.limit_was_reached();
             }
-            if events & FATAL != 0 {
+            // Without its SRQ or one of its completion queues this NIC is good for nothing.
+            DeviceEvent::QueueFailed | DeviceEvent::DeviceFailed => self.device_is_gone(),
+            DeviceEvent::Other(_) => {}
+        }
+    }
+
+    fn qp_said(&mut self, number: u32, said: QpEvent) {
+        let Some(index) = self.by_qp_number.get(number) else { return };
+        let (qp, connection) = self.connections.at(index);
+        let stands = matches!(connection.state, State::Connected | State::Farewell | State::Accepting);
+        match said {
+            QpEvent::LastEntryTaken => {
+                connection.took_last_entry = true;
+                if stands {
+                    self.fail(qp, DisconnectReason::Peer);
+                }
+            }
+            QpEvent::Failed if stands => {
                 self.counters.protocol_errors += 1;
                 self.fail(qp, DisconnectReason::Protocol);
-            } else if events & LAST_WQE != 0 {
-                self.fail(qp, DisconnectReason::Peer);
             }
+            QpEvent::Established if connection.state == State::Accepting => {
+                if let Some(id) = &connection.id {
+                    id.notify_established();
+                }
+                self.established(qp);
+            }
+            QpEvent::Failed | QpEvent::Established => {}
         }
     }
 
@@ -156,7 +168,7 @@ impl VerbsNic {
         self.device.set_gone();
         // A dead device's descriptors are readable for ever.
         self.readiness.forget(self.completion_channel.fd());
-        self.readiness.forget(self.device.async_fd());
+        self.readiness.forget(self.device.context().async_fd());
         self.events.push_back(Event::Gone);
         self.stop_listening();
         for index in self.connections.indices() {
@@ -211,9 +223,7 @@ impl VerbsNic {
     /// The QP is destroyed with its work; after that the device touches nothing of it.
     fn give_up_drain(&mut self, qp: Qp) {
         let Some(connection) = self.connections.get_mut(qp) else { return };
-        if let Some(id) = &mut connection.id {
-            id.destroy_qp();
-        }
+        connection.pair = None;
         if let Some(number) = connection.qp_number.take() {
             // The device may give the number to the next.
             self.by_qp_number.remove(number);

@@ -1,9 +1,11 @@
 //! How a connection comes about, by RDMA CM's events.
 
 use super::VerbsNic;
-use super::connection_manager::{CmEvent, ConnectionId, QpParts, Terms};
+use super::connection_manager::{CmEvent, ConnectionId, Terms};
 use super::connections::{State, from_context, to_context};
+use super::ece;
 use super::error::LOOPBACK;
+use super::queue_pair::{Parts, QpAttributes, QueuePair};
 use crate::address::Address;
 use crate::nic::{ConnectError, DisconnectReason, Event, ListenError, PostError, PrivateData, Qp};
 use std::io;
@@ -43,8 +45,7 @@ impl VerbsNic {
             .and_then(|socket| Ok((ConnectionId::new(&self.channel, 0)?, socket)))
             .and_then(|(id, socket)| {
                 let socket = id.listen(socket)?;
-                let context = id.context();
-                if context.is_null() || context == self.device.context() {
+                if id.device().is_null() || self.device.context().is_of(id.device()) {
                     return Ok((id, socket));
                 }
                 let words = format!("that is an address of another RDMA device than {}", self.device.name());
@@ -119,8 +120,8 @@ impl VerbsNic {
             self.requested(id, private_data, reads);
             return;
         }
-        if let CmEvent::DeviceRemoved { context } = event
-            && context == self.device.context()
+        if let CmEvent::DeviceRemoved { device } = event
+            && self.device.context().is_of(device)
         {
             self.device_is_gone();
         }
@@ -130,15 +131,10 @@ impl VerbsNic {
         match (event, connection.state) {
             (CmEvent::AddressResolved, State::Resolving) => self.find_route(qp),
             (CmEvent::RouteResolved, State::Resolving) => self.ask(qp),
-            (CmEvent::Established { private_data, answered }, State::Connecting) => {
-                connection.state = State::Connected;
-                let reads_max = self.limits.reads_per_qp_max.min(answered.into());
-                connection.reads_max = reads_max;
-                // A device that refuses keeps a longer time; it works all the same.
-                let _ = connection.id.as_ref().map(|id| id.set_rnr_timer(self.options.rnr_timer));
-                self.events.push_back(Event::Connected { qp, private_data, reads_max });
+            (CmEvent::Answered { private_data, reads }, State::Connecting) => {
+                self.answered(qp, private_data, reads);
             }
-            (CmEvent::Established { .. }, State::Accepting) => self.established(qp),
+            (CmEvent::Established, State::Accepting) => self.established(qp),
             (CmEvent::Rejected { private_data }, State::Connecting) => {
                 self.let_go(qp);
                 self.events.push_back(Event::Rejected { qp, private_data });
@@ -169,7 +165,7 @@ impl VerbsNic {
     }
 
     fn requested(&mut self, mut id: ConnectionId, private_data: PrivateData, reads: (u8, u8)) {
-        if id.context() != self.device.context() {
+        if !self.device.context().is_of(id.device()) {
             // It came by another device, to an address of all devices.
             id.reject(&nothing());
             return;
@@ -185,10 +181,10 @@ impl VerbsNic {
     }
 
     fn find_route(&mut self, qp: Qp) {
-        let (device, handshake) = (self.device.context(), self.options.handshake);
+        let handshake = self.options.handshake;
         let Some(connection) = self.connections.get_mut(qp) else { return };
         let Some(id) = &connection.id else { return };
-        let result = if id.context() == device {
+        let result = if self.device.context().is_of(id.device()) {
             id.resolve_route(handshake)
         } else {
             // The way leads over another device than this NIC's.
@@ -199,25 +195,27 @@ impl VerbsNic {
         }
     }
 
-    /// READs that this end answers, and makes, on one connection.
-    fn reads(&self) -> (u8, u8) {
+    /// How many READs this end answers at once, and makes, on a connection with a peer that answers and makes so many.
+    fn reads_with(&self, (peer_answers, peer_makes): (u8, u8)) -> (u8, u8) {
         let byte = |reads: u32| u8::try_from(reads).unwrap_or(u8::MAX);
-        (byte(self.device_limits.reads_answered_per_qp), byte(self.limits.reads_per_qp_max))
+        let answered = byte(self.device_limits.reads_answered_per_qp).min(peer_makes);
+        (answered, byte(self.limits.reads_per_qp_max).min(peer_answers))
     }
 
     fn ask(&mut self, qp: Qp) {
-        let reads = self.reads();
-        let asked = self.make_qp(qp).and_then(|()| {
+        let reads = self.reads_with((u8::MAX, u8::MAX));
+        let asked = self.make_qp(qp).and_then(|qp_number| {
             let connection = self.connections.get_mut(qp).expect("it was just seen");
             connection.state = State::Connecting;
             let terms = Terms {
                 private_data: connection.said,
+                qp_number,
                 reads,
                 retry: self.options.retry,
                 rnr_retry: self.options.rnr_retry,
             };
-            let id = connection.id.as_ref().expect("it has an identifier");
-            id.set_ack_timeout(self.options.ack_timeout);
+            let (pair, id) = connection.parts();
+            ece::offer(pair, id);
             id.connect(&terms)
         });
         if let Err(error) = asked {
@@ -225,34 +223,69 @@ impl VerbsNic {
         }
     }
 
+    /// The peer accepted: the QP begins to work, and then the peer is told.
+    fn answered(&mut self, qp: Qp, private_data: PrivateData, peer_reads: (u8, u8)) {
+        let (pair, id) = self.connections.get_mut(qp).expect("it was just seen").parts();
+        ece::take_answer(pair, id);
+        let begun = self.begin_work(qp, peer_reads).and_then(|_| {
+            let (_, id) = self.connections.get_mut(qp).expect("it was just seen").parts();
+            id.establish()
+        });
+        match begun {
+            Ok(()) => {
+                let connection = self.connections.get_mut(qp).expect("it was just seen");
+                connection.state = State::Connected;
+                let reads_max = connection.reads_max;
+                self.events.push_back(Event::Connected { qp, private_data, reads_max });
+            }
+            Err(error) => self.fail(qp, DisconnectReason::Transport(errno(&error))),
+        }
+    }
+
+    /// Lets the connection's QP work; how many READs it answers, and makes.
+    fn begin_work(&mut self, qp: Qp, peer_reads: (u8, u8)) -> io::Result<(u8, u8)> {
+        let reads = self.reads_with(peer_reads);
+        let wanted = QpAttributes {
+            reads_answered: reads.0,
+            reads_made: reads.1,
+            retry: self.options.retry,
+            rnr_retry: self.options.rnr_retry,
+            rnr_timer: self.options.rnr_timer,
+            ack_timeout: self.options.ack_timeout,
+        };
+        let connection = self.connections.get_mut(qp).expect("the caller looked");
+        connection.reads_max = reads.1.into();
+        let (pair, id) = connection.parts();
+        pair.begin_work(id, &wanted)?;
+        Ok(reads)
+    }
+
     pub(super) fn accept_request(&mut self, qp: Qp, private_data: &PrivateData) -> Result<(), PostError> {
-        let (answered, made) = self.reads();
         match self.connections.get_mut(qp) {
             Some(connection) if connection.state == State::Requested => {}
             _ => return Err(PostError::Stale),
         }
         let connection = self.connections.get_mut(qp).expect("it was just seen");
-        let (peer_answers, peer_makes) = connection.peer_reads;
-        if made.min(peer_answers) == 0 {
+        let peer_reads = connection.peer_reads;
+        if self.reads_with(peer_reads).1 == 0 {
             // READs on such a connection would wait for ever.
             self.counters.protocol_errors += 1;
             self.fail(qp, DisconnectReason::Protocol);
             return Err(PostError::Stale);
         }
-        let accepted = self.make_qp(qp).and_then(|()| {
-            let connection = self.connections.get_mut(qp).expect("it was just seen");
-            connection.reads_max = made.min(peer_answers).into();
+        let accepted = self.make_qp(qp).and_then(|qp_number| {
+            let (pair, id) = self.connections.get_mut(qp).expect("it was just seen").parts();
+            ece::take_offer(pair, id);
             let terms = Terms {
                 private_data: *private_data,
-                reads: (answered.min(peer_makes), made.min(peer_answers)),
+                qp_number,
+                reads: self.begin_work(qp, peer_reads)?,
                 retry: self.options.retry,
                 rnr_retry: self.options.rnr_retry,
             };
-            let id = connection.id.as_ref().expect("it has an identifier");
-            id.set_ack_timeout(self.options.ack_timeout);
-            id.accept(&terms)?;
-            let _ = id.set_rnr_timer(self.options.rnr_timer);
-            Ok(())
+            let (pair, id) = self.connections.get_mut(qp).expect("it was just seen").parts();
+            ece::answer(pair, id);
+            id.accept(&terms)
         });
         if let Err(error) = accepted {
             self.fail(qp, DisconnectReason::Transport(errno(&error)));
@@ -280,25 +313,24 @@ impl VerbsNic {
         self.connections.release(qp);
     }
 
-    fn make_qp(&mut self, qp: Qp) -> io::Result<()> {
-        let queue_entries = self.queue_entries();
-        let connection = self.connections.get_mut(qp).expect("the caller looked");
-        let seat = self.send_completions.take(&self.own_events)?;
-        let parts = QpParts {
+    /// Makes the connection's QP; its number.
+    fn make_qp(&mut self, qp: Qp) -> io::Result<u32> {
+        let seat = self.send_completions.take()?;
+        let parts = Parts {
             domain: &self.domain,
             send_completions: self.send_completions.as_ptr(seat),
             receive_completions: self.receive_completions.as_ptr(),
             receives: &self.receives,
-            events: &connection.events,
-            send_entries: queue_entries,
+            send_entries: self.queue_entries(),
             send_sges: self.limits.scatter_max.max(self.device_limits.send_sges),
             inline: self.device_limits.inline_data,
         };
-        let made = connection.id.as_mut().expect("it has an identifier").create_qp(&parts);
-        let (number, inline_bytes) = made.inspect_err(|_| self.send_completions.leave(seat))?;
-        (connection.qp_number, connection.inline_bytes) = (Some(number), inline_bytes);
-        connection.seat = Some(seat);
+        let pair = QueuePair::new(&parts).inspect_err(|_| self.send_completions.leave(seat))?;
+        let number = pair.number();
+        let connection = self.connections.get_mut(qp).expect("the caller looked");
+        (connection.qp_number, connection.inline_bytes) = (Some(number), pair.inline_bytes());
+        (connection.pair, connection.seat) = (Some(pair), Some(seat));
         self.by_qp_number.insert(number, qp.index);
-        Ok(())
+        Ok(number)
     }
 }

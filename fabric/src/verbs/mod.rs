@@ -14,8 +14,10 @@
 mod completion_queue;
 mod connection_manager;
 mod connections;
+mod context;
 mod device;
 mod device_events;
+mod ece;
 mod ending;
 mod error;
 mod gather;
@@ -26,12 +28,15 @@ mod options;
 mod outgoing;
 mod polling;
 mod posting;
+mod queue_pair;
 mod regions;
 mod seating;
 mod send_completions;
 mod shared_receive_queue;
 mod staging;
 mod status;
+#[cfg(test)]
+mod tests;
 
 pub use completion_queue::QueueUse;
 pub use error::VerbsError;
@@ -63,7 +68,6 @@ use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 use std::time::Instant;
 
 /// Polls between two looks at the event channels, which are a system call. Who sleeps hears of events at once.
@@ -96,9 +100,6 @@ pub struct VerbsNic {
     by_qp_number: Lookup,
     gathered: Gathered,
     events: VecDeque<Event>,
-    /// Told of the SRQ's events and the completion queues'. In a place of its own, which stays.
-    own_events: Box<AtomicU32>,
-    device_events_seen: u64,
     readiness: Readiness,
     expanding: Option<Expansion>,
     /// SRQ entries that completed and were not shown yet.
@@ -134,7 +135,6 @@ impl VerbsNic {
         // Before everything that lives in the device, as what is made last is dropped first where this fails.
         let channel = Rc::new(EventChannel::new()?);
         let sentry = device.any_address().and_then(|address| ConnectionId::bound_to(&channel, address).ok());
-        device_events::prepare(&device)?;
         let says = device.attributes();
         let attributes = options.profile.map_or(says, |profile| says.at_most(profile.attributes()));
         let device_limits = NicLimits::derive(&attributes, &options.wants())?;
@@ -143,24 +143,23 @@ impl VerbsNic {
         let shape = Shape::of(device_limits.send_queue, limits.qps_max, QueueLimits::of(&attributes))
             .expect("the limits are of so many connections as there are places for");
         let domain = Rc::new(Domain::new(&device)?);
-        let own_events = Box::<AtomicU32>::default();
         let completion_channel = Rc::new(CompletionChannel::new(&device)?);
         let receive_completions =
-            CompletionQueue::new(&completion_channel, limits.srq_entries_max, &own_events).map_err(
-                |source| VerbsError::Verb {
+            CompletionQueue::new(&completion_channel, limits.srq_entries_max).map_err(|source| {
+                VerbsError::Verb {
                     verb: "ibv_create_cq",
                     source,
                     advice: "the device has no room for so many completions; lower pool.srq_bytes",
-                },
-            )?;
+                }
+            })?;
         let send_completions = SendCompletions::new(&completion_channel, shape);
-        let receives = SharedReceiveQueue::new(&domain, limits.srq_entries_max, &own_events)?;
+        let receives = SharedReceiveQueue::new(&domain, limits.srq_entries_max)?;
         let outgoing =
             Outgoing::new(&domain, options.sends_max, options.inline_places, device_limits.send_sges)?;
         let readiness = Readiness::new()?;
         readiness.watch(completion_channel.fd())?;
         readiness.watch(channel.fd())?;
-        readiness.watch(device.async_fd())?;
+        readiness.watch(device.context().async_fd())?;
         Ok(Self {
             listeners: Vec::new(),
             connections: Connections::new(limits.qps_max),
@@ -179,8 +178,6 @@ impl VerbsNic {
             by_qp_number: Lookup::new(limits.qps_max as usize),
             gathered: Gathered::new(limits.scatter_max.max(device_limits.send_sges) as usize),
             events: VecDeque::with_capacity(3 * limits.qps_max as usize),
-            own_events,
-            device_events_seen: 0,
             readiness,
             expanding: None,
             arrivals: Batch::new(),
@@ -228,18 +225,12 @@ impl VerbsNic {
         if ready > 0 {
             self.readiness.set_timer(None);
             self.take_completion_events();
-            device_events::take(&self.device);
+            while let Some(event) = device_events::next(self.device.context()) {
+                self.device_said(event);
+            }
             while let Some((context, event)) = connection_manager::next_event(&self.channel) {
                 self.handle(context, event);
             }
-        }
-        // Whichever NIC of this process took them.
-        if device_events::any_since(&mut self.device_events_seen) {
-            if device_events::has_failed(&self.device) {
-                self.device_is_gone();
-            }
-            self.look_at_failures();
-            self.take_own_events();
         }
         let now = Instant::now();
         if !self.timed.is_empty() {
@@ -259,20 +250,6 @@ impl VerbsNic {
             } else {
                 self.send_completions.event_came(cq);
             }
-        }
-    }
-
-    fn take_own_events(&mut self) {
-        use std::sync::atomic::Ordering;
-        // Acquire, as the Release of whoever took the event.
-        let events = self.own_events.swap(0, Ordering::Acquire);
-        if events & device_events::SRQ_LIMIT != 0 {
-            self.counters.srq_limit_reached += 1;
-            self.receives.limit_was_reached();
-        }
-        if events & device_events::FATAL != 0 {
-            // Without its SRQ or a completion queue it is good for nothing.
-            self.device_is_gone();
         }
     }
 
@@ -402,7 +379,8 @@ impl Drop for VerbsNic {
         self.gathered.clear();
         for index in self.connections.indices() {
             // Its QP, and then itself; the peer is told by the kernel.
-            self.connections.at(index).1.id = None;
+            let (_, connection) = self.connections.at(index);
+            (connection.pair, connection.id) = (None, None);
         }
     }
 }

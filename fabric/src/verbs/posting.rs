@@ -117,9 +117,9 @@ impl VerbsNic {
         while let Some(index) = self.gathered.connections.pop() {
             let (qp, connection) = self.connections.at(index);
             let Some((first, last)) = connection.gathered.take() else { continue };
-            let Some(id) = &connection.id else { continue };
-            // SAFETY: a connection that gathered work has a QP, which lives as long as its identifier.
-            let posted = unsafe { self.gathered.post(id.qp(), first, last) };
+            let Some(pair) = &connection.pair else { continue };
+            // SAFETY: the QP lives as long as its pair.
+            let posted = unsafe { self.gathered.post(pair.as_ptr(), first, last) };
             if let Err(errno) = posted {
                 // What was not taken comes back flushed, with the rest.
                 self.fail(qp, DisconnectReason::Transport(errno));

@@ -21,7 +21,7 @@ pub(super) struct Domain {
 impl Domain {
     pub fn new(device: &Device) -> Result<Self, VerbsError> {
         // SAFETY: the device's context is open.
-        let pd = unsafe { ibv_alloc_pd(device.context()) };
+        let pd = unsafe { ibv_alloc_pd(device.context().as_ptr()) };
         if pd.is_null() {
             return Err(VerbsError::verb("ibv_alloc_pd", "the device has no protection domain left"));
         }

@@ -11,7 +11,6 @@ use super::seating::{Seating, Shape};
 use rdma_sys::{ibv_cq, ibv_wc};
 use std::io;
 use std::rc::Rc;
-use std::sync::atomic::AtomicU32;
 
 /// The queue of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,14 +46,13 @@ impl SendCompletions {
         }
     }
 
-    /// A place for a connection, in a queue that is made where none has room. `events` is told of its events; it must live
-    /// longer.
+    /// A place for a connection, in a queue that is made where none has room.
     ///
     /// # Errors
     /// What the system says of one more queue.
-    pub fn take(&mut self, events: &AtomicU32) -> io::Result<Seat> {
+    pub fn take(&mut self) -> io::Result<Seat> {
         if self.seating.vacant().is_none() {
-            let queue = CompletionQueue::new(&self.channel, self.shape.places(), events)?;
+            let queue = CompletionQueue::new(&self.channel, self.shape.places())?;
             let at = u32::try_from(self.queues.len()).expect("queues are few");
             let address = queue.as_ptr().addr();
             let position = self.by_address.partition_point(|(other, _)| *other < address);

@@ -7,7 +7,6 @@ use rdma_sys::{
     ibv_srq_attr, ibv_srq_attr_mask, ibv_srq_init_attr,
 };
 use std::rc::Rc;
-use std::sync::atomic::AtomicU32;
 
 /// Given to the device at once.
 const BATCH: usize = 64;
@@ -29,10 +28,10 @@ pub(super) struct SharedReceiveQueue {
 }
 
 impl SharedReceiveQueue {
-    /// For so many entries. `events` is told of events; it must live longer.
-    pub fn new(domain: &Rc<Domain>, entries: u32, events: &AtomicU32) -> Result<Self, VerbsError> {
+    /// For so many entries.
+    pub fn new(domain: &Rc<Domain>, entries: u32) -> Result<Self, VerbsError> {
         let mut attributes = ibv_srq_init_attr {
-            srq_context: std::ptr::from_ref(events).cast_mut().cast(),
+            srq_context: std::ptr::null_mut(),
             attr: ibv_srq_attr { max_wr: entries, max_sge: SGES_U32, srq_limit: 0 },
         };
         // SAFETY: the domain lives as long as the queue: `_domain` keeps it.

@@ -1,0 +1,75 @@
+//! The device in a context of this NIC's own: its queues live in it, and its events arrive there.
+//!
+//! librdmacm opens a device once for everybody in the process. What is made in that context shares one queue of events:
+//! whoever takes an event takes it from all the others, and finds pointers in it that are somebody else's. So that context
+//! serves RDMA CM alone. Nothing of a NIC is made in it, and its events are not read here.
+
+use super::error::VerbsError;
+use rdma_sys::{ibv_close_device, ibv_context, ibv_device, ibv_get_device_name, ibv_open_device};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::BorrowedFd;
+
+/// An open context, closed when dropped: after everything that was made in it.
+#[derive(Debug)]
+pub(super) struct Context(*mut ibv_context);
+
+impl Context {
+    /// Opens the device of another context once more. Taking an event of it does not wait.
+    ///
+    /// # Safety
+    /// The other context is open.
+    pub unsafe fn beside(other: *mut ibv_context) -> Result<Self, VerbsError> {
+        // SAFETY: an open context has a device, which the library keeps as long.
+        let context = unsafe { ibv_open_device((*other).device) };
+        if context.is_null() {
+            return Err(VerbsError::verb(
+                "ibv_open_device",
+                "/dev/infiniband/uverbs* must be readable and writable",
+            ));
+        }
+        let this = Self(context);
+        let flags = fcntl_getfl(this.async_fd()).map_err(io::Error::from)?;
+        fcntl_setfl(this.async_fd(), flags | OFlags::NONBLOCK).map_err(io::Error::from)?;
+        Ok(this)
+    }
+
+    pub fn as_ptr(&self) -> *mut ibv_context {
+        self.0
+    }
+
+    /// Whether it is of this device. The library has one object for a device as long as anybody has it open.
+    pub fn is_of(&self, device: *mut ibv_device) -> bool {
+        // SAFETY: this is open.
+        unsafe { (*self.0).device == device }
+    }
+
+    /// The device's name.
+    pub fn name(&self) -> String {
+        // SAFETY: this is open.
+        unsafe { name_of(self.0) }
+    }
+
+    /// Where its events arrive.
+    pub fn async_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the context, and so its descriptor, is open as long as this lives.
+        unsafe { BorrowedFd::borrow_raw((*self.0).async_fd) }
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: ours; what was made in it is gone.
+        unsafe { ibv_close_device(self.0) };
+    }
+}
+
+/// The name of a context's device.
+///
+/// # Safety
+/// The context is open.
+pub(super) unsafe fn name_of(context: *mut ibv_context) -> String {
+    // SAFETY: an open context has a device, whose name is a C string that lives as long.
+    unsafe { CStr::from_ptr(ibv_get_device_name((*context).device)) }.to_string_lossy().into_owned()
+}
