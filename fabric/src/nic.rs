@@ -33,7 +33,11 @@ pub struct Qp {
     pub generation: u32,
 }
 
-/// Names registered memory: to this NIC as a local key, to the other end as a remote one. Hard to guess.
+/// Names registered memory: to this NIC as a local key, to the other end as a remote one.
+///
+/// It is a name and no secret: on many devices the next is told from the last. What keeps others from memory is that a READ
+/// takes a connection to the NIC that registered it. Whoever has that may read all that is registered with
+/// [`Access::RemoteRead`], named to it or not (docs/rdma.md, "Who may read what").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MemoryKey(pub u32);
 

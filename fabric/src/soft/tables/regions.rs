@@ -30,7 +30,7 @@ impl Regions {
         Self { entries: (0..max).map(|_| None).collect() }
     }
 
-    /// Gives memory a key that cannot be guessed from others.
+    /// Gives memory a key: 12 bits are its place, 20 are random, so that a key of before is not mistaken for this one.
     pub(crate) fn register(
         &mut self,
         memory: &Arc<SharedMemory>,
