@@ -60,11 +60,12 @@ const CYCLED_KIB_MAX: f64 = 512.0;
 /// # Errors
 /// What the rig, perftest or the system says.
 pub fn run(samples: u32, parts: &[String]) -> Result<Vec<Row>, Box<dyn Error>> {
-    let (device, gid_index, address) = jet_fabric::verbs::local_addresses()?
+    let first = jet_fabric::verbs::local_addresses()?
         .into_iter()
         .next()
         .ok_or("no RDMA device has an address; docs/rdma.md says how to try it on soft-RoCE")?;
-    let place = Place { device, gid_index, address };
+    let address = first.address;
+    let place = Place { device: first.device, gid_index: first.gid_index.unwrap_or(0), address };
     let fabric = format!("rdma:{}", std::net::SocketAddr::new(address, 0));
     let mut rows = Vec::new();
     let only = |name: &str| parts.is_empty() || parts.iter().any(|part| part == name);

@@ -7,7 +7,7 @@
 
 use super::context::{Context, name_of};
 use super::error::VerbsError;
-use super::gids;
+use super::gids::{Host, LocalAddress};
 use super::options::DeviceChoice;
 use crate::limits::DeviceAttributes;
 use rdma_sys::{
@@ -88,7 +88,7 @@ fn close_removed() {
 
 /// An identifier bound to the device that has an address, or, where none has, from which it is reached.
 fn reaching(address: IpAddr) -> Result<SynchronousId, VerbsError> {
-    gids::devices()?;
+    Host::this().devices()?;
     let failed = || VerbsError::Unreachable { address, source: io::Error::last_os_error() };
     let id = SynchronousId::new()?;
     if id.bind(address) {
@@ -109,6 +109,18 @@ fn named(device: &str, address: IpAddr) -> Result<SynchronousId, VerbsError> {
         }
         _ => Ok(id),
     }
+}
+
+/// An identifier bound to a device, by the first of its addresses that leads to it; why the last one does not where none does.
+fn bound_by(addresses: &[LocalAddress], device: &str) -> Result<SynchronousId, VerbsError> {
+    let mut last = VerbsError::NoAddress { device: device.to_owned() };
+    for found in addresses {
+        match named(&found.device, found.address) {
+            Ok(id) => return Ok(id),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
 }
 
 /// An identifier of RDMA CM that works synchronously, for asking. What it tells belongs to the library, and is there as
@@ -167,38 +179,30 @@ impl Drop for SynchronousId {
 impl Device {
     /// Opens the device of choice.
     pub fn open(choice: &DeviceChoice) -> Result<Self, VerbsError> {
+        let host = Host::this();
         let (found, source) = match choice {
             // The kernel would take it for an address of every device.
             DeviceChoice::Reaching(address) if address.is_loopback() => {
                 return Err(VerbsError::Loopback { address: *address });
             }
             DeviceChoice::Reaching(address) if address.is_unspecified() => {
-                let (_, _, address) = gids::local_addresses()?
-                    .into_iter()
-                    .next()
-                    .ok_or_else(|| VerbsError::NoAddress { device: "each of them".to_owned() })?;
-                (reaching(address)?, Some(address))
+                (bound_by(&host.local_addresses()?, "each of them")?, None)
             }
             DeviceChoice::Reaching(address) => (reaching(*address)?, None),
             DeviceChoice::Named { device, port, gid_index } => {
-                let present = gids::devices()?;
+                let present = host.devices()?;
                 if !present.contains(device) {
                     return Err(VerbsError::NoSuchDevice { wanted: device.clone(), present });
                 }
                 match gid_index {
                     Some(index) => {
-                        let address = gids::address_of(device, *port, *index)?;
+                        let address = host.address_of(device, *port, *index)?;
                         (named(device, address)?, Some(address))
                     }
-                    None if !gids::has_port(device, *port) => {
+                    None if !host.has_port(device, *port) => {
                         return Err(VerbsError::NoPort { device: device.clone(), port: *port });
                     }
-                    None => {
-                        let found = gids::addresses_of(device, *port).next();
-                        let (_, address) =
-                            found.ok_or_else(|| VerbsError::NoAddress { device: device.clone() })?;
-                        (named(device, address)?, None)
-                    }
+                    None => (bound_by(&host.addresses_of(device, *port), device)?, None),
                 }
             }
         };
@@ -247,9 +251,9 @@ impl Device {
         self.context.as_ref().expect("a device is open until it is dropped")
     }
 
-    /// An address of its port, if it has any.
-    pub fn any_address(&self) -> Option<IpAddr> {
-        gids::addresses_of(&self.name, self.port).map(|(_, address)| address).next()
+    /// The addresses that lead to its port, as they are now.
+    pub fn addresses(&self) -> Vec<LocalAddress> {
+        Host::this().addresses_of(&self.name, self.port)
     }
 
     pub fn name(&self) -> &str {

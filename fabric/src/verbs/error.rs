@@ -51,7 +51,7 @@ pub enum VerbsError {
     /// The GID is empty, or no address of this host.
     #[error(
         "GID {index} of '{device}' port {port} {problem}; see /sys/class/infiniband/{device}/ports/{port}/gids and \
-         gid_attrs/types, and take one of type RoCE v2 with the address of the interface"
+         gid_attrs/types, and take one with the address of the interface, of type RoCE v2 where there is one"
     )]
     Gid {
         /// The device.
@@ -65,8 +65,8 @@ pub enum VerbsError {
     },
     /// A device has no GID that stands for an address.
     #[error(
-        "no RDMA device has an address to be found by ({device} was looked at); give its interface one (ip address add), \
-         or name the address to listen on"
+        "no RDMA device has an address to be found by ({device} was looked at); give its interface one (ip address add; on \
+         InfiniBand the one over it, which ib_ipoib makes), or name the address to listen on"
     )]
     NoAddress {
         /// The device.

@@ -1,29 +1,178 @@
-//! Which devices there are and what addresses they have, as sysfs says: without opening any.
+//! Which devices there are, and which addresses lead to their ports, as sysfs says: without opening any.
+//!
+//! * RoCE: an address of an interface is a GID of the port below it, once for each type ("RoCE v2", "IB/RoCE v1"). Which type
+//!   connections are of is RDMA CM's choice (`cma_roce_mode`).
+//! * InfiniBand: GIDs are made of GUIDs, and no route leads from them. RDMA CM finds a port by the address of an interface over
+//!   it (IPoIB).
+
+#[cfg(test)]
+mod tests;
 
 use super::error::VerbsError;
+use super::interfaces;
 use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::PathBuf;
 
-const FOLDER: &str = "/sys/class/infiniband";
+/// `ARPHRD_INFINIBAND` of the kernel's linux/if_arp.h: the type of an interface over an InfiniBand port.
+const IPOIB: &str = "32";
 
-/// The devices' names, in order.
-pub(super) fn devices() -> Result<Vec<String>, VerbsError> {
-    let listed = fs::read_dir(FOLDER).map_err(|source| VerbsError::NoDevices { source })?;
-    let mut names: Vec<_> = listed.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
-    if names.is_empty() {
-        return Err(VerbsError::NoDevices { source: io::ErrorKind::NotFound.into() });
+/// An address of this host that leads to a port of an RDMA device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LocalAddress {
+    /// The device.
+    pub device: String,
+    /// Its port.
+    pub port: u8,
+    /// The index of its GID in the port's table; none on InfiniBand, where it has none.
+    pub gid_index: Option<u8>,
+    /// The interface that has it, where the kernel says so.
+    pub interface: Option<String>,
+    /// The address.
+    pub address: IpAddr,
+}
+
+/// Where the kernel says all that.
+#[derive(Clone, Debug)]
+pub(super) struct Host {
+    sys: PathBuf,
+    addresses_of_interface: fn(&str) -> Vec<IpAddr>,
+}
+
+impl Host {
+    /// This one.
+    pub fn this() -> Self {
+        Self { sys: PathBuf::from("/sys"), addresses_of_interface: interfaces::addresses }
     }
-    names.sort();
-    Ok(names)
+
+    fn devices_folder(&self) -> PathBuf {
+        self.sys.join("class/infiniband")
+    }
+
+    /// The devices' names, in order.
+    pub fn devices(&self) -> Result<Vec<String>, VerbsError> {
+        let listed =
+            fs::read_dir(self.devices_folder()).map_err(|source| VerbsError::NoDevices { source })?;
+        let mut names: Vec<_> =
+            listed.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
+        if names.is_empty() {
+            return Err(VerbsError::NoDevices { source: io::ErrorKind::NotFound.into() });
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    /// A port's folder.
+    fn port(&self, device: &str, port: u8) -> PathBuf {
+        self.devices_folder().join(device).join("ports").join(port.to_string())
+    }
+
+    /// A device's ports, in order.
+    fn ports(&self, device: &str) -> Vec<u8> {
+        let listed = fs::read_dir(self.devices_folder().join(device).join("ports"));
+        let number = |entry: io::Result<fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse().ok();
+        let mut ports: Vec<u8> = listed.into_iter().flatten().filter_map(number).collect();
+        ports.sort_unstable();
+        ports
+    }
+
+    /// Whether a device has that port.
+    pub fn has_port(&self, device: &str, port: u8) -> bool {
+        self.port(device, port).is_dir()
+    }
+
+    fn is_infiniband(&self, device: &str, port: u8) -> bool {
+        let layer = fs::read_to_string(self.port(device, port).join("link_layer"));
+        layer.is_ok_and(|layer| layer.trim() == "InfiniBand")
+    }
+
+    /// The address that a device's GID stands for.
+    pub fn address_of(&self, device: &str, port: u8, index: u8) -> Result<IpAddr, VerbsError> {
+        let refused = |problem| VerbsError::Gid { device: device.to_owned(), port, index, problem };
+        let gid = fs::read_to_string(self.port(device, port).join("gids").join(index.to_string()))
+            .map_err(|_| refused("is not in the table"))?;
+        if self.is_infiniband(device, port) {
+            return Err(refused(
+                "is of InfiniBand, where GIDs are no addresses; leave rdma.gid_index out, and the address of the interface over \
+                 the port (IPoIB) is taken",
+            ));
+        }
+        address(&gid).map_err(refused)
+    }
+
+    /// The addresses that lead to a device's port, those of RoCE v2 first.
+    pub fn addresses_of(&self, device: &str, port: u8) -> Vec<LocalAddress> {
+        if self.is_infiniband(device, port) {
+            return self.addresses_over(device, port);
+        }
+        let (mut second, mut first) = (Vec::new(), Vec::new());
+        let folder = self.port(device, port);
+        for index in 0..=u8::MAX {
+            let name = index.to_string();
+            let read = |of: &str| fs::read_to_string(folder.join(of).join(&name)).ok();
+            let Some(address) = read("gids").and_then(|gid| address(&gid).ok()) else { continue };
+            // Kernels before 4.4 have no types, and version 1 alone.
+            let is_second = read("gid_attrs/types").is_some_and(|kind| kind.trim() == "RoCE v2");
+            let interface = read("gid_attrs/ndevs").map(|name| name.trim().to_owned());
+            let found =
+                LocalAddress { device: device.to_owned(), port, gid_index: Some(index), interface, address };
+            if is_second { &mut second } else { &mut first }.push(found);
+        }
+        first.retain(|found| second.iter().all(|other| other.address != found.address));
+        second.append(&mut first);
+        second
+    }
+
+    /// The addresses of the interfaces over an InfiniBand port.
+    fn addresses_over(&self, device: &str, port: u8) -> Vec<LocalAddress> {
+        let folder = self.devices_folder().join(device).join("device/net");
+        let mut interfaces: Vec<String> = fs::read_dir(&folder)
+            .into_iter()
+            .flatten()
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .filter(|name| {
+                let read = |of: &str| fs::read_to_string(folder.join(name).join(of)).unwrap_or_default();
+                // The first port is 0 here.
+                read("type").trim() == IPOIB && read("dev_port").trim().parse() == Ok(port.saturating_sub(1))
+            })
+            .collect();
+        interfaces.sort();
+        let found = |name: String| {
+            let addresses = (self.addresses_of_interface)(&name);
+            addresses.into_iter().filter(|address| leads_anywhere(*address)).map(move |address| {
+                LocalAddress {
+                    device: device.to_owned(),
+                    port,
+                    gid_index: None,
+                    interface: Some(name.clone()),
+                    address,
+                }
+            })
+        };
+        interfaces.into_iter().flat_map(found).collect()
+    }
+
+    /// The addresses that lead to any port of any device.
+    pub fn local_addresses(&self) -> Result<Vec<LocalAddress>, VerbsError> {
+        let mut addresses = Vec::new();
+        for device in self.devices()? {
+            for port in self.ports(&device) {
+                addresses.append(&mut self.addresses_of(&device, port));
+            }
+        }
+        Ok(addresses)
+    }
 }
 
-fn table(device: &str, port: u8) -> PathBuf {
-    PathBuf::from(FOLDER).join(device).join("ports").join(port.to_string())
+fn leads_anywhere(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => !v4.is_unspecified() && !v4.is_loopback(),
+        IpAddr::V6(v6) => !v6.is_unspecified() && !v6.is_loopback() && !v6.is_unicast_link_local(),
+    }
 }
 
-/// The address that a GID stands for; what is wrong with it where it stands for none that routes lead from.
+/// The address that a GID of RoCE stands for; what is wrong with it where it stands for none that routes lead from.
 fn address(text: &str) -> Result<IpAddr, &'static str> {
     let v6: Ipv6Addr = text.trim().parse().map_err(|_| "cannot be read")?;
     match v6.to_ipv4_mapped() {
@@ -34,51 +183,10 @@ fn address(text: &str) -> Result<IpAddr, &'static str> {
     }
 }
 
-/// Whether a device has that port.
-pub(super) fn has_port(device: &str, port: u8) -> bool {
-    table(device, port).is_dir()
-}
-
-/// The address of a device's GID.
-pub(super) fn address_of(device: &str, port: u8, index: u8) -> Result<IpAddr, VerbsError> {
-    let refused = |problem| VerbsError::Gid { device: device.to_owned(), port, index, problem };
-    let text = fs::read_to_string(table(device, port).join("gids").join(index.to_string()))
-        .map_err(|_| refused("is not in the table"))?;
-    address(&text).map_err(refused)
-}
-
-/// The addresses of a device's port that routes lead from, with the indices of their GIDs of RoCE v2.
-pub(super) fn addresses_of(device: &str, port: u8) -> impl Iterator<Item = (u8, IpAddr)> + use<> {
-    let table = table(device, port);
-    (0..=u8::MAX).filter_map(move |index| {
-        let index_text = index.to_string();
-        let kind = fs::read_to_string(table.join("gid_attrs/types").join(&index_text)).ok()?;
-        let gid = fs::read_to_string(table.join("gids").join(&index_text)).ok()?;
-        (kind.trim() == "RoCE v2").then(|| address(&gid).ok()).flatten().map(|address| (index, address))
-    })
-}
-
-/// The addresses of this host's RDMA devices that routes lead from, as the GIDs of RoCE v2 of their first ports say:
-/// device, index, address.
+/// The addresses of this host that lead to its RDMA devices, device by device and port by port.
 ///
 /// # Errors
 /// What the system says where there are no devices.
-pub fn local_addresses() -> Result<Vec<(String, u8, IpAddr)>, VerbsError> {
-    let addresses =
-        |device: String| addresses_of(&device, 1).map(move |(index, ip)| (device.clone(), index, ip));
-    Ok(devices()?.into_iter().flat_map(addresses).collect())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn gids_are_read_as_the_kernel_writes_them() {
-        assert_eq!(address("0000:0000:0000:0000:0000:ffff:0a09:0001\n"), Ok("10.9.0.1".parse().unwrap()));
-        assert_eq!(address("2001:0db8:0000:0000:0000:0000:0000:0001"), Ok("2001:db8::1".parse().unwrap()));
-        assert!(address("fe80:0000:0000:0000:f8a3:25ff:fe9a:6d3b").unwrap_err().contains("link-local"));
-        assert_eq!(address("0000:0000:0000:0000:0000:0000:0000:0000"), Err("is empty"));
-        assert_eq!(address(""), Err("cannot be read"));
-    }
+pub fn local_addresses() -> Result<Vec<LocalAddress>, VerbsError> {
+    Host::this().local_addresses()
 }

@@ -23,6 +23,7 @@ mod error;
 mod gather;
 mod gids;
 mod handshake;
+mod interfaces;
 mod lookup;
 mod options;
 mod outgoing;
@@ -40,7 +41,7 @@ mod tests;
 
 pub use completion_queue::QueueUse;
 pub use error::VerbsError;
-pub use gids::local_addresses;
+pub use gids::{LocalAddress, local_addresses};
 pub use options::{DeviceChoice, VerbsOptions};
 
 use crate::address::Address;
@@ -134,7 +135,11 @@ impl VerbsNic {
         let device = Device::open(&options.device)?;
         // Before everything that lives in the device, as what is made last is dropped first where this fails.
         let channel = Rc::new(EventChannel::new()?);
-        let sentry = device.any_address().and_then(|address| ConnectionId::bound_to(&channel, address).ok());
+        let sentry = device
+            .addresses()
+            .iter()
+            .filter_map(|found| ConnectionId::bound_to(&channel, found.address).ok())
+            .find(|id| device.context().is_of(id.device()));
         let says = device.attributes();
         let attributes = options.profile.map_or(says, |profile| says.at_most(profile.attributes()));
         let device_limits = NicLimits::derive(&attributes, &options.wants())?;

@@ -94,10 +94,9 @@ pub(super) enum DemoError {
 #[cfg(feature = "verbs")]
 fn rdma_address() -> Result<String, DemoError> {
     let found = jet_fabric::verbs::local_addresses().map_err(|error| DemoError::Rdma(error.to_string()))?;
-    let none =
-        "no RDMA device has an IP address among its GIDs of RoCE v2; give its interface one, and set it up";
-    let (_, _, address) = found.first().ok_or_else(|| DemoError::Rdma(none.to_owned()))?;
-    Ok(format!("rdma:{}", std::net::SocketAddr::new(*address, 0)))
+    let none = "no RDMA device has an IP address to be found by; give its interface one (on InfiniBand the one over it, IPoIB), and set it up";
+    let first = found.first().ok_or_else(|| DemoError::Rdma(none.to_owned()))?;
+    Ok(format!("rdma:{}", std::net::SocketAddr::new(first.address, 0)))
 }
 
 #[cfg(not(feature = "verbs"))]
