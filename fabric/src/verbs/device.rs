@@ -29,7 +29,7 @@ pub(super) struct Device {
     name: String,
     port: u8,
     attributes: DeviceAttributes,
-    /// Where its connections leave from, where the choice says so.
+    /// The address of the GID that the choice names: connections leave from there, and come there.
     pub source: Option<IpAddr>,
     rnr_counters: Vec<PathBuf>,
     rnr_before: u64,

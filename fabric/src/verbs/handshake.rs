@@ -5,6 +5,7 @@ use super::connection_manager::{CmEvent, ConnectionId, Terms};
 use super::connections::{State, from_context, to_context};
 use super::ece;
 use super::error::LOOPBACK;
+use super::listening::Listening;
 use super::queue_pair::{Parts, QpAttributes, QueuePair};
 use crate::address::Address;
 use crate::nic::{ConnectError, DisconnectReason, Event, ListenError, PostError, PrivateData, Qp};
@@ -34,31 +35,16 @@ impl VerbsNic {
         let Address::Rdma(text) = address else {
             return Err(ListenError::WrongFabric { address: address.clone() });
         };
-        // An address of all devices means the one of the GID that was chosen.
-        let chosen = |socket: SocketAddr| match self.device.source {
-            Some(ip) if socket.ip().is_unspecified() => SocketAddr::new(ip, socket.port()),
-            _ => socket,
-        };
-        let listening = resolve(text)
-            .map(chosen)
-            .and_then(|socket| if socket.ip().is_loopback() { Err(loopback(socket)) } else { Ok(socket) })
-            .and_then(|socket| Ok((ConnectionId::new(&self.channel, 0)?, socket)))
-            .and_then(|(id, socket)| {
-                let socket = id.listen(socket)?;
-                if id.device().is_null() || self.device.context().is_of(id.device()) {
-                    return Ok((id, socket));
-                }
-                let words = format!("that is an address of another RDMA device than {}", self.device.name());
-                Err(io::Error::other(words))
-            });
         if self.device.is_gone() {
             let source = io::Error::from_raw_os_error(libc::ENODEV);
             return Err(ListenError::System { address: address.clone(), source });
         }
+        let listening = resolve(text).and_then(|asked| Listening::begin(&self.channel, &self.device, asked));
         match listening {
-            Ok((id, socket)) => {
-                self.listeners.push(id);
-                Ok(Address::Rdma(socket.to_string()))
+            Ok(listening) => {
+                let real = listening.address();
+                self.listening.push(listening);
+                Ok(Address::Rdma(real.to_string()))
             }
             Err(error) if error.raw_os_error() == Some(libc::EADDRINUSE) => {
                 Err(ListenError::InUse { address: address.clone() })
@@ -166,7 +152,7 @@ impl VerbsNic {
 
     fn requested(&mut self, mut id: ConnectionId, private_data: PrivateData, reads: (u8, u8)) {
         if !self.device.context().is_of(id.device()) {
-            // It came by another device, to an address of all devices.
+            // Addresses that move from device to device may let it come by another.
             id.reject(&nothing());
             return;
         }

@@ -24,6 +24,7 @@ mod gather;
 mod gids;
 mod handshake;
 mod interfaces;
+mod listening;
 mod lookup;
 mod options;
 mod outgoing;
@@ -57,6 +58,7 @@ use connection_manager::{ConnectionId, EventChannel};
 use connections::Connections;
 use device::Device;
 use gather::Gathered;
+use listening::Listening;
 use lookup::Lookup;
 use options::PAYLOAD_BYTES_MAX;
 use outgoing::Outgoing;
@@ -81,7 +83,7 @@ const POLL_WITH_WORK: u32 = 16;
 /// A NIC on verbs. See the module.
 pub struct VerbsNic {
     // In the order in which they must be dropped: connections before the queues that they use, those before the domain.
-    listeners: Vec<ConnectionId>,
+    listening: Vec<Listening>,
     connections: Connections,
     receives: SharedReceiveQueue,
     receive_completions: CompletionQueue,
@@ -166,7 +168,7 @@ impl VerbsNic {
         readiness.watch(channel.fd())?;
         readiness.watch(device.context().async_fd())?;
         Ok(Self {
-            listeners: Vec::new(),
+            listening: Vec::new(),
             connections: Connections::new(limits.qps_max),
             receives,
             receive_completions,
@@ -297,7 +299,7 @@ impl Nic for VerbsNic {
     }
 
     fn stop_listening(&mut self) {
-        self.listeners.clear();
+        self.listening.clear();
     }
 
     fn connect(&mut self, address: &Address, private_data: &PrivateData) -> Result<Qp, ConnectError> {
