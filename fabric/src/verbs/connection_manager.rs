@@ -9,7 +9,7 @@ use rdma_sys::{
     rdma_create_event_channel, rdma_create_id, rdma_destroy_event_channel, rdma_destroy_id, rdma_disconnect,
     rdma_establish, rdma_event_channel, rdma_get_cm_event, rdma_get_remote_ece, rdma_get_src_port,
     rdma_init_qp_attr, rdma_listen, rdma_notify, rdma_port_space, rdma_reject, rdma_resolve_addr,
-    rdma_resolve_route, rdma_set_local_ece,
+    rdma_resolve_route, rdma_set_local_ece, rdma_set_option,
 };
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use std::io;
@@ -20,6 +20,9 @@ use std::time::Duration;
 
 /// Connection requests that wait for this process.
 const BACKLOG: i32 = 1024;
+/// The level and the name of RDMA CM's option for the type of service.
+const OPTION_ID: i32 = 0;
+const OPTION_ID_TOS: i32 = 0;
 /// What InfiniBand's CM says of a request that the other end's user refused.
 const REJECTED_BY_USER: i32 = 28;
 /// The attributes of a QP that verbs know. Kernels have had others above them for themselves (bits 21 to 24, for RoCE), and
@@ -183,6 +186,13 @@ impl ConnectionId {
             checked(rdma_listen(self.id, BACKLOG))?;
             Ok(SocketAddr::new(address.ip(), u16::from_be(rdma_get_src_port(self.id))))
         }
+    }
+
+    /// Before its address is resolved: of all that it leads to.
+    pub fn set_tos(&self, tos: u8) -> io::Result<()> {
+        let mut tos = tos;
+        // SAFETY: the value is copied by the call.
+        checked(unsafe { rdma_set_option(self.id, OPTION_ID, OPTION_ID_TOS, (&raw mut tos).cast(), 1) })
     }
 
     pub fn resolve_address(

@@ -73,6 +73,9 @@ impl VerbsNic {
         let max = self.limits.qps_max;
         let qp = self.take_place(State::Resolving).ok_or(ConnectError::TooMany { max })?;
         let begun = ConnectionId::new(&self.channel, to_context(qp)).and_then(|id| {
+            if let Some(tos) = self.options.tos {
+                id.set_tos(tos)?;
+            }
             id.resolve_address(from, to, self.options.handshake)?;
             Ok(id)
         });
@@ -238,6 +241,7 @@ impl VerbsNic {
             rnr_retry: self.options.rnr_retry,
             rnr_timer: self.options.rnr_timer,
             ack_timeout: self.options.ack_timeout,
+            tos: self.options.tos,
         };
         let connection = self.connections.get_mut(qp).expect("the caller looked");
         connection.reads_max = reads.1.into();

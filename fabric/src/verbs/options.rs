@@ -66,9 +66,12 @@ pub struct VerbsOptions {
     /// How often a packet that is not acknowledged is sent again before its QP fails: 0 to 7 times (6). Soft-RoCE takes 7
     /// as for ever, and a peer that is gone without a word is then never noticed.
     pub retry: u8,
-    /// How long an acknowledgement may take before that: 4.096 us x 2^this (16: 268 ms). A peer that is gone without a word
-    /// is noticed after seven times as long.
+    /// How long an acknowledgement may take before that: 4.096 us x 2^this, 1 to 31 (16: 268 ms). A peer that is gone without
+    /// a word is noticed after seven times as long.
     pub ack_timeout: u8,
+    /// The type of service of this end's packets, as in IP (RFC 2474): the code point, and two bits below it. None: as the
+    /// kernel has it for RDMA CM (`default_roce_tos`) where this end asks, and as the peer has it where this end accepts.
+    pub tos: Option<u8>,
     /// How long [`crate::Nic::disconnect`] waits for posted SENDs to be taken (1 s).
     pub farewell: Duration,
     /// How long a connection may take to come about (20 s: RDMA CM sends a request that was lost again after 4.3 s).
@@ -113,6 +116,7 @@ impl VerbsOptions {
             rnr_timer: 7,
             retry: 6,
             ack_timeout: 16,
+            tos: None,
             farewell: Duration::from_secs(1),
             handshake: Duration::from_secs(20),
             keep_alive: Duration::from_secs(5),
@@ -155,8 +159,12 @@ impl VerbsOptions {
                  least 1",
             );
         }
-        if self.rnr_timer > 31 || self.ack_timeout > 31 {
-            return Some("rnr_timer and ack_timeout must be 0 to 31");
+        if self.rnr_timer > 31 {
+            return Some("rnr_timer must be 0 to 31");
+        }
+        // 0 would be for ever.
+        if !(1..=31).contains(&self.ack_timeout) {
+            return Some("ack_timeout must be 1 to 31");
         }
         (self.rnr_retry > 7 || self.retry > 7).then_some("rnr_retry and retry must be 0 to 7")
     }

@@ -38,6 +38,7 @@ pub(super) struct QpAttributes {
     pub rnr_retry: u8,
     pub rnr_timer: u8,
     pub ack_timeout: u8,
+    pub tos: Option<u8>,
 }
 
 /// A QP, destroyed when dropped.
@@ -122,6 +123,11 @@ impl QueuePair {
         let (mut attributes, mask) = id.qp_attributes(ibv_qp_state::IBV_QPS_RTR)?;
         attributes.max_dest_rd_atomic = wanted.reads_answered;
         attributes.min_rnr_timer = wanted.rnr_timer;
+        if let Some(tos) = wanted.tos
+            && attributes.ah_attr.is_global != 0
+        {
+            attributes.ah_attr.grh.traffic_class = tos;
+        }
         self.modify(&mut attributes, mask)?;
 
         let (mut attributes, mask) = id.qp_attributes(ibv_qp_state::IBV_QPS_RTS)?;

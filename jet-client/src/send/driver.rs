@@ -2,7 +2,7 @@
 
 use super::buffer::BufferPool;
 use super::error::SendConnectError;
-use super::options::ProtocolOptions;
+use super::options::{ProtocolOptions, RdmaOptions};
 use super::protocol::{Action, CREDIT_RETURN_ID, Protocol, Transmit};
 use super::sender::{Completion, Pending, SenderOptions, Ticket};
 use jet_fabric::memory::SharedMemory;
@@ -53,9 +53,20 @@ fn small_options() -> SoftOptions {
 }
 
 /// The NIC for an address.
-pub(super) fn nic_for(address: &Address, source: Option<IpAddr>) -> Result<Box<dyn Nic>, SendConnectError> {
-    if source.is_some() && !matches!(address, Address::Rdma(_)) {
-        return Err(SendConnectError::Option("a source address is chosen for rdma: addresses only"));
+pub(super) fn nic_for(
+    address: &Address,
+    source: Option<IpAddr>,
+    rdma: RdmaOptions,
+) -> Result<Box<dyn Nic>, SendConnectError> {
+    if !matches!(address, Address::Rdma(_)) {
+        if source.is_some() {
+            return Err(SendConnectError::Option("a source address is chosen for rdma: addresses only"));
+        }
+        if rdma != RdmaOptions::default() {
+            return Err(SendConnectError::Option(
+                "tos, ack_timeout and retry are chosen for rdma: addresses only",
+            ));
+        }
     }
     match address {
         Address::Shm(_) => Ok(Box::new(SoftNic::new(small_options())?)),
@@ -76,6 +87,9 @@ pub(super) fn nic_for(address: &Address, source: Option<IpAddr>) -> Result<Box<d
                 reads_per_qp_max: 4,
                 sends_max: 512,
                 inline_places: 64,
+                tos: rdma.tos,
+                ack_timeout: rdma.ack_timeout,
+                retry: rdma.retry,
                 ..defaults
             };
             Ok(Box::new(VerbsNic::new(options)?))
@@ -164,6 +178,7 @@ pub(super) struct Driver {
     pub sender_id: u64,
     address: Address,
     source: Option<IpAddr>,
+    rdma: RdmaOptions,
     hello: PrivateData,
     headers: Arc<SharedMemory>,
     headers_key: MemoryKey,
@@ -237,6 +252,7 @@ impl Driver {
             sender_id,
             address: options.address.clone(),
             source: options.source,
+            rdma: options.rdma,
             hello,
             headers,
             headers_key,
@@ -465,7 +481,7 @@ impl Driver {
 
     /// Sets everything up on the device that is there now.
     fn take_another_device(&mut self) -> Result<(), SendConnectError> {
-        let mut nic = nic_for(&self.address, self.source)?;
+        let mut nic = nic_for(&self.address, self.source, self.rdma)?;
         let headers_key = nic.register(&self.headers, Access::LocalWrite)?;
         let (access, inline_bytes_max) = copies_travel(&self.address, nic.as_ref());
         let copies_key = nic.register(&self.copy_area.memory, access)?;

@@ -18,7 +18,7 @@ mod window;
 pub use buffer::SendBuffer;
 pub use error::{BufferError, SendConnectError, SendError, WaitError};
 pub use jet_wire::message::AckStatus;
-pub use options::{Backoff, ProtocolOptions, RetryPolicy};
+pub use options::{Backoff, ProtocolOptions, RdmaOptions, RetryPolicy};
 pub use protocol::{ProtocolStats, SubmitError};
 pub use sender::{Completion, Sender, SenderOptions, SenderStats, Ticket};
 pub use window::WindowStats;

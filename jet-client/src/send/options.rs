@@ -5,6 +5,24 @@ use jet_wire::message::AckStatus;
 const MILLISECOND_NS: u64 = 1_000_000;
 const SECOND_NS: u64 = 1_000 * MILLISECOND_NS;
 
+/// How an `rdma:` connection works, as far as its sender says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RdmaOptions {
+    /// The type of service of its packets, as in IP (RFC 2474): 104 is DSCP 26; default: as the kernel has it for RDMA CM
+    /// (`default_roce_tos`).
+    pub tos: Option<u8>,
+    /// How long an acknowledgement may take before its packet is sent again: 4.096 us x 2^this, 1 to 31; default 16, 268 ms.
+    pub ack_timeout: u8,
+    /// How often it is sent again before the connection counts as lost, 0 to 7; default 6. Soft-RoCE takes 7 as for ever.
+    pub retry: u8,
+}
+
+impl Default for RdmaOptions {
+    fn default() -> Self {
+        Self { tos: None, ack_timeout: 16, retry: 6 }
+    }
+}
+
 /// How long to wait between attempts: doubling from `first_ns` to `max_ns`, spread by up to a half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {

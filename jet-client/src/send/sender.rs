@@ -3,7 +3,7 @@
 use super::buffer::SendBuffer;
 use super::driver::Driver;
 use super::error::{BufferError, SendConnectError, SendError, WaitError};
-use super::options::{Backoff, RetryPolicy};
+use super::options::{Backoff, RdmaOptions, RetryPolicy};
 use super::protocol::ProtocolStats;
 use crate::spin::{SPIN_MAX, Spin};
 use jet_fabric::nic::Counters;
@@ -24,6 +24,8 @@ pub struct SenderOptions {
     pub address: Address,
     /// The address of this host that an `rdma:` connection leaves from, and so its device; default: as the kernel routes.
     pub source: Option<IpAddr>,
+    /// How an `rdma:` connection works; other addresses take the defaults only.
+    pub rdma: RdmaOptions,
     /// The application that the messages are for.
     pub app: String,
     /// Messages that may be without an end at once, 1 to 65,536; default 256. Each takes 4 KiB here.
@@ -57,6 +59,7 @@ impl SenderOptions {
         Self {
             address,
             source: None,
+            rdma: RdmaOptions::default(),
             app: app.into(),
             in_flight_max: 256,
             window_bytes: 64 << 20,
@@ -145,7 +148,7 @@ impl Sender {
     /// # Errors
     /// [`SendConnectError`]; only this first connection: a lost one is made again.
     pub fn connect(options: SenderOptions) -> Result<Self, SendConnectError> {
-        let nic = super::driver::nic_for(&options.address, options.source)?;
+        let nic = super::driver::nic_for(&options.address, options.source, options.rdma)?;
         Self::connect_with(options, nic)
     }
 

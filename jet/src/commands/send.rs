@@ -36,6 +36,9 @@ pub(super) struct Args {
     /// The address of this host that an rdma: connection leaves from, and so its device.
     #[arg(long, value_name = "IP")]
     from: Option<IpAddr>,
+    /// The type of service of an rdma: connection's packets, as in IP: 104 is DSCP 26.
+    #[arg(long, value_name = "N")]
+    tos: Option<u8>,
     /// The application there, as `jet recv --app` calls it.
     #[arg(long, value_name = "NAME", value_parser = super::recv::app_name)]
     app: String,
@@ -147,6 +150,7 @@ fn link_text(args: &Args, link: Link) -> String {
 fn connect(args: &Args, signals: &Signals) -> Result<Option<Sender>, SendConnectError> {
     let mut options = SenderOptions::new(args.to.clone(), args.app.clone());
     options.source = args.from;
+    options.rdma.tos = args.tos;
     options.in_flight_max = MESSAGES_MAX;
     options.window_bytes = options.window_bytes.max(u64::from(args.in_flight) * u64::from(args.piece_bytes));
     options.reconnect_for = args.retry_for;

@@ -114,11 +114,25 @@ pub enum ConfigError {
     /// A part of a device without the device.
     #[error("configuration: rdma.port and rdma.gid_index are of a device; name it as rdma.device")]
     NoDevice,
-    /// A device, and no address for it.
+    /// A device, or how it is to work, and no address for it.
     #[error(
-        "configuration: [rdma] names a device, but listen has no rdma: address; give it one, or leave [rdma] out"
+        "configuration: [rdma] has keys, but listen has no rdma: address; give it one, or leave [rdma] out"
     )]
     NoRdma,
+    /// A number of `[rdma]` that its packets have no room for.
+    #[error("configuration: {key} is {found}, but must be {min} to {max}{why}")]
+    Rdma {
+        /// Which key.
+        key: &'static str,
+        /// What it is.
+        found: u8,
+        /// The least.
+        min: u8,
+        /// The most.
+        max: u8,
+        /// What a value beside them would mean, where that is not plain.
+        why: &'static str,
+    },
     /// The build cannot.
     #[error(
         "configuration: listen = [\"{address}\"], but this build has no RDMA; build it with --features verbs \
@@ -281,6 +295,7 @@ impl Config {
         };
         config.addresses()?;
         config.check_spans()?;
+        config.check_rdma()?;
         config.core(1)?.check()?;
         if config.escape.workers > WORKERS_MAX {
             return Err(ConfigError::Workers { found: config.escape.workers });
@@ -305,6 +320,26 @@ impl Config {
         ] {
             if found > max {
                 return Err(ConfigError::Span { key, found, max });
+            }
+        }
+        Ok(())
+    }
+
+    /// What a packet, or the device, has bits for.
+    fn check_rdma(&self) -> Result<(), ConfigError> {
+        let Rdma { ack_timeout, retry, .. } = self.rdma;
+        for (key, found, min, max, why) in [
+            (
+                "rdma.ack_timeout",
+                ack_timeout,
+                1,
+                31,
+                ": 16 is 268 ms, each more twice as long; 0 would be for ever",
+            ),
+            ("rdma.retry", retry, 0, 7, ""),
+        ] {
+            if !(min..=max).contains(&found) {
+                return Err(ConfigError::Rdma { key, found, min, max, why });
             }
         }
         Ok(())

@@ -235,6 +235,9 @@ pub fn verbs_options(config: &Config, listen: &str) -> Result<VerbsOptions, Daem
         // A daemon sends headers only.
         inline_places: 1,
         profile: sizes.profile,
+        tos: config.rdma.tos,
+        ack_timeout: config.rdma.ack_timeout,
+        retry: config.rdma.retry,
         ..defaults
     })
 }

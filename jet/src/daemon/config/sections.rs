@@ -197,8 +197,8 @@ impl<'de> Deserialize<'de> for NicProfile {
     }
 }
 
-/// The RDMA device.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// The RDMA device, and its connections.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Rdma {
     /// Its name; none: the one that has the first address of `listen`.
@@ -211,6 +211,13 @@ pub struct Rdma {
     /// routes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gid_index: Option<u8>,
+    /// The type of service of what the daemon sends, as in IP; none: as the sender has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tos: Option<u8>,
+    /// How long an acknowledgement may take before its packet is sent again: 4.096 us x 2^this.
+    pub ack_timeout: u8,
+    /// How often it is sent again before the connection ends.
+    pub retry: u8,
 }
 
 /// Whether the software NIC has a thread of its own.
@@ -322,6 +329,12 @@ impl Default for Reactor {
 impl Default for Nic {
     fn default() -> Self {
         Self { thread: NicThread::Auto, cpu: None, profile: None }
+    }
+}
+
+impl Default for Rdma {
+    fn default() -> Self {
+        Self { device: None, port: None, gid_index: None, tos: None, ack_timeout: 16, retry: 6 }
     }
 }
 
