@@ -103,11 +103,11 @@ macro_rules! keeps_the_order_of_posts {
     };
 }
 
-/// Of a software NIC, which can be told to answer no READ.
+/// Where the limits are the options', and not those of a profile beside them.
 macro_rules! refuses_who_answers_no_read {
-    ($($name:ident: $fabric:ident;)+) => {
+    ($($(#[$how:meta])* $name:ident: $fabric:ident;)+) => {
         $(mod $name {
-            suite! { [] crate::fabrics::$fabric;
+            suite! { [$(#[$how])*] crate::fabrics::$fabric;
                 reads: a_peer_that_answers_no_read_is_refused;
             }
         })+
@@ -157,6 +157,12 @@ conforms! {
 keeps_the_order_of_posts! {
     #[ignore = "needs an RDMA device, named by JET_RDMA_ADDRESS: docs/rdma.md"]
     rdma_order: Rdma;
+}
+
+#[cfg(feature = "verbs")]
+refuses_who_answers_no_read! {
+    #[ignore = "needs an RDMA device, named by JET_RDMA_ADDRESS: docs/rdma.md"]
+    rdma_refusal: Rdma;
 }
 
 /// In the place of the suite on verbs: who asks for that finds this, and no run of nothing that is called good.

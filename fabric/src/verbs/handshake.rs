@@ -184,13 +184,6 @@ impl VerbsNic {
         }
     }
 
-    /// How many READs this end answers at once, and makes, on a connection with a peer that answers and makes so many.
-    fn reads_with(&self, (peer_answers, peer_makes): (u8, u8)) -> (u8, u8) {
-        let byte = |reads: u32| u8::try_from(reads).unwrap_or(u8::MAX);
-        let answered = byte(self.device_limits.reads_answered_per_qp).min(peer_makes);
-        (answered, byte(self.limits.reads_per_qp_max).min(peer_answers))
-    }
-
     fn ask(&mut self, qp: Qp) {
         let reads = self.reads_with((u8::MAX, u8::MAX));
         let asked = self.make_qp(qp).and_then(|qp_number| {
@@ -250,6 +243,13 @@ impl VerbsNic {
         Ok(reads)
     }
 
+    /// How many READs this end answers at once, and makes, on a connection with a peer that answers and makes so many.
+    fn reads_with(&self, (peer_answers, peer_makes): (u8, u8)) -> (u8, u8) {
+        let byte = |reads: u32| u8::try_from(reads).unwrap_or(u8::MAX);
+        let answered = byte(self.device_limits.reads_answered_per_qp).min(peer_makes);
+        (answered, byte(self.limits.reads_per_qp_max).min(peer_answers))
+    }
+
     pub(super) fn accept_request(&mut self, qp: Qp, private_data: &PrivateData) -> Result<(), PostError> {
         match self.connections.get_mut(qp) {
             Some(connection) if connection.state == State::Requested => {}
@@ -257,7 +257,7 @@ impl VerbsNic {
         }
         let connection = self.connections.get_mut(qp).expect("it was just seen");
         let peer_reads = connection.peer_reads;
-        if self.reads_with(peer_reads).1 == 0 {
+        if self.limits.reads_per_qp_max > 0 && self.reads_with(peer_reads).1 == 0 {
             // READs on such a connection would wait for ever.
             self.counters.protocol_errors += 1;
             self.fail(qp, DisconnectReason::Protocol);

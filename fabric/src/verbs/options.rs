@@ -10,8 +10,8 @@ use std::time::Duration;
 /// power of two: `rxe_qp_init_req`). A fragment of 256 KiB (Jet §3.2) is 64 slabs, in a few runs most often; where it is in more
 /// than 16, it is read in parts.
 pub(super) const SCATTER_WANTED: u32 = 16;
-/// READs of a peer that are answered at once on one QP, as far as the device does; what RDMA CM can say.
-const READS_ANSWERED_WANTED: u32 = 255;
+/// READs of a peer that are answered at once on one QP: what RDMA CM can say.
+const READS_ANSWERED_MAX: u32 = 255;
 /// Work of this NIC's own on a QP: a probe.
 pub(super) const PROBES_PER_QP: u32 = 1;
 /// Bytes of a SEND's payload: one slab.
@@ -48,8 +48,12 @@ pub struct VerbsOptions {
     pub srq_entries_max: u32,
     /// Outstanding READs altogether (256).
     pub reads_max: u32,
-    /// Outstanding READs of one QP, or as many as the device has (16: what ConnectX-6 and -7 have; 4 MiB of fragments).
+    /// Outstanding READs of one QP, or as many as the device has (16: what ConnectX-6 and -7 have; 4 MiB of fragments). 0: this
+    /// end makes none, and asks its peers for no place to answer them in.
     pub reads_per_qp_max: u32,
+    /// READs of a peer that are answered at once on one QP, or as many as the device answers (255, which is the most that RDMA
+    /// CM can say). 0: this end answers none; its QPs refuse them, whatever is registered.
+    pub reads_answered_per_qp_max: u32,
     /// Outstanding SENDs of one QP (128). A connection's queues have a place for each, for each READ, and for a probe.
     pub sends_per_qp_max: u32,
     /// Outstanding SENDs altogether (4,096); each has a place for its header, 128 bytes.
@@ -108,6 +112,7 @@ impl VerbsOptions {
             srq_entries_max: 4096,
             reads_max: 256,
             reads_per_qp_max: 16,
+            reads_answered_per_qp_max: READS_ANSWERED_MAX,
             sends_per_qp_max: 128,
             sends_max: 4096,
             inline_places: 256,
@@ -133,7 +138,7 @@ impl VerbsOptions {
             reads: self.reads_max,
             // What RDMA CM can say.
             reads_per_qp: self.reads_per_qp_max.min(u8::MAX.into()),
-            reads_answered_per_qp: READS_ANSWERED_WANTED,
+            reads_answered_per_qp: self.reads_answered_per_qp_max.min(READS_ANSWERED_MAX),
             sends: self.sends_max,
             sends_per_qp: self.sends_per_qp_max,
             scatter: SCATTER_WANTED,
@@ -148,15 +153,13 @@ impl VerbsOptions {
             self.qps_max,
             self.srq_entries_max,
             self.reads_max,
-            self.reads_per_qp_max,
             self.sends_per_qp_max,
             self.sends_max,
             self.regions_max,
         ];
         if sizes.contains(&0) {
             return Some(
-                "qps_max, srq_entries_max, reads_max, reads_per_qp_max, sends_per_qp_max, sends_max and regions_max must be at \
-                 least 1",
+                "qps_max, srq_entries_max, reads_max, sends_per_qp_max, sends_max and regions_max must be at least 1",
             );
         }
         if self.rnr_timer > 31 {

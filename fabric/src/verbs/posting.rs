@@ -57,6 +57,7 @@ impl VerbsNic {
         if connection.state != State::Connected {
             return Err(PostError::Stale);
         }
+        // With none, one end makes none or the other answers none: it would wait for ever.
         if connection.reads_max == 0 || request.scatter.len() > self.limits.scatter_max as usize {
             return Err(PostError::Limit);
         }

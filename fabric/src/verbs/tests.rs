@@ -2,19 +2,134 @@
 //!
 //! What soft-RoCE never says (that a device failed, for one) is said in its place, by the file that the library reads events from.
 
-use super::{DeviceChoice, VerbsNic, VerbsOptions};
-use crate::nic::{Event, Nic};
+use super::{VerbsNic, VerbsOptions};
+use crate::address::Address;
+use crate::nic::{Completion, Event, Nic, PostError, PrivateData, Qp, ReadRequest, Status, Work};
+use rdma_sys::{ibv_access_flags, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_init_attr, ibv_query_qp};
 use rustix::pipe::{PipeFlags, pipe_with};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 /// The library's number of the event that says that the device failed for good.
 const DEVICE_FATAL: u32 = 8;
+/// How long anything may take before it counts as lost.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn address() -> Address {
+    let ip: std::net::IpAddr = std::env::var("JET_RDMA_ADDRESS")
+        .expect("JET_RDMA_ADDRESS names a device")
+        .parse()
+        .expect("JET_RDMA_ADDRESS is an address");
+    Address::Rdma(std::net::SocketAddr::new(ip, 0).to_string())
+}
+
+/// Of few connections.
+fn options() -> VerbsOptions {
+    let Address::Rdma(text) = address() else { unreachable!("of RDMA") };
+    let on_device = VerbsOptions::reaching(&text).expect("an address");
+    VerbsOptions { qps_max: 8, srq_entries_max: 64, reads_max: 8, ..on_device }
+}
 
 fn nic() -> VerbsNic {
-    let address = std::env::var("JET_RDMA_ADDRESS").expect("JET_RDMA_ADDRESS names a device");
-    let choice = DeviceChoice::Reaching(address.parse().expect("an address"));
-    let sizes = VerbsOptions { qps_max: 8, srq_entries_max: 64, reads_max: 8, ..VerbsOptions::on(choice) };
-    VerbsNic::new(sizes).expect("a NIC")
+    VerbsNic::new(options()).expect("a NIC")
+}
+
+/// Polls both until something comes of it.
+fn until<T>(
+    nics: &mut [VerbsNic; 2],
+    what: &str,
+    mut look: impl FnMut(&mut [VerbsNic; 2]) -> Option<T>,
+) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    let nothing = Completion {
+        qp: Qp { index: 0, generation: 0 },
+        work: Work::Send { id: 0 },
+        status: Status::Flushed,
+    };
+    loop {
+        for nic in nics.iter_mut() {
+            nic.poll(&mut [nothing; 16]);
+        }
+        if let Some(found) = look(nics) {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "waited {PATIENCE:?} for {what}");
+    }
+}
+
+/// Two NICs, the second connected to the first; the connection as each has it.
+fn connected(of_server: VerbsOptions, of_client: VerbsOptions) -> ([VerbsNic; 2], [Qp; 2]) {
+    let mut nics = [of_server, of_client].map(|options| VerbsNic::new(options).expect("a NIC"));
+    let words = PrivateData::new(b"hello").unwrap();
+    let address = nics[0].listen(&address()).expect("it listens");
+    let ours = nics[1].connect(&address, &words).expect("it begins");
+    let request = until(&mut nics, "a request", |nics| nics[0].poll_event());
+    let Event::ConnectRequest { qp: theirs, .. } = request else { panic!("{request:?}") };
+    nics[0].accept(theirs, &words).expect("accepted");
+    for (at, qp) in [(0, theirs), (1, ours)] {
+        let event = until(&mut nics, "the connection", |nics| nics[at].poll_event());
+        let Event::Connected { qp: of, reads_max, .. } = event else { panic!("{event:?}") };
+        let of_connection = nics[at].connections.get_mut(qp).expect("it stands").reads_max;
+        assert_eq!((of, reads_max), (qp, of_connection));
+    }
+    (nics, [theirs, ours])
+}
+
+/// What the device says of a connection's QP.
+fn attributes(nic: &mut VerbsNic, qp: Qp) -> ibv_qp_attr {
+    let pair = nic.connections.get_mut(qp).expect("it stands").pair.as_ref().expect("a QP");
+    let mask = ibv_qp_attr_mask::IBV_QP_ACCESS_FLAGS
+        | ibv_qp_attr_mask::IBV_QP_MAX_QP_RD_ATOMIC
+        | ibv_qp_attr_mask::IBV_QP_MAX_DEST_RD_ATOMIC
+        | ibv_qp_attr_mask::IBV_QP_AV;
+    // SAFETY: the QP lives; zeros are a value of both structures, which the call fills.
+    unsafe {
+        let (mut found, mut made): (ibv_qp_attr, ibv_qp_init_attr) = (std::mem::zeroed(), std::mem::zeroed());
+        assert_eq!(ibv_query_qp(pair.as_ptr(), &mut found, mask.0.cast_signed(), &mut made), 0);
+        found
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device, named by JET_RDMA_ADDRESS: docs/rdma.md"]
+fn who_answers_no_reads_has_none_asked_of_it() {
+    let of_server = VerbsOptions { reads_answered_per_qp_max: 0, ..options() };
+    let (mut nics, [theirs, ours]) = connected(of_server, options());
+    let request = ReadRequest { id: 1, address: 0, key: 0, scatter: &[] };
+    assert_eq!(nics[1].post_read(ours, request), Err(PostError::Limit));
+    assert_eq!(nics[0].connections.get_mut(theirs).unwrap().reads_max, 8);
+    let read = ibv_access_flags::IBV_ACCESS_REMOTE_READ.0;
+    let (server, client) = (attributes(&mut nics[0], theirs), attributes(&mut nics[1], ours));
+    assert_eq!((server.max_dest_rd_atomic, client.max_rd_atomic), (0, 0));
+    assert_eq!(server.qp_access_flags & read, 0, "the QP would answer");
+    assert_eq!((server.max_rd_atomic, client.max_dest_rd_atomic), (8, 8));
+    assert_eq!(client.qp_access_flags & read, read);
+}
+
+#[test]
+#[ignore = "needs an RDMA device, named by JET_RDMA_ADDRESS: docs/rdma.md"]
+fn who_makes_no_reads_asks_for_none() {
+    let of_client = VerbsOptions { reads_per_qp_max: 0, ..options() };
+    let (mut nics, [theirs, ours]) = connected(options(), of_client);
+    assert_eq!(nics[1].connections.get_mut(ours).unwrap().reads_max, 0);
+    let (server, client) = (attributes(&mut nics[0], theirs), attributes(&mut nics[1], ours));
+    assert_eq!((server.max_dest_rd_atomic, client.max_rd_atomic), (0, 0));
+    assert_eq!((server.max_rd_atomic, client.max_dest_rd_atomic), (8, 8));
+}
+
+#[test]
+#[ignore = "needs an RDMA device, named by JET_RDMA_ADDRESS: docs/rdma.md"]
+fn each_end_sets_its_own_type_of_service() {
+    let of_server = VerbsOptions { tos: Some(0x28), ..options() };
+    let of_client = VerbsOptions { tos: Some(0x68), ..options() };
+    let (mut nics, [theirs, ours]) = connected(of_server, of_client.clone());
+    fn class(nic: &mut VerbsNic, qp: Qp) -> u8 {
+        attributes(nic, qp).ah_attr.grh.traffic_class
+    }
+    assert_eq!((class(&mut nics[0], theirs), class(&mut nics[1], ours)), (0x28, 0x68));
+    // Without one of its own, the accepting end takes the asking one's.
+    let (mut nics, [theirs, ours]) = connected(options(), of_client);
+    assert_eq!((class(&mut nics[0], theirs), class(&mut nics[1], ours)), (0x68, 0x68));
 }
 
 /// The device says something to one NIC, of the element with that number or address. What it says by itself is heard no more,
@@ -47,8 +162,7 @@ fn a_device_that_failed_is_there_again_when_it_is_opened_at_the_same_place() {
         let place = nic.device.context().as_ptr();
         nic.look();
         assert_eq!(nic.poll_event(), None, "a device that was just opened");
-        nic.listen(&format!("rdma:{}:0", std::env::var("JET_RDMA_ADDRESS").unwrap()).parse().unwrap())
-            .expect("it listens");
+        nic.listen(&address()).expect("it listens");
         let _said = say(&mut nic, DEVICE_FATAL, 0);
         assert_eq!(nic.poll_event(), Some(Event::Gone));
         if place == last {

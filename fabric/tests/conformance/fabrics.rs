@@ -125,14 +125,15 @@ impl Rdma {
             Some(profile) => on(profile, *options),
             None => *options,
         };
-        let SoftOptions { qps_max, srq_entries_max, reads_max, reads_per_qp_max, completions, .. } = options;
+        let SoftOptions { qps_max, srq_entries_max, reads_max, completions, .. } = options;
         VerbsOptions {
             source,
             profile: options.profile,
             qps_max,
             srq_entries_max,
             reads_max,
-            reads_per_qp_max,
+            reads_per_qp_max: options.reads_per_qp_max,
+            reads_answered_per_qp_max: options.reads_answered_per_qp_max,
             sends_max: completions - srq_entries_max - reads_max,
             regions_max: options.regions_max,
             rnr_retry: if options.rnr_timeout.is_some() { 1 } else { 7 },

@@ -83,8 +83,9 @@ pub(super) fn nic_for(
             let options = VerbsOptions {
                 qps_max: 4,
                 srq_entries_max: u32::from(RECEIVE_ENTRIES),
-                reads_max: 4,
-                reads_per_qp_max: 4,
+                reads_max: 1,
+                // As over the others: it makes none.
+                reads_per_qp_max: 0,
                 sends_max: 512,
                 inline_places: 64,
                 tos: rdma.tos,

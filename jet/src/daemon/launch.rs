@@ -228,6 +228,7 @@ pub fn verbs_options(config: &Config, listen: &str) -> Result<VerbsOptions, Daem
         srq_entries_max: sizes.srq_entries_max,
         reads_max: sizes.reads_max,
         reads_per_qp_max: sizes.reads_per_qp_max.min(defaults.reads_per_qp_max),
+        reads_answered_per_qp_max: sizes.reads_answered_per_qp_max,
         // What the receiver has on the way to a peer, a farewell and a congestion signal. A connection's queues have a place for
         // each, whether they are used or not.
         sends_per_qp_max: jet_core::Config::default().control_sends_max + 2,

@@ -49,6 +49,8 @@ fn nic_of(profile: Profile, address: &Address) -> Box<dyn Nic> {
             profile: Some(profile),
             qps_max: 4,
             srq_entries_max: 64,
+            reads_max: 1,
+            reads_per_qp_max: 0,
             sends_max: 512,
             ..defaults
         };
