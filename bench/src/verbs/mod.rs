@@ -200,7 +200,8 @@ fn crowd(fabric: &str, samples: u32, rows: &mut Vec<Row>) -> Result<(), Box<dyn 
     let each = vec![more / (CONNECTED - ACTIVE) as f64];
     // Where the provider allocates queues itself (mlx5), the device's mappings do not grow, and the second of these says so.
     let what = "queues of a connection, mapped of the device";
-    rows.push(exact(what, "KiB", each.clone(), Bound::AtMost(QUEUES_KIB_MAX)));
+    // rxe's completions have 128 bytes where a device's have 64, so what it takes is no device's: shown, and not judged as exact.
+    rows.push(row(what, "KiB", each.clone(), Bound::AtMost(QUEUES_KIB_MAX)));
     rows.push(exact(&format!("{what}, the least"), "KiB", each, Bound::AtLeast(QUEUES_KIB_LEAST)));
     Ok(())
 }
