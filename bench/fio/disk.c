@@ -37,6 +37,13 @@ static int write_all(int fd, const char *data, size_t bytes, uint64_t offset) {
     return 0;
 }
 
+/* 0 or an errno. Both descriptors are of one file: what went past the page cache is in its device's cache, which this empties, too. */
+static int sync_all(int fd, int what) {
+    int code;
+    while ((code = what == PIECE_FSYNC ? fsync(fd) : fdatasync(fd)) < 0 && errno == EINTR) {}
+    return code < 0 ? errno : 0;
+}
+
 static void *write_pieces(void *argument) {
     struct disk *disk = argument;
     const uint64_t one = 1;
@@ -51,7 +58,9 @@ static void *write_pieces(void *argument) {
 
         int on_pages = ((uintptr_t)piece->data | piece->bytes | piece->offset) % PAGE == 0;
         int direct = disk->direct >= 0 && on_pages;
-        piece->error = write_all(direct ? disk->direct : disk->buffered, piece->data, piece->bytes, piece->offset);
+        piece->error = piece->what == PIECE_WRITE
+                           ? write_all(direct ? disk->direct : disk->buffered, piece->data, piece->bytes, piece->offset)
+                           : sync_all(disk->buffered, piece->what);
 
         pthread_mutex_lock(&disk->lock);
         if (!piece->error && direct) disk->direct_bytes += piece->bytes;

@@ -8,8 +8,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* One write. The caller keeps it until it comes back from disk_take(). */
+/* What is done with a piece: it is written, or what was written is put on the device, with or without what finding it does not take. */
+enum { PIECE_WRITE, PIECE_FSYNC, PIECE_FDATASYNC };
+
+/* One write, or one sync. The caller keeps it until it comes back from disk_take(). */
 struct piece {
+    int what;
     const void *data;
     size_t bytes;
     uint64_t offset;

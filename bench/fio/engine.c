@@ -23,6 +23,8 @@
 
 #include <jet.h>
 
+#include "ask.h"
+
 /* Which fio this was built against: config by bench/fio/build. */
 #ifndef BUILT_AGAINST
 #error "BUILT_AGAINST names the fio: build this with bench/fio/build"
@@ -85,6 +87,9 @@ struct job {
     size_t stride;         /* from one to the next */
     char *copies;          /* where fio writes instead, if blocks must be copied */
     unsigned int waiting;  /* sent and not ended */
+    uint64_t question;     /* the ticket of the one that is asked */
+    int answered;          /* it has its end, */
+    int end, code;         /* which is this */
 };
 
 static int fail(struct thread_data *td, int error, const char *what) {
@@ -133,6 +138,11 @@ static int jet_setup(struct thread_data *td) {
         log_err("fio: jet: nothing is read back: do_verify=0, and let the receiver verify (bench/fio/receiver --verify)\n");
         return 1;
     }
+    if (td->o.sync_file_range || td->o.fsync_on_close) {
+        log_err("fio: jet: %s is about a file of this host, and there is none: %s\n",
+                td->o.fsync_on_close ? "fsync_on_close" : "sync_file_range", td->o.fsync_on_close ? "end_fsync=1" : "fsync= or fdatasync=");
+        return 1;
+    }
     /* There is no file, but fio goes through one. */
     if (!td->files_index) {
         add_file(td, "jet", 0, 0);
@@ -145,6 +155,92 @@ static int jet_setup(struct thread_data *td) {
     }
     td->files[0]->real_file_size = td->o.size ? td->o.size : 1ULL << 40;
     return 0;
+}
+
+/* An end as an error number. */
+static int error_of(int end, uint32_t code) {
+    switch (end) {
+    case JET_CONSUMED: return 0;
+    case JET_REJECTED: return code && code < 4096 ? (int)code : EREMOTEIO;
+    case JET_BUSY: return EBUSY;
+    case JET_NO_APP: return ENOENT;
+    case JET_DENIED: return EACCES;
+    case JET_TOO_LARGE: return EMSGSIZE;
+    case JET_CORRUPT: return EBADMSG;
+    case JET_APP_GONE: return ECONNRESET;
+    case JET_DRAINING: return ESHUTDOWN;
+    default: return ENOTCONN;
+    }
+}
+
+/* What an error number means here. */
+static const char *details_of(int error) {
+    switch (error) {
+    case ENOTCONN: return "jet: the daemon was gone for longer than reconnect_s";
+    case ENOENT: return "jet: no application of that name for longer than retry_s";
+    case EBUSY: return "jet: the receiver had no room for longer than retry_s";
+    case EACCES: return "jet: the receiver does not admit this sender or class";
+    case EMSGSIZE: return "jet: larger than the receiver takes (read.message_bytes_max)";
+    case ECONNRESET: return "jet: the application went away before it finished the message";
+    case ESHUTDOWN: return "jet: the daemon was draining for longer than retry_s";
+    case ETIMEDOUT: return "jet: no end within timeout_s: does the application read?";
+    case EBADMSG: return "jet: the bytes that arrived do not have the checksum";
+    case EOPNOTSUPP: return "jet: the application does not do what was asked";
+    default: return "jet: the application refused the message";
+    }
+}
+
+static int wait_one(struct thread_data *td, int64_t timeout_ns);
+
+static int64_t patience_ns(const struct thread_data *td) {
+    const struct jet_options *o = td->eo;
+    return o->timeout_s ? o->timeout_s * 1000000000LL : JET_FOREVER;
+}
+
+/* Asks the application and waits for the end: an error number, or 0 and what it answers. Blocks that end meanwhile are ready then. */
+static int ask(struct thread_data *td, uint64_t what, unsigned int *holds) {
+    struct job *job = td->io_ops_data;
+    struct ask question = {.offset = ASK_OFFSET, .what = what};
+    int code;
+    /* What was given up is in flight still, and takes its place. */
+    while ((code = jet_send_small(job->sender, 0, &question, sizeof question, NULL, 0, &job->question)) == JET_E_FULL)
+        if ((code = wait_one(td, patience_ns(td))) != JET_OK) return code == JET_NOTHING ? ETIMEDOUT : EIO;
+    if (code < 0) {
+        log_err("fio: jet: the application cannot be asked: %s\n", jet_error_text());
+        return EIO;
+    }
+    for (job->answered = 0; !job->answered;)
+        if ((code = wait_one(td, patience_ns(td))) != JET_OK) return code == JET_NOTHING ? ETIMEDOUT : EIO;
+    *holds = 0;
+    if (job->end == JET_REJECTED && is_answer(job->code)) *holds = job->code & 0xffff;
+    /* Consumed, it was no question to who got it. */
+    else if (job->end != JET_CONSUMED) return error_of(job->end, job->code);
+    return 0;
+}
+
+/* Whether what the job asks of blocks is what the application does with them. Says what not. */
+static int fulfills(struct thread_data *td) {
+    const struct jet_options *o = td->eo;
+    const struct thread_options *wanted = &td->o;
+    int syncs = wanted->fsync_blocks || wanted->fdatasync_blocks || wanted->end_fsync;
+    unsigned int holds;
+    int error;
+    if (!wanted->verify && !syncs && !wanted->sync_io) return 0;
+    error = ask(td, ASK_FACTS, &holds);
+    if (error) {
+        log_err("fio: jet: what '%s' does with blocks is not known: %s (%s)\n", o->app, strerror(error), details_of(error));
+        return error;
+    }
+    if (wanted->verify && !(holds & (ANSWER_LOOKS | ANSWER_KEEPS)))
+        log_err("fio: jet: verify=: '%s' neither looks at blocks nor keeps them, so nobody would: receiver --verify, or receiver --write and "
+                "then fio --verify_only where they are\n", o->app);
+    else if (syncs && !(holds & ANSWER_KEEPS))
+        log_err("fio: jet: fsync=, fdatasync=, end_fsync=: '%s' keeps no blocks that could be synced: receiver --write\n", o->app);
+    else if (wanted->sync_io && !(holds & ANSWER_DSYNC))
+        log_err("fio: jet: sync=: '%s' does not sync each block before it is heard of: receiver --write PATH --dsync\n", o->app);
+    else
+        return 0;
+    return EOPNOTSUPP;
 }
 
 static int jet_init(struct thread_data *td) {
@@ -183,7 +279,9 @@ static int jet_init(struct thread_data *td) {
     if (o->crc && jet_sender_stats_get(job->sender, &stats, sizeof stats) == JET_OK && !stats.checksums)
         log_info("fio: jet: the receiver checks no checksums (read.checksums = \"off\"), so none are made\n");
     td->io_ops_data = job;
-    return 0;
+    code = fulfills(td);
+    if (code) td_verror(td, code, "jet");
+    return code != 0;
 }
 
 /* fio's memory for blocks: the registered buffers themselves, where these are one stretch. */
@@ -245,28 +343,22 @@ static unsigned int buffer_of(const struct job *job, const struct io_u *io_u) {
     return at;
 }
 
-/* An end as an error number. */
-static int error_of(const jet_completion *end) {
-    switch (end->status) {
-    case JET_CONSUMED: return 0;
-    case JET_REJECTED: return end->code && end->code < 4096 ? (int)end->code : EREMOTEIO;
-    case JET_BUSY: return EBUSY;
-    case JET_NO_APP: return ENOENT;
-    case JET_DENIED: return EACCES;
-    case JET_TOO_LARGE: return EMSGSIZE;
-    case JET_CORRUPT: return EBADMSG;
-    case JET_APP_GONE: return ECONNRESET;
-    case JET_DRAINING: return ESHUTDOWN;
-    default: return ENOTCONN;
-    }
-}
-
-/* The buffer that comes back says which block ended. One that had taken too long was given up: nobody waits for it. */
+/* The buffer that comes back says which block ended. One that had taken too long was given up: nobody waits for it. A question has
+ * none. */
 static void take(struct job *job, const jet_completion *end) {
-    unsigned int at = ((char *)end->buffer.data - job->base) / job->stride;
+    unsigned int at;
+    if (!end->buffer.data) {
+        /* Or an answer that came too late. */
+        if (end->ticket != job->question) return;
+        job->answered = 1;
+        job->end = end->status;
+        job->code = end->code;
+        return;
+    }
+    at = ((char *)end->buffer.data - job->base) / job->stride;
     job->buffers[at] = end->buffer;
     if (!job->sent[at]) return;
-    job->sent[at]->error = error_of(end);
+    job->sent[at]->error = error_of(end->status, end->code);
     job->ready[job->ready_count++] = job->sent[at];
     job->sent[at] = NULL;
     job->waiting--;
@@ -286,9 +378,24 @@ static int wait_one(struct thread_data *td, int64_t timeout_ns) {
     return code;
 }
 
-static int64_t patience_ns(const struct thread_data *td) {
-    const struct jet_options *o = td->eo;
-    return o->timeout_s ? o->timeout_s * 1000000000LL : JET_FOREVER;
+/* fio leaves it to the engine when a block is on its way: else that of a sync would be after its end. */
+static void is_issued(struct thread_data *td, struct io_u *io_u) {
+    if (!fio_fill_issue_time(td)) return;
+    fio_gettime(&io_u->issue_time, NULL);
+    if (td->o.read_iolog_file) memcpy(&td->last_issue, &io_u->issue_time, sizeof td->last_issue);
+}
+
+/* Every block before it has its end, then the application syncs what it wrote, as fio's engine for libaio does it. Where it does not
+ * sync, that is an error: it may be another one than was asked at the start. */
+static enum fio_q_status synced(struct thread_data *td, struct io_u *io_u) {
+    struct job *job = td->io_ops_data;
+    unsigned int holds = 0;
+    if (job->waiting) return FIO_Q_BUSY;
+    is_issued(td, io_u);
+    io_u->error = ask(td, io_u->ddir == DDIR_DATASYNC ? ASK_FDATASYNC : ASK_FSYNC, &holds);
+    if (!io_u->error && !(holds & ANSWER_SYNCED)) io_u->error = EOPNOTSUPP;
+    if (io_u->error) log_err("fio: jet: not synced: %s (%s)\n", strerror(io_u->error), details_of(io_u->error));
+    return FIO_Q_COMPLETED;
 }
 
 static enum fio_q_status jet_queue(struct thread_data *td, struct io_u *io_u) {
@@ -301,9 +408,10 @@ static enum fio_q_status jet_queue(struct thread_data *td, struct io_u *io_u) {
     int code;
 
     fio_ro_check(td, io_u);
+    if (io_u->ddir == DDIR_SYNC || io_u->ddir == DDIR_DATASYNC) return synced(td, io_u);
+    is_issued(td, io_u);
     if (io_u->ddir != DDIR_WRITE) {
-        /* Each completion says what it says: there is nothing behind it to be synced. */
-        io_u->error = ddir_sync(io_u->ddir) ? 0 : EOPNOTSUPP;
+        io_u->error = EOPNOTSUPP;
         return FIO_Q_COMPLETED;
     }
     /* Its buffer is away still where the block before it was given up. */
@@ -372,22 +480,7 @@ static struct io_u *jet_event(struct thread_data *td, int event) {
     return event >= 0 && (unsigned int)event < job->ended ? job->events[event] : NULL;
 }
 
-static char *jet_errdetails(struct io_u *io_u) {
-    const char *what;
-    switch (io_u->error) {
-    case ENOTCONN: what = "jet: the daemon was gone for longer than reconnect_s"; break;
-    case ENOENT: what = "jet: no application of that name for longer than retry_s"; break;
-    case EBUSY: what = "jet: the receiver had no room for longer than retry_s"; break;
-    case EACCES: what = "jet: the receiver does not admit this sender or class"; break;
-    case EMSGSIZE: what = "jet: larger than the receiver takes (read.message_bytes_max)"; break;
-    case ECONNRESET: what = "jet: the application went away before it finished the message"; break;
-    case ESHUTDOWN: what = "jet: the daemon was draining for longer than retry_s"; break;
-    case ETIMEDOUT: what = "jet: no end within timeout_s: does the application read?"; break;
-    case EBADMSG: what = "jet: the bytes that arrived do not have the checksum"; break;
-    default: what = "jet: the application refused the message"; break;
-    }
-    return strdup(what);
-}
+static char *jet_errdetails(struct io_u *io_u) { return strdup(details_of(io_u->error)); }
 
 static int jet_open_file(struct thread_data *td, struct fio_file *f) { return 0; }
 static int jet_close_file(struct thread_data *td, struct fio_file *f) { return 0; }
@@ -396,7 +489,7 @@ static int jet_invalidate(struct thread_data *td, struct fio_file *f) { return 0
 struct ioengine_ops ioengine = {
     .name = "jet",
     .version = FIO_IOOPS_VERSION,
-    .flags = FIO_DISKLESSIO | FIO_NOEXTEND | FIO_NODISKUTIL,
+    .flags = FIO_DISKLESSIO | FIO_NOEXTEND | FIO_NODISKUTIL | FIO_ASYNCIO_SETS_ISSUE_TIME,
     .setup = jet_setup,
     .init = jet_init,
     .queue = jet_queue,

@@ -7,11 +7,13 @@
  *   --write PATH  blocks go to this file or device, each to its offset, or to a file of the application's name in this directory; from
  *                 the slabs, past the page cache where that can be. One that cannot be written is rejected with the errno
  *   --writers N   so many at once for each application, each by a thread of its own [16]
- *   --dsync       a block's end is heard when the device has it (O_DSYNC)
+ *   --dsync       a block's end is heard when the device has it (O_DSYNC); without, when the system has it, and the device when the
+ *                 job syncs (fsync= and the like)
  *   --stall NAME  this application, too, and it takes messages and gives none back until the end
  *
  * A thread for each name. Ends by SIGINT or SIGTERM, and says what came.
  */
+#include "ask.h"
 #include "store.h"
 
 #include <errno.h>
@@ -116,6 +118,13 @@ static int serve(jet_session *session, struct application *app) {
         jet_message message;
         code = jet_session_receive(session, 100000000, &message);
         if (code != JET_OK) continue;
+        if (!app->stalls && asked(message.user_header, message.user_header_bytes, message.bytes)) {
+            /* Nothing is kept, so nothing is ever synced. */
+            jet_slice none;
+            while ((code = jet_message_next(session, &message, JET_FOREVER, &none)) == JET_OK) jet_slice_release(session, &none);
+            if (code >= 0) code = jet_message_finish(session, &message, ANSWER | (verify ? ANSWER_LOOKS : 0));
+            continue;
+        }
         app->stored.messages++;
         app->stored.bytes += message.bytes;
         if (app->stalls) {
@@ -169,7 +178,8 @@ static void *run(void *argument) {
         }
         if (code == JET_OK) {
             told = 0;
-            code = app->disk ? store(session, app->disk, app->name, &stop, &app->stored) : serve(session, app);
+            unsigned int facts = ANSWER_KEEPS | (synced ? ANSWER_DSYNC : 0);
+            code = app->disk ? store(session, app->disk, app->name, facts, &stop, &app->stored) : serve(session, app);
             jet_session_free(session);
         }
         if (stop || code >= 0) break;
@@ -192,8 +202,8 @@ static int tell(const struct application *app) {
     if (app->disk) {
         uint64_t direct, buffered;
         disk_written(app->disk, &direct, &buffered);
-        printf(", %" PRIu64 " refused; written: %" PRIu64 " bytes past the page cache, %" PRIu64 " through it", app->stored.refused,
-               direct, buffered);
+        printf(", %" PRIu64 " refused; written: %" PRIu64 " bytes past the page cache, %" PRIu64 " through it, synced %" PRIu64 " times",
+               app->stored.refused, direct, buffered, app->stored.synced);
     }
     printf("\n");
     return !app->failed && !app->wrong && !app->stored.refused;

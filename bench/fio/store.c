@@ -5,6 +5,8 @@
  */
 #include "store.h"
 
+#include "ask.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
@@ -19,9 +21,10 @@ struct about {
     uint64_t offset, bytes;
 };
 
-/* A message that has no end. */
+/* A message that has no end: a block, or a question. */
 struct block {
     jet_message message;
+    uint64_t asks; /* what; 0: it is a block */
     uint64_t offset;
     unsigned int out; /* pieces that are being written */
     int whole;        /* all its slices were given, or none will come */
@@ -30,7 +33,7 @@ struct block {
 
 struct write {
     struct piece piece; /* first: a piece that comes back is this */
-    jet_slice slice;
+    jet_slice slice;    /* none of a sync */
     struct block *block;
 };
 
@@ -43,9 +46,18 @@ static int place(const jet_message *message, uint64_t *offset) {
     return about.bytes == message->bytes && about.offset <= INT64_MAX - about.bytes ? 0 : EINVAL;
 }
 
-static int finish(jet_session *session, struct block *block, const char *name, struct stored *stored) {
+static int finish(jet_session *session, struct block *block, const char *name, unsigned int facts, struct stored *stored) {
     int code;
     if (block->out || !block->whole) return JET_OK;
+    if (block->asks) {
+        int synced = block->asks != ASK_FACTS && !block->error;
+        stored->synced += synced;
+        if (block->error) fprintf(stderr, "receiver: %s: what was written is not synced: %s\n", name, strerror(block->error));
+        code = jet_message_finish(session, &block->message,
+                                  block->error ? (uint32_t)block->error : ANSWER | facts | (synced ? ANSWER_SYNCED : 0));
+        free(block);
+        return code;
+    }
     if (block->error && !stored->refused++)
         fprintf(stderr, "receiver: %s: a block of %" PRIu64 " bytes at %" PRIu64 " is refused: %s\n", name, block->message.bytes,
                 block->offset, strerror(block->error));
@@ -55,7 +67,8 @@ static int finish(jet_session *session, struct block *block, const char *name, s
 }
 
 /* Gives back what was written: how many pieces, or an error of the session's. */
-static int give_back(jet_session *session, struct disk *disk, const char *name, struct stored *stored, unsigned int *out) {
+static int give_back(jet_session *session, struct disk *disk, const char *name, unsigned int facts, struct stored *stored,
+                     unsigned int *out) {
     struct piece *piece;
     int count = 0, code = JET_OK;
     while ((piece = disk_take(disk))) {
@@ -65,10 +78,10 @@ static int give_back(jet_session *session, struct disk *disk, const char *name, 
         block->out--;
         *out -= 1;
         count++;
-        int released = jet_slice_release(session, &write->slice);
+        int released = write->slice.data ? jet_slice_release(session, &write->slice) : JET_OK;
         free(write);
         if (code >= 0) code = released;
-        released = finish(session, block, name, stored);
+        released = finish(session, block, name, facts, stored);
         if (code >= 0) code = released;
     }
     return code < 0 ? code : count;
@@ -98,12 +111,29 @@ static int take(jet_session *session, struct disk *disk, struct block *block, un
     return JET_OK;
 }
 
-int store(jet_session *session, struct disk *disk, const char *name, const volatile sig_atomic_t *stop, struct stored *stored) {
+/* What a sender hears of is written before: it need not be waited for. What no other message is asked for is not done. */
+static void sync_for(struct disk *disk, struct block *block, unsigned int *out) {
+    struct write *write;
+    if (block->asks != ASK_FSYNC && block->asks != ASK_FDATASYNC) return;
+    write = calloc(1, sizeof *write);
+    if (!write) {
+        block->error = ENOMEM;
+        return;
+    }
+    write->block = block;
+    write->piece.what = block->asks == ASK_FSYNC ? PIECE_FSYNC : PIECE_FDATASYNC;
+    block->out++;
+    *out += 1;
+    disk_submit(disk, &write->piece);
+}
+
+int store(jet_session *session, struct disk *disk, const char *name, unsigned int facts, const volatile sig_atomic_t *stop,
+          struct stored *stored) {
     struct block *block = NULL; /* whose slices come */
     unsigned int out = 0;
     int fd, code = jet_session_fd(session, &fd);
     while (code >= 0 && (!*stop || out)) {
-        int worked = code = give_back(session, disk, name, stored, &out);
+        int worked = code = give_back(session, disk, name, facts, stored, &out);
         if (code >= 0 && !block && !*stop) {
             jet_message message;
             code = jet_session_receive(session, 0, &message);
@@ -114,9 +144,14 @@ int store(jet_session *session, struct disk *disk, const char *name, const volat
                     break;
                 }
                 block->message = message;
-                block->error = place(&message, &block->offset);
-                stored->messages++;
-                stored->bytes += message.bytes;
+                block->asks = asked(message.user_header, message.user_header_bytes, message.bytes);
+                if (block->asks) {
+                    sync_for(disk, block, &out);
+                } else {
+                    block->error = place(&message, &block->offset);
+                    stored->messages++;
+                    stored->bytes += message.bytes;
+                }
             }
         }
         if (code >= 0 && block) {
@@ -124,7 +159,7 @@ int store(jet_session *session, struct disk *disk, const char *name, const volat
             worked += code != JET_NOTHING;
             if (code == JET_E_WITHDRAWN) code = JET_OK;
             if (block->whole) {
-                code = code < 0 ? code : finish(session, block, name, stored);
+                code = code < 0 ? code : finish(session, block, name, facts, stored);
                 block = NULL;
             }
         }
@@ -136,7 +171,7 @@ int store(jet_session *session, struct disk *disk, const char *name, const volat
     /* The pool is unmapped with the session: nobody may write from it then. */
     while (out) {
         struct pollfd bell = {.fd = disk_fd(disk), .events = POLLIN};
-        if (poll(&bell, 1, -1) > 0) (void)give_back(session, disk, name, stored, &out);
+        if (poll(&bell, 1, -1) > 0) (void)give_back(session, disk, name, facts, stored, &out);
     }
     free(block);
     return code;

@@ -6,7 +6,8 @@ use crate::allocations;
 use crate::report::{Bound, Row};
 use jet_core::pool::Run;
 use jet_core::{
-    Arrival, Config, Copy, CopyRefused, Effects, PeerId, ReadId, Receiver, Remote, SessionEnd, SessionId,
+    Arrival, Config, Copy, CopyFailed, CopyRefused, Effects, PeerId, ReadId, Receiver, Remote, SessionEnd,
+    SessionId, Standstill,
 };
 use jet_wire::message::hello::{AppName, Hello};
 use jet_wire::message::{HeaderBytes, RequestFields, RequestHeader, SmallFields, SmallHeader};
@@ -68,9 +69,10 @@ impl Effects for Hands {
     fn relocate(&mut self, _copy: &Copy) -> bool {
         panic!("nothing is slow here");
     }
-    fn copy_slab(&mut self, _from: u32, _to: u32, _bytes: u32) {
+    fn copy_slab(&mut self, _from: u32, _to: u32, _bytes: u32) -> Result<(), CopyFailed> {
         panic!("nothing is slow here");
     }
+    fn tell_standstill(&mut self, _session: SessionId, _standstill: Option<Standstill>) {}
     fn mark(&mut self, _on: bool) {
         panic!("nothing is slow here");
     }
@@ -80,8 +82,8 @@ impl Effects for Hands {
     fn combine_crc32c(&mut self, _first: u32, _second: u32, _second_bytes: u32) -> u32 {
         panic!("nothing has a checksum here");
     }
-    fn crc32c(&mut self, crc: u32, _slab: u32, _bytes: u32) -> u32 {
-        crc
+    fn crc32c(&mut self, crc: u32, _slab: u32, _bytes: u32) -> Option<u32> {
+        Some(crc)
     }
 }
 

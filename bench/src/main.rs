@@ -32,6 +32,7 @@ mod verbs;
 
 use baseline::Baseline;
 use clap::{Parser, Subcommand};
+use jet::output::{self, print};
 use provenance::Run;
 use report::{Check, Extent, Row};
 use std::path::PathBuf;
@@ -130,17 +131,20 @@ impl Name {
 }
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let args = match output::command_line::<Args>() {
+        Ok(args) => args,
+        Err(code) => return code,
+    };
     if !args.name.hears_signals()
         && let Err(error) = interrupt::watch()
     {
-        eprintln!("jet-bench: cannot wait for signals: {error}");
+        jet::say!("jet-bench: cannot wait for signals: {error}");
         return ExitCode::from(2);
     }
     match measure(args) {
-        Ok(code) => code,
+        Ok(code) => output::exit_code(code),
         Err(error) => {
-            eprintln!("jet-bench: {error}");
+            jet::say!("jet-bench: {error}");
             ExitCode::from(2)
         }
     }
@@ -163,13 +167,13 @@ fn measure(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
     }
     let comparison = baseline.as_ref().map(|baseline| baseline.compare(&run, &rows));
     if args.json {
-        println!("{}", serde_json::to_string(&provenance::Line { run })?);
-        print!("{}", report::lines(&rows));
-        print!("{}", comparison.map_or(String::new(), |comparison| comparison.lines()));
+        print(&format!("{}\n", serde_json::to_string(&provenance::Line { run })?));
+        print(&report::lines(&rows));
+        print(&comparison.map_or(String::new(), |comparison| comparison.lines()));
     } else {
-        println!("{run}");
-        print!("{}", report::table(&rows));
-        print!("{}", comparison.map_or(String::new(), |comparison| "\n".to_owned() + &comparison.table()));
+        print(&format!("{run}\n"));
+        print(&report::table(&rows));
+        print(&comparison.map_or(String::new(), |comparison| "\n".to_owned() + &comparison.table()));
     }
     if let Some(code) = interrupt::noted() {
         return Ok(ExitCode::from(code));
@@ -177,7 +181,7 @@ fn measure(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
     match args.check.map_or(Ok(()), |check| report::check(&rows, check)) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(text) => {
-            eprintln!("jet-bench: {text}");
+            jet::say!("jet-bench: {text}");
             Ok(ExitCode::FAILURE)
         }
     }

@@ -7,7 +7,7 @@ use crate::residency::touched::{Marks, Touched};
 use jet::daemon::DaemonArgs;
 use jet_cat::CpuSet;
 use jet_client::receive::{RegisterOptions, Session};
-use jet_client::registration::{ControlConnection, ControlRequest, ControlResponse};
+use jet_client::registration::ControlConnection;
 use jet_fabric::Address;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use std::fs::File;
@@ -161,10 +161,7 @@ impl Rig {
     /// Where it does not answer.
     pub fn status(&self) -> io::Result<serde_json::Value> {
         let mut control = ControlConnection::connect(&self.control_socket()).map_err(io::Error::other)?;
-        match control.request(&ControlRequest::Status).map_err(io::Error::other)?.0 {
-            ControlResponse::Status { status } => Ok(status),
-            other => Err(io::Error::other(format!("unexpected answer: {other:?}"))),
-        }
+        control.status().map_err(io::Error::other)
     }
 
     /// Where senders connect.

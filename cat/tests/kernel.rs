@@ -11,7 +11,11 @@ mod children;
 mod crashes;
 #[path = "kernel/everywhere.rs"]
 mod everywhere;
+#[path = "kernel/forgotten.rs"]
+mod forgotten;
 #[path = "kernel/mounted.rs"]
 mod mounted;
 #[path = "kernel/special.rs"]
 mod special;
+#[path = "kernel/undone.rs"]
+mod undone;

@@ -53,12 +53,13 @@ pub struct Config {
     pub session_slots: u32,
     /// Messages delivered to one application and not finished.
     pub session_messages: u32,
-    /// SENDs to one peer that have not completed. On an RC queue pair a SEND completes only after the READs that were posted
+    /// Control messages to one peer whose SENDs have not completed: ends, credit, signals. On an RC queue pair a SEND completes only after the READs that were posted
     /// before it, however long ago it arrived: with few of these, acknowledgements would wait for READs.
     pub control_sends_max: u32,
     /// A peer that waits for something, and that nothing was said to for so long, is told that the receiver is there.
     pub heartbeat_ns: u64,
-    /// How long a dead application's slabs stay unused: its own I/O may still be reading them.
+    /// How long the slabs of an application whose session is over stay unused at least: its own I/O may still be reading
+    /// them.
     pub quarantine_ns: u64,
     /// Time between two looks at rates, credits and ages.
     pub tick_ns: u64,
@@ -167,6 +168,11 @@ impl core::fmt::Display for ConfigError {
 impl core::error::Error for ConfigError {}
 
 impl Config {
+    /// SENDs to one peer that may be on the way: control messages, and a farewell.
+    pub const fn sends_per_peer_max(&self) -> u32 {
+        self.control_sends_max + 1
+    }
+
     /// Checks that the numbers fit each other.
     ///
     /// # Errors

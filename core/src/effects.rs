@@ -3,7 +3,7 @@
 use crate::pool::Run;
 use crate::receiver::ReleaseError;
 use jet_wire::message::HeaderBytes;
-use jet_wire::segment::Delivery;
+use jet_wire::segment::{Delivery, HeldLimit};
 
 /// A connected sender: an index below `Config::peers_max`, free for another after its loss was handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -56,6 +56,15 @@ pub enum CopyRefused {
     NoRoom,
 }
 
+/// Why a slab was not copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CopyFailed {
+    /// The slab cannot be read.
+    Source,
+    /// The other one cannot be written.
+    Target,
+}
+
 /// Why a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionEnd {
@@ -63,6 +72,15 @@ pub enum SessionEnd {
     Gone,
     /// The application broke the protocol of its segment.
     Release(ReleaseError),
+}
+
+/// An application that holds all that it may: more waits for it, and nothing comes before it gives something back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standstill {
+    /// What it has used up.
+    pub limit: HeldLimit,
+    /// How often it was told before in this standstill.
+    pub told: u16,
 }
 
 /// The driver's hands. Every call is to be carried out in the order of the calls; none may call back.
@@ -87,6 +105,9 @@ pub trait Effects {
     /// Tell the application that its session is over and let go of it. No answer.
     fn close_session(&mut self, session: SessionId, end: SessionEnd);
 
+    /// Tell the application that it holds all that it may, or that this is over.
+    fn tell_standstill(&mut self, session: SessionId, standstill: Option<Standstill>);
+
     /// Copy a run, and answer with `handle_copied`. Both runs stay as they are until then.
     ///
     /// # Errors
@@ -97,15 +118,19 @@ pub trait Effects {
     fn relocate(&mut self, copy: &Copy) -> bool;
 
     /// Copy a slab's first bytes now.
-    fn copy_slab(&mut self, from: u32, to: u32, bytes: u32);
+    ///
+    /// # Errors
+    /// [`CopyFailed`]; tell `handle_poisoned` before the next flush.
+    fn copy_slab(&mut self, from: u32, to: u32, bytes: u32) -> Result<(), CopyFailed>;
 
     /// Have the NIC mark congestion earlier (`true`), or as it did before (`false`).
     fn mark(&mut self, on: bool);
 
-    /// CRC32C of a slab's first bytes, going on from `crc`.
-    fn crc32c(&mut self, crc: u32, slab: u32, bytes: u32) -> u32;
+    /// CRC32C of a slab's first bytes, going on from `crc`. `None`: they cannot be read; tell
+    /// `handle_poisoned` before the next flush.
+    fn crc32c(&mut self, crc: u32, slab: u32, bytes: u32) -> Option<u32>;
 
-    /// Have the CRC32C of a READ's first `bytes` made elsewhere, and answer with `handle_checked`. The runs stay as they
+    /// Have the CRC32C of a READ's first `bytes` made elsewhere, and answer with `handle_checked` or `handle_check_failed`. The runs stay as they
     /// are until then. At most one check of each READ is under way. Called only with [`Checksums::Workers`].
     ///
     /// [`Checksums::Workers`]: crate::config::Checksums::Workers

@@ -4,6 +4,7 @@ use crate::config::{CLASSES_MAX, FRAGMENT_SLABS_MAX};
 use crate::histogram::Histogram;
 use crate::message::{MessageList, NONE};
 use crate::pool::{Run, Share};
+use crate::receiver::Stillness;
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -36,9 +37,10 @@ impl Slot {
 pub(crate) enum SessionState {
     Free,
     Open,
-    /// Its application is gone; what it held is unused until then.
+    /// It is over; what it held is unused until then, and for as long as its application lives and may read it.
     Quarantine {
         until_ns: u64,
+        holder_lives: bool,
     },
 }
 
@@ -124,6 +126,8 @@ pub(crate) struct Session {
     pub bytes_per_ms: u64,
     pub post_nic_ns: u64,
     pub post_nic: Histogram,
+    /// Since when nothing comes to it and nothing comes back.
+    pub still: Stillness,
 }
 
 impl Session {
@@ -165,6 +169,7 @@ impl Session {
             bytes_per_ms: 0,
             post_nic_ns: 0,
             post_nic: Histogram::default(),
+            still: Stillness::default(),
         }
     }
 
@@ -237,6 +242,7 @@ impl Session {
         self.bytes_per_ms = 0;
         self.post_nic_ns = 0;
         self.post_nic = Histogram::default();
+        self.still = Stillness::default();
     }
 
     /// Rates over the last tick, averaged with weight 1/8.

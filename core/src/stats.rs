@@ -3,6 +3,7 @@
 use jet_escape::Pressure;
 use jet_wire::message::AckStatus;
 use jet_wire::message::hello::AppName;
+use jet_wire::segment::HeldLimit;
 
 /// How many messages ended how.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -71,6 +72,8 @@ pub struct Stats {
     pub read_slabs: u32,
     /// Slabs in quarantine.
     pub quarantined_slabs: u32,
+    /// Slabs that are out of use for good, because the system cannot read them any more.
+    pub retired_slabs: u32,
     /// Slabs that the SRQ share may use now.
     pub srq_limit_slabs: u32,
     /// The most slabs in use at once.
@@ -132,6 +135,8 @@ pub struct EscapeStats {
     pub memory_used: u32,
     /// The most in use at once.
     pub memory_used_max: u32,
+    /// Slabs of it that are out of use for good.
+    pub memory_retired: u32,
     /// Slabs in use times the milliseconds that they were: divided by a span, the mean over it.
     pub memory_used_slab_ms: u64,
     /// Held by stragglers and replaced, now.
@@ -166,6 +171,15 @@ pub struct EscapeStats {
     pub signals: u64,
     /// Sessions that are granted nothing new for now.
     pub barred_sessions: u32,
+}
+
+/// How a session stands that holds all that it may, while more waits for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StandstillStats {
+    /// What it has used up.
+    pub limit: HeldLimit,
+    /// For how long nothing came and nothing was given back.
+    pub span_ns: u64,
 }
 
 /// One session.
@@ -209,6 +223,8 @@ pub struct SessionStats {
     pub barred: bool,
     /// It may take memory instead of waiting.
     pub takes_memory: bool,
+    /// It holds all that it may, and was told so.
+    pub standstill: Option<StandstillStats>,
 }
 
 /// One sender.
@@ -224,4 +240,6 @@ pub struct PeerStats {
     pub credit: u64,
     /// Its messages without an end.
     pub unfinished: u32,
+    /// READs that its connection takes at once; 0 until it stands.
+    pub reads_max: u32,
 }

@@ -6,12 +6,15 @@
 //!
 //! * [`soft`]: a software RNIC for machines with none, over `shm:` (same host) and `tcp:` (any host).
 //! * `verbs` (cargo feature `verbs`): RNICs, and the kernel's soft-RoCE, on `rdma-sys` and RDMA CM.
+//! * [`advice`]: what to change where the system refuses.
 //! * [`limits`]: what a device can do, what a NIC on it does therefore, and devices by name.
 //! * [`memory`]: sealed shared memory, and passing it between processes; what is registered is made of it.
 //!
 //! What this crate does *not* do: it knows no sessions, no credits and no admission; it never decides.
 
 pub mod address;
+pub mod advice;
+mod later;
 pub mod limits;
 pub mod memory;
 pub mod nic;

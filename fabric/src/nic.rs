@@ -8,8 +8,8 @@
 //!   payload in its slab.
 //! * No SRQ entry there: the sender's NIC waits ("receiver not ready", RNR) and tries again; nothing is lost, the
 //!   event is counted, and only that QP waits.
-//! * READs of one QP complete in the order they were posted. On a device they and its SENDs complete in one order: a SEND
-//!   waits for the READs before it, and so does a software NIC that was given a profile.
+//! * READs of one QP complete in the order they were posted, and its SENDs in theirs. On a device a SEND completes after the
+//!   READs that were posted before it, too, and so it does on a software NIC that was given a profile.
 //! * READs under way on one QP are at most what both ends' devices do: [`Event::Connected`] says how many.
 //! * A READ with an unknown key or outside the region changes no byte, completes with [`Status::RemoteAccess`], and
 //!   takes its QP to the error state, as with verbs.
@@ -19,6 +19,7 @@
 //! * After construction, posting and polling allocate nothing.
 
 use crate::address::Address;
+use crate::advice::{self, Advised};
 use crate::memory::SharedMemory;
 use jet_wire::message::HeaderBytes;
 use std::os::fd::BorrowedFd;
@@ -298,7 +299,7 @@ pub enum RegisterError {
         max: usize,
     },
     /// The system refused.
-    #[error("could not register {bytes} bytes: {source}; check ulimit -l (memlock) and ulimit -n")]
+    #[error("could not register {bytes} bytes: {}", Advised { error: source, otherwise: "check ulimit -l (memlock)" })]
     System {
         /// Bytes asked for.
         bytes: usize,
@@ -316,6 +317,14 @@ pub enum ListenError {
         /// The address.
         address: Address,
     },
+    /// Something else lies where its socket is to be.
+    #[error(
+        "{address}: there is a file of that name, and it is no socket; move it away or choose another address"
+    )]
+    NoSocket {
+        /// The address.
+        address: Address,
+    },
     /// This NIC does not speak that kind of address.
     #[error("{address} is not an address for this NIC")]
     WrongFabric {
@@ -323,13 +332,24 @@ pub enum ListenError {
         address: Address,
     },
     /// The system refused.
-    #[error("cannot listen on {address}: {source}")]
+    #[error("cannot listen on {address}: {}", Advised { error: source, otherwise: listen_advice(source) })]
     System {
         /// The address.
         address: Address,
         /// What it said.
         source: std::io::Error,
     },
+}
+
+fn listen_advice(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => "its directory is not there: make it, or choose another address",
+        std::io::ErrorKind::PermissionDenied => {
+            "this user may not make it: run as another, or choose another address"
+        }
+        std::io::ErrorKind::AddrNotAvailable => "no interface of this host has that address (ip address)",
+        _ => "",
+    }
 }
 
 /// Why a connection attempt did not even begin.
@@ -342,7 +362,7 @@ pub enum ConnectError {
         address: Address,
     },
     /// Nobody listens there, or the system refused.
-    #[error("cannot connect to {address}: {source}; is jetd running there?")]
+    #[error("cannot connect to {address}: {source}; {}", advice::of_socket(source, "is jetd running there?"))]
     System {
         /// The address.
         address: Address,
@@ -355,6 +375,14 @@ pub enum ConnectError {
         /// The table's size.
         max: u32,
     },
+}
+
+impl ConnectError {
+    /// Whether nobody seems to listen there.
+    pub fn is_absence(&self) -> bool {
+        const ABSENT: &str = "absent";
+        matches!(self, Self::System { source, .. } if advice::of_socket(source, ABSENT) == ABSENT)
+    }
 }
 
 /// Why a work request was not posted. It will not complete.

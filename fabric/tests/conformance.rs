@@ -91,13 +91,13 @@ macro_rules! conforms {
 }
 
 /// Of a device, and of a software NIC that keeps to one's limits.
-macro_rules! keeps_the_order_of_posts {
+macro_rules! completes_as_a_device {
     ($($(#[$how:meta])* $name:ident: $fabric:ident;)+) => {
         $(mod $name {
             suite! { [$(#[$how])*] crate::fabrics::$fabric;
                 order:
                     a_send_completes_after_the_reads_before_it,
-                    completions_come_in_the_order_of_posts;
+                    no_send_completes_before_what_was_posted_before_it;
             }
         })+
     };
@@ -129,7 +129,7 @@ conforms! {
     tcp_threaded_connectx_6: TcpThreadedConnectX6;
 }
 
-keeps_the_order_of_posts! {
+completes_as_a_device! {
     shm_mean_order: ShmMean;
     tcp_mean_order: TcpMean;
     shm_threaded_mean_order: ShmThreadedMean;
@@ -154,7 +154,7 @@ conforms! {
 }
 
 #[cfg(feature = "verbs")]
-keeps_the_order_of_posts! {
+completes_as_a_device! {
     #[ignore = "needs an RDMA device, named by JET_RDMA_ADDRESS: docs/rdma.md"]
     rdma_order: Rdma;
 }

@@ -8,9 +8,15 @@
 //!
 //! What this file does *not* do: it decides nothing about sessions.
 
+mod status;
+
+pub use status::{RowsFrom, StatusError};
+
+use jet_fabric::advice::{self, advised};
 use jet_fabric::unix::{receive_with_fds, send_with_fds};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -20,7 +26,7 @@ use std::time::Duration;
 /// Where the daemon listens unless its configuration (`control_socket`) says otherwise.
 pub const CONTROL_SOCKET: &str = "/run/jet/jetd.sock";
 /// The version of this protocol, in [`ControlRequest::Register`].
-pub const PROTOCOL_VERSION: u32 = 2;
+pub const PROTOCOL_VERSION: u32 = 3;
 /// The longest frame, in bytes of JSON.
 pub const FRAME_BYTES_MAX: usize = 1 << 20;
 /// How long a request waits for its answer by default.
@@ -43,12 +49,18 @@ pub enum ControlRequest {
         /// Take memory outside the cache instead of waiting for room in the pool.
         memory_instead_of_waiting: bool,
     },
-    /// Asks for the daemon's state and counters.
+    /// Asks for the daemon's state and counters, see [`ControlConnection::status`].
     Status,
-    /// Asks the daemon to take nothing new, finish what it has, and stop.
+    /// Asks for further rows of it.
+    StatusRows {
+        /// Which come next.
+        from: RowsFrom,
+    },
+    /// Asks the daemon to take nothing new, finish what it has, and stop. A drain that is under way goes on.
     Drain {
-        /// After so many milliseconds it stops anyway.
-        deadline_ms: u64,
+        /// After so many milliseconds from now on it stops anyway; none: as a drain that is under way has it, or else the
+        /// daemon's `shutdown.drain_ms`.
+        deadline_ms: Option<u64>,
     },
 }
 
@@ -77,11 +89,26 @@ pub enum ControlResponse {
     },
     /// The daemon's state and counters.
     Status {
-        /// One JSON object.
-        status: serde_json::Value,
+        /// One JSON object, with the first of its rows (`sessions`, `peers`), as many as fit a frame, and as `rest` a
+        /// [`RowsFrom`].
+        status: Value,
+    },
+    /// Further rows of it.
+    StatusRows {
+        /// Members of `sessions`.
+        sessions: Vec<Value>,
+        /// Members of `peers`.
+        peers: Vec<Value>,
+        /// Which come after these.
+        rest: RowsFrom,
     },
     /// The daemon drains; it hangs up when it stops.
-    Draining,
+    Draining {
+        /// After so many milliseconds from now on it stops anyway.
+        deadline_ms: u64,
+        /// It drained already.
+        again: bool,
+    },
     /// The request was refused, or the session is ended.
     Error {
         /// What for.
@@ -127,8 +154,7 @@ pub enum FrameError {
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     /// Nobody listens on the socket, or it may not be opened.
-    #[error("cannot reach the daemon on {}: {source}; is jetd running? start it with `jet daemon`, or name its \
-             control_socket", path.display())]
+    #[error("cannot reach the daemon on {}: {source}; {}", path.display(), advice::of_socket(source, NO_DAEMON))]
     Connect {
         /// The socket.
         path: PathBuf,
@@ -148,8 +174,21 @@ pub enum ControlError {
     #[error(transparent)]
     Frame(#[from] FrameError),
     /// The system refused.
-    #[error("the control connection failed: {0}")]
+    #[error("the control connection failed: {}", advised(.0))]
     Io(#[from] io::Error),
+}
+
+const NO_DAEMON: &str = "is jetd running? start it with `jet daemon`, or name its control_socket";
+
+impl ControlError {
+    /// Whether trying again may help: the daemon may start, or go on.
+    pub fn is_passing(&self) -> bool {
+        match self {
+            Self::Connect { source, .. } => advice::may_pass(source),
+            Self::Closed | Self::TimedOut { .. } => true,
+            Self::Frame(_) | Self::Io(_) => false,
+        }
+    }
 }
 
 /// Writes a request or a response as a frame.
@@ -364,13 +403,15 @@ mod tests {
                 }
             };
             assert_eq!(request, ControlRequest::Status);
-            let answer = encode_frame(&ControlResponse::Draining).unwrap();
+            let draining = ControlResponse::Draining { deadline_ms: 1, again: false };
+            let answer = encode_frame(&draining).unwrap();
             assert_eq!(send_with_fds(far.as_fd(), &answer, &[far.as_fd()]).unwrap(), answer.len());
         });
         let mut connection = ControlConnection::over(near, ANSWER_TIMEOUT).unwrap();
         let (answer, fds) = connection.request(&ControlRequest::Status).unwrap();
         daemon.join().unwrap();
-        assert_eq!((answer, fds.len()), (ControlResponse::Draining, 1));
+        assert!(matches!(answer, ControlResponse::Draining { deadline_ms: 1, .. }), "{answer:?}");
+        assert_eq!(fds.len(), 1);
         drop(fds);
         assert!(matches!(connection.request(&ControlRequest::Status), Err(ControlError::Closed)));
     }
@@ -379,5 +420,16 @@ mod tests {
     fn nobody_listening_says_what_to_start() {
         let error = ControlConnection::connect(Path::new("/nonexistent/jetd.sock")).unwrap_err();
         assert!(error.to_string().contains("is jetd running"), "{error}");
+        let refused = |errno: rustix::io::Errno| ControlError::Connect {
+            path: "/run/jet/jetd.sock".into(),
+            source: errno.into(),
+        };
+        let rights = refused(rustix::io::Errno::ACCESS);
+        assert!(rights.to_string().contains("this user may not use it") && rights.is_passing(), "{rights}");
+        let used_up = refused(rustix::io::Errno::MFILE);
+        assert!(used_up.to_string().contains("ulimit -n") && !used_up.is_passing(), "{used_up}");
+        for error in [rights, used_up] {
+            assert!(!error.to_string().contains("is jetd running"), "{error}");
+        }
     }
 }

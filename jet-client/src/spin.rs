@@ -33,13 +33,17 @@ impl Spin {
         Self { budget: max, max, vain: 0 }
     }
 
-    /// Looks again and again while the budget lasts.
-    pub(crate) fn until<T>(&mut self, mut look: impl FnMut() -> Option<T>) -> Option<T> {
+    /// Looks again and again while the budget lasts, or what is left of the wait, where that is limited.
+    pub(crate) fn until<T>(
+        &mut self,
+        left: Option<Duration>,
+        mut look: impl FnMut() -> Option<T>,
+    ) -> Option<T> {
         if self.max.is_zero() {
             return None;
         }
         let is_trial = self.vain % VAIN_PER_TRIAL == VAIN_PER_TRIAL - 1;
-        let budget = if is_trial { self.max } else { self.budget };
+        let budget = if is_trial { self.max } else { self.budget }.min(left.unwrap_or(Duration::MAX));
         let start = Instant::now();
         let mut spent = Duration::ZERO;
         loop {
@@ -63,7 +67,7 @@ impl Spin {
     /// Spinning for so long found something.
     fn pays(&mut self, spent: Duration) {
         self.vain = 0;
-        self.budget = self.budget.max(spent * 2).min(self.max);
+        self.budget = self.budget.max(spent.saturating_mul(2)).min(self.max);
     }
 }
 
@@ -75,9 +79,9 @@ mod tests {
     fn the_budget_shrinks_when_in_vain_and_grows_when_it_pays() {
         let max = Duration::from_micros(8);
         let mut spin = Spin::new(max);
-        assert_eq!(spin.until(|| None::<()>), None);
+        assert_eq!(spin.until(None, || None::<()>), None);
         assert_eq!(spin.budget, max / 2);
-        (0..8).for_each(|_| assert_eq!(spin.until(|| None::<()>), None));
+        (0..8).for_each(|_| assert_eq!(spin.until(None, || None::<()>), None));
         assert_eq!(spin.budget, BUDGET_MIN);
         spin.pays(Duration::from_micros(3));
         assert_eq!(spin.budget, Duration::from_micros(6));
@@ -93,18 +97,25 @@ mod tests {
         let mut spin = Spin::new(max);
         let trial = |spin: &mut Spin| {
             let start = Instant::now();
-            assert_eq!(spin.until(|| None::<()>), None);
+            assert_eq!(spin.until(None, || None::<()>), None);
             start.elapsed() >= max
         };
         // The first has the whole budget as well; later ones have less and less, whatever the machine adds.
         assert!(trial(&mut spin));
-        (1..VAIN_PER_TRIAL - 1).for_each(|_| assert_eq!(spin.until(|| None::<()>), None));
+        (1..VAIN_PER_TRIAL - 1).for_each(|_| assert_eq!(spin.until(None, || None::<()>), None));
         assert!(spin.budget < max / 100);
         assert!(trial(&mut spin));
     }
 
     #[test]
+    fn no_spin_is_longer_than_the_wait() {
+        let mut spin = Spin::new(Duration::MAX);
+        assert_eq!(spin.until(Some(Duration::from_millis(1)), || None::<()>), None);
+        assert_eq!(spin.until(None, || Some(1)), Some(1));
+    }
+
+    #[test]
     fn a_budget_of_nothing_looks_never() {
-        assert_eq!(Spin::new(Duration::ZERO).until(|| Some(1)), None);
+        assert_eq!(Spin::new(Duration::ZERO).until(None, || Some(1)), None);
     }
 }

@@ -4,8 +4,10 @@
 //! * [`files`]: trees of files as messages, sent and received.
 //! * [`commands`]: what the tool `jet` does, a file a subcommand.
 //! * [`demo`]: the whole of it as separate processes on one host.
+//! * [`output`]: results and remarks, none of which ends a program.
 
 pub mod commands;
 pub mod daemon;
 pub mod demo;
 pub mod files;
+pub mod output;

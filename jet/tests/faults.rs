@@ -36,6 +36,8 @@ mod load;
 mod nodes;
 #[path = "faults/pace.rs"]
 mod pace;
+#[path = "faults/poison.rs"]
+mod poison;
 #[path = "faults/profiles.rs"]
 mod profiles;
 #[path = "faults/raw_peer.rs"]
@@ -44,5 +46,7 @@ mod raw_peer;
 mod rig;
 #[path = "faults/silence.rs"]
 mod silence;
+#[path = "faults/standstill.rs"]
+mod standstill;
 #[path = "faults/traffic.rs"]
 mod traffic;

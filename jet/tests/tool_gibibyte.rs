@@ -30,28 +30,35 @@ fn a_gibibyte_over(fabric: &str) {
     assert!(SENDERS * FILES * FILE_BYTES as u64 >= GIBIBYTE);
     let written = |n: usize| {
         let files = |tree: &PathBuf| {
-            fs::read_dir(out.join(tree.file_name()?).join("large")).ok().map(Iterator::count)
+            let names = fs::read_dir(out.join(tree.file_name()?).join("large")).ok()?.flatten();
+            // Parts are hidden.
+            Some(names.filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b".")).count())
         };
-        (trees.iter().filter_map(files).sum::<usize>() >= n).then_some(())
+        Some(trees.iter().filter_map(files).sum::<usize>()).filter(|files| *files >= n)
     };
 
-    // A receiver that is stopped while it holds slabs makes "on the way" certain.
+    // A receiver that is stopped while it holds slabs makes "on the way" certain. Of a file nothing but its beginning comes before that
+    // is acknowledged, so some must have begun.
     let mut daemon = host.daemon();
     let mut recv = host.recv(&out, &[]);
-    recv.pause();
     let mut senders: Vec<_> = trees.iter().map(|tree| host.send(&[tree], &[])).collect();
+    until("a file to be written", || written(1));
+    recv.pause();
     host.wait_held();
     daemon.kill();
     let next = host.daemon();
     recv.signal(Signal::CONT);
+    // Stopped before it is registered with the next daemon, it would hold nothing.
+    until("the receiver to be back", || host.status().filter(|status| status["sessions"][0].is_object()));
+    let before = written(0).unwrap_or_default();
 
-    until("some files to be written", || written(6));
+    until("some more files to be written", || written(before + 6));
     recv.pause();
     host.wait_held();
     recv.kill();
     let recv = host.recv(&out, &[]);
 
-    until("more files to be written", || written(16));
+    until("yet more files to be written", || written(before + 16));
     recv.pause();
     host.wait_held();
     senders[0].kill();

@@ -14,7 +14,7 @@ const PIECES: &[&str] = &["--piece-bytes", "1048576"];
 fn a_sweep_leaves_the_parts_of_a_receiver_that_lives() {
     let host = Host::new("shm");
     let (tree, out) = (host.path("tree"), host.path("out"));
-    large_tree(&tree, 2, 6 << 20);
+    large_tree(&tree, 12, 1 << 20);
     let _daemon = host.daemon();
     let recv = host.recv(&out, &[]);
     recv.pause();
@@ -52,7 +52,7 @@ fn a_sweep_leaves_the_parts_of_a_receiver_that_lives() {
 fn a_daemon_that_goes_is_told_by_both_ends_and_so_is_the_next() {
     let host = Host::new("shm");
     let (tree, out) = (host.path("tree"), host.path("out"));
-    large_tree(&tree, 2, 6 << 20);
+    large_tree(&tree, 12, 1 << 20);
     let mut daemon = host.daemon();
     let recv = host.recv(&out, &[]);
     recv.pause();
@@ -143,7 +143,7 @@ fn what_cannot_be_done_is_an_error_that_is_named() {
 fn checksums_that_the_next_daemon_checks_none_of_are_told_and_counted() {
     let host = Host::new("shm");
     let (tree, out) = (host.path("tree"), host.path("out"));
-    large_tree(&tree, 4, 6 << 20);
+    large_tree(&tree, 24, 1 << 20);
     let mut daemon = host.daemon_with(&["read.checksums=workers"]);
     let recv = host.recv(&out, &[]);
     recv.pause();

@@ -4,19 +4,22 @@ mod tool_support;
 
 use jet::files::header::{FileHeader, Kind, PathField, TAG};
 use jet::files::path::RelativePath;
+use jet::files::proof::{Hash, Sum};
 use jet::files::reject;
 use jet_client::send::{AckStatus, Sender, SenderOptions};
 use std::fs;
 use tool_support::{Host, PATIENCE};
 
-/// A header with any path bytes.
-fn header(kind: u8, path: &[u8], file_bytes: u64, offset: u64) -> Vec<u8> {
-    let mut bytes = vec![1, kind, 0xa4, 0x01];
+/// A header with any path bytes; what the last two fields say is the kind's.
+fn header(kind: u8, path: &[u8], first: u64, second: u64) -> Vec<u8> {
+    let mode = if [1, 4, 8].contains(&kind) { 0o644u16 } else { 0 };
+    let mut bytes = vec![2, kind];
+    bytes.extend(mode.to_le_bytes());
     bytes.extend(u16::try_from(path.len()).unwrap().to_le_bytes());
     bytes.extend([0, 0]);
     bytes.extend(5u64.to_le_bytes());
-    bytes.extend(file_bytes.to_le_bytes());
-    bytes.extend(offset.to_le_bytes());
+    bytes.extend(first.to_le_bytes());
+    bytes.extend(second.to_le_bytes());
     bytes.extend(path);
     bytes
 }
@@ -48,17 +51,24 @@ fn a_hand_written_sender_gets_nothing_outside_and_an_answer_to_everything() {
         b".jet-part-1",
         &absolute[..64.min(absolute.len())],
     ] {
-        for kind in [1, 2, 4, 5] {
-            let payload: &[u8] = if kind == 2 { b"xyz" } else { b"" };
-            let status = end(&mut sender, TAG, &header(kind, path, 3, 0), payload);
+        for kind in [1, 2, 4, 5, 6, 7, 8] {
+            let payload: &[u8] = if [2, 8].contains(&kind) { b"xyz" } else { b"" };
+            let status = end(&mut sender, TAG, &header(kind, path, 0, 0), payload);
             assert_eq!(status, refused, "kind {kind} {path:?}");
         }
         assert_eq!(end(&mut sender, TAG, &header(3, b"", 0, 0), path), refused, "path message {path:?}");
     }
     // Through a link that lies below.
-    for (kind, path) in [(1u8, &b"link/made"[..]), (2, b"link/file"), (2, b"link/deep/file")] {
-        let payload: &[u8] = if kind == 2 { b"xyz" } else { b"" };
-        match end(&mut sender, TAG, &header(kind, path, 3, 0), payload) {
+    for (kind, path) in [
+        (1u8, &b"link/made"[..]),
+        (8, b"link/file"),
+        (8, b"link/deep/file"),
+        (6, b"link/file"),
+        (2, b"link/file"),
+        (4, b"link/file"),
+    ] {
+        let payload: &[u8] = if [2, 8].contains(&kind) { b"xyz" } else { b"" };
+        match end(&mut sender, TAG, &header(kind, path, 0, 0), payload) {
             AckStatus::Rejected(code) => {
                 let text = reject::explain(code);
                 assert!(text.contains("ELOOP") || text.contains("ENOTDIR"), "{text}");
@@ -67,22 +77,46 @@ fn a_hand_written_sender_gets_nothing_outside_and_an_answer_to_everything() {
         }
     }
     let bad = AckStatus::Rejected(reject::HEADER_REFUSED.get());
-    let good = header(2, b"file", 3, 0);
+    let good = header(8, b"file", 0, 0);
     assert_eq!(end(&mut sender, 1, &good, b"xyz"), bad, "another tag");
     assert_eq!(end(&mut sender, TAG, &[], b"xyz"), bad, "no header");
     assert_eq!(end(&mut sender, TAG, &good[..20], b"xyz"), bad, "half a header");
-    assert_eq!(end(&mut sender, TAG, &header(2, b"file", 2, 0), b"xyz"), bad, "beyond the file");
-    assert_eq!(end(&mut sender, TAG, &header(2, b"file", 9, u64::MAX), b"xyz"), bad, "an offset that wraps");
     assert_eq!(end(&mut sender, TAG, &header(9, b"file", 3, 0), b"xyz"), bad, "an unknown kind");
     assert_eq!(end(&mut sender, TAG, &header(1, b"dir", 0, 0), b"xyz"), bad, "a directory with bytes");
+    assert_eq!(end(&mut sender, TAG, &header(6, b"file", 8192, 0), b"xyz"), bad, "a beginning with bytes");
+    assert_eq!(end(&mut sender, TAG, &header(6, b"begun", 8192, 0), b""), AckStatus::Consumed);
+    let piece = |offset: u64| header(2, b"begun", offset, 0);
+    assert_eq!(end(&mut sender, TAG, &piece(8192), b"xyz"), bad, "beyond the file");
+    assert_eq!(end(&mut sender, TAG, &piece(u64::MAX - 4095), b"xyz"), bad, "an offset that wraps");
+    assert_eq!(end(&mut sender, TAG, &piece(1), b"xyz"), bad, "no beginning of a block");
+    assert_eq!(end(&mut sender, TAG, &piece(0), b"xyz"), bad, "no end of a block");
+    let hole = header(7, b"begun", 4096, u64::MAX);
+    assert_eq!(end(&mut sender, TAG, &hole, b""), bad, "a hole beyond the file");
+    assert_eq!(end(&mut sender, TAG, &header(5, b"begun", 0, 0), b""), AckStatus::Consumed);
     let unknown = AckStatus::Rejected(reject::PATH_UNKNOWN.get());
-    assert_eq!(end(&mut sender, TAG, &header(2, b"", 3, 0), b"xyz"), unknown);
+    assert_eq!(end(&mut sender, TAG, &header(2, b"", 0, 0), b"xyz"), unknown);
+    let gone = AckStatus::Rejected(reject::PART_GONE.get());
+    assert_eq!(end(&mut sender, TAG, &header(4, b"never", 0, 0), b""), gone);
+    assert_eq!(end(&mut sender, TAG, &header(2, b"never", 0, 0), b"xyz"), gone);
+    assert_eq!(end(&mut sender, TAG, &header(7, b"never", 0, 0), b""), gone);
+    // Less than what was begun, and other bytes than were hashed.
+    assert_eq!(end(&mut sender, TAG, &header(6, b"begun", 8192, 0), b""), AckStatus::Consumed);
+    assert_eq!(end(&mut sender, TAG, &piece(0), &[1; 4096]), AckStatus::Consumed);
     let incomplete = AckStatus::Rejected(reject::INCOMPLETE.get());
-    assert_eq!(end(&mut sender, TAG, &header(4, b"never", 3, 0), b""), incomplete);
+    assert_eq!(end(&mut sender, TAG, &header(4, b"begun", 0, 0), b""), incomplete);
+    assert_eq!(end(&mut sender, TAG, &piece(4096), &[1; 4096]), gone);
+    let mut forged = header(8, b"file", 1, 2);
+    forged[6] = 1;
+    let different = AckStatus::Rejected(reject::DIFFERENT.get());
+    assert_eq!(end(&mut sender, TAG, &forged, b"xyz"), different);
+    let left: Vec<_> = fs::read_dir(&out).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["link"], "something was left");
     // And after all that it still takes what is good.
     let path = PathField::Here(RelativePath::new(b"file").unwrap());
-    let encoded =
-        FileHeader { kind: Kind::Piece, mode: 0o640, file_id: 6, file_bytes: 3, offset: 0, path }.encode();
+    let mut sum = Sum::new(Hash::Fast);
+    sum.add(0, b"xyz");
+    let kind = Kind::Whole { mode: 0o640, proof: Some(sum.proof(3)) };
+    let encoded = FileHeader { kind, file_id: 6, path }.encode();
     assert_eq!(end(&mut sender, TAG, encoded.as_ref(), b"xyz"), AckStatus::Consumed);
     assert_eq!(fs::read(out.join("file")).unwrap(), b"xyz");
     assert_eq!(fs::read_dir(host.dir.path()).unwrap().count(), before, "something was made outside");

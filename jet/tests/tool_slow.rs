@@ -98,7 +98,7 @@ fn is_named(entry: &std::io::Result<fs::DirEntry>) -> bool {
 fn a_receiver_that_reads_nothing_leaves_when_it_is_asked_to() {
     let host = Host::new("shm");
     let tree = host.path("tree");
-    large_tree(&tree, 6, 2_500_000);
+    large_tree(&tree, 15, 1_000_000);
     // Nor does it take what it does not read for nothing having come.
     let options = ["--slow", "stop:3600s@0s", "--until-idle", "0"];
     let left = left_in_the_middle(&host, &tree, &options, |_| host.wait_held());

@@ -212,6 +212,11 @@ impl<T: Item> Producer<T> {
         self.indices().consumer.0.must_be_woken()
     }
 
+    /// Items that were ever shown, counted modulo 2^32.
+    pub fn published(&self) -> u32 {
+        self.published
+    }
+
     /// Items that the consumer has not taken, as of the last look.
     pub fn unread(&mut self) -> Result<u32, RingError> {
         self.refresh()?;
@@ -272,6 +277,11 @@ impl<T: Item> Consumer<T> {
             self.indices().head.0.store(self.head, Ordering::Release); // label: room
             self.advanced = self.head;
         }
+    }
+
+    /// Items that were ever taken, counted modulo 2^32.
+    pub fn taken(&self) -> u32 {
+        self.head
     }
 
     /// Whether nothing waits, by a fresh look at the producer's index.

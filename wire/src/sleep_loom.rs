@@ -83,6 +83,37 @@ fn loom_who_sleeps_is_woken() {
     one_sleeps(Sleeper::awake);
 }
 
+/// Tasks of one thread that share a word: one sleeps on it, another looks in vain and takes it back, as whoever is up does. It says
+/// for the first one again that it sleeps, and looks once more.
+#[test]
+fn loom_a_word_that_is_taken_back_under_a_sleeper_is_said_again() {
+    model(|| {
+        let shared = Arc::new((Sleeper::awake(), Pile(AtomicU32::new(0)), Bell::default()));
+        let theirs = shared.clone();
+        let shows = thread::spawn(move || {
+            theirs.1.add();
+            if theirs.0.must_be_woken() {
+                theirs.2.ring();
+            }
+        });
+        let (word, pile, bell) = &*shared;
+        word.sleeps();
+        if pile.is_empty() {
+            // The first sleeps from here on. Now the other:
+            if pile.is_empty() {
+                word.is_up();
+                word.sleeps();
+            }
+            if pile.is_empty() {
+                bell.sleep();
+            }
+        }
+        word.is_up();
+        assert!(pile.take());
+        shows.join().unwrap();
+    });
+}
+
 /// As the bell of workers is used: it rings for the first thing without being asked.
 #[test]
 fn loom_who_is_to_be_woken_from_the_start_is_woken() {

@@ -95,12 +95,12 @@ pub fn run(extent: Extent, args: &Args) -> Result<Vec<Row>, Box<dyn Error>> {
         .map(|path| File::create(path).map_err(|error| format!("--csv {}: {error}", path.display())))
         .transpose()?;
     if let Err(reason) = Counted::start(std::process::id()) {
-        eprintln!("residency: {reason}");
+        jet::say!("residency: {reason}");
     }
     let receivers = u32::try_from(Receiver::ALL.len())?;
     let samples = extent.samples;
     if !samples.is_multiple_of(receivers) && !extent.brief {
-        eprintln!(
+        jet::say!(
             "residency: in {samples} rounds not every receiver is first, second and so on equally often; \
              take {receivers} or a multiple: --samples {receivers}"
         );
@@ -109,7 +109,7 @@ pub fn run(extent: Extent, args: &Args) -> Result<Vec<Row>, Box<dyn Error>> {
     let mut measured = Measured::default();
     for message_bytes in sizes {
         let shape = Shape { connections: SENDERS, depth: usize::from(args.depth), message_bytes };
-        eprintln!("residency: messages of {message_bytes} bytes");
+        jet::say!("residency: messages of {message_bytes} bytes");
         one_size(extent, shape, args, &mut measured, &mut rows)?;
     }
     if let Some(csv) = &mut csv {
@@ -149,7 +149,7 @@ fn one_size(
 /// What judges `resident`, on the receivers' core; where that cannot be, why is said, and no receiver has that row.
 fn calibrated() -> std::io::Result<Option<Judge>> {
     let _there = CpuSet::from_iter([RECEIVERS_CORE]).stay()?;
-    Ok(Judge::calibrate().inspect_err(|error| eprintln!("residency: resident is not told: {error}")).ok())
+    Ok(Judge::calibrate().inspect_err(|error| jet::say!("residency: resident is not told: {error}")).ok())
 }
 
 /// Rows of what Jet's pool has in use while it is asked.

@@ -82,7 +82,7 @@ impl Picture {
         if !drawn.success() {
             return Err(format!("gnuplot: {drawn}").into());
         }
-        eprintln!("residency: {}/residency.{{csv,svg,png}}", self.folder.display());
+        jet::say!("residency: {}/residency.{{csv,svg,png}}", self.folder.display());
         Ok(())
     }
 }

@@ -12,8 +12,10 @@ use std::error::Error;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-/// Of one completion, in the queues of mlx5 and of soft-RoCE.
-const COMPLETION_BYTES: f64 = 64.0;
+/// Of one completion in soft-RoCE's queues: 72, rounded up to a power of two (rxe_queue.c).
+pub const RXE_BYTES: f64 = 128.0;
+/// In those of mlx5, as its library makes them (`get_cqe_size`).
+pub const MLX5_BYTES: f64 = 64.0;
 /// Rounds before anything is counted, and while it is.
 const ROUNDS_BEFORE: u64 = 8;
 const ROUNDS: u64 = 32;
@@ -24,14 +26,13 @@ const DEVICE_FILES: &str = "/dev/infiniband/uverbs";
 pub struct Cycled {
     /// Queues to which something came.
     pub queues: usize,
-    /// Their memory.
-    pub kibibytes: f64,
+    /// Their rings, in completions.
+    pub ring: f64,
     /// Places that are left in the fullest of all queues when everything completes that can.
     pub places_left: f64,
 }
 
-/// A NIC of a daemon's sizes and `connected` peers, of which `active` send and are read from, each with a place in a queue far
-/// from that of the others.
+/// A NIC of a daemon's sizes and `connected` peers, of which `active` send and are read from, as far from each other as can be.
 ///
 /// # Errors
 /// What the NICs say.
@@ -75,10 +76,10 @@ pub fn cycled(ip: IpAddr, connected: usize, active: usize) -> Result<Cycled, Box
         .map(|(_, of)| of)
         .collect();
     // A ring has a place more than it holds.
-    let kibibytes = in_use.iter().map(|of| (f64::from(of.places) + 1.0) * COMPLETION_BYTES / 1024.0).sum();
+    let ring = in_use.iter().map(|of| f64::from(of.places) + 1.0).sum();
     let left = |of: &QueueUse| f64::from(of.places) - f64::from(of.completions_max);
     let places_left = after.iter().map(left).fold(f64::INFINITY, f64::min);
-    Ok(Cycled { queues: in_use.len(), kibibytes, places_left })
+    Ok(Cycled { queues: in_use.len(), ring, places_left })
 }
 
 /// What a process has mapped of RDMA devices, in KiB: the queues, where the provider lets the kernel allocate them (soft-RoCE).

@@ -76,7 +76,7 @@ pub enum AdjustError {
     /// What was changed is something else now.
     #[error(
         "what was set is neither as it was set nor as before, so nothing was changed: {found}. Set each to one of the two by \
-         hand, then: jet cache restore. It is written down in {journal}"
+         hand, then: jet cache restore; or let them stay as they are: jet cache restore --forget. It is written down in {journal}"
     )]
     Misfit {
         /// Which, and what they are.
@@ -98,4 +98,15 @@ pub enum AdjustError {
     /// The journal.
     #[error(transparent)]
     Journal(#[from] JournalError),
+}
+
+impl AdjustError {
+    /// Whether what was set cannot be put back as long as somebody else's hand is in it, or what was written down cannot be read.
+    pub fn may_stay_for_ever(&self) -> bool {
+        match self {
+            Self::Misfit { .. } | Self::Journal(JournalError::Format { .. }) => true,
+            Self::Access(error) => error.errno() == Some(libc::EINVAL),
+            _ => false,
+        }
+    }
 }

@@ -181,5 +181,13 @@ pub fn recover(resctrl: &Resctrl, folder: &Path) -> Result<bool, AdjustError> {
     journals::recover::<Record>(resctrl, folder)
 }
 
+/// Lets what [`recover`] could not put back stay as it is, and removes the journal: says whether there was one.
+///
+/// # Errors
+/// [`JournalError`].
+pub fn forget(folder: &Path) -> Result<bool, JournalError> {
+    journals::forget::<Record>(folder)
+}
+
 #[cfg(test)]
 mod tests;

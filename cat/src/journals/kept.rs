@@ -147,6 +147,19 @@ pub(crate) fn recover<R: Record>(place: &R::Place, folder: &Path) -> Result<bool
     }
 }
 
+/// Lets what a process that is gone had left stay as it is, and removes the journal: says whether there was one.
+pub(crate) fn forget<R: Record>(folder: &Path) -> Result<bool, JournalError> {
+    let journals = Journals::open(folder)?;
+    let _transaction = journals.transaction()?;
+    // One that cannot be read has no owner that could be told.
+    let owner = journals.load::<Head>(R::NAME).ok().flatten().map(|head| head.owner);
+    if !journals.file(R::NAME).exists() || journals.inherit(R::NAME, owner)?.is_none() {
+        return Ok(false);
+    }
+    journals.forget(R::NAME)?;
+    Ok(true)
+}
+
 /// The caller has the transaction's lock and owns what is changed.
 fn put_back<R: Record>(place: &R::Place, journals: &Journals) -> Result<bool, R::Error> {
     if !journals.file(R::NAME).exists() {
@@ -313,6 +326,15 @@ mod tests {
         assert!(kept.restore().is_err());
         assert!(set(folder, "3").is_err(), "the journal stays, and is in the way until it is looked at");
         assert_eq!(fs::read_to_string(&place).unwrap(), "7");
+        // Or until it is given up: what is found stays.
+        let journal = fs::read(folder.join(Number::NAME)).unwrap();
+        assert!(forget::<Number>(folder).unwrap());
+        assert!(!forget::<Number>(folder).unwrap(), "there is none any more");
+        assert!(!recover::<Number>(&place, folder).unwrap());
+        assert_eq!(fs::read_to_string(&place).unwrap(), "7");
+        fs::write(folder.join(Number::NAME), "no journal").unwrap();
+        assert!(recover::<Number>(&place, folder).is_err() && forget::<Number>(folder).unwrap());
+        fs::write(folder.join(Number::NAME), journal).unwrap();
         // Of another boot: forgotten, whatever it says.
         let text = fs::read_to_string(folder.join(Number::NAME)).unwrap();
         let boot = boot().unwrap();

@@ -3,7 +3,7 @@
 mod kept;
 mod owner;
 
-pub(crate) use kept::{Kept, Record, recover};
+pub(crate) use kept::{Kept, Record, forget, recover};
 pub(crate) use owner::{Life, Owner};
 
 use crate::lock::{lock_within, try_lock};
@@ -61,7 +61,7 @@ pub enum JournalError {
     /// It is none, or a later version's.
     #[error(
         "{} cannot be read as a journal of this version: {problem}; look whether what it is about is as it should be \
-         (jet cache show), then remove the file",
+         (jet cache show), then remove the file, or: jet cache restore --forget",
         path.display()
     )]
     Format {

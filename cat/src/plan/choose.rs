@@ -36,9 +36,29 @@ pub(super) fn kept_of(had: WayMask, taken: WayMask, sparse: bool) -> WayMask {
     runs.rev().max_by_key(|run| run.count()).unwrap_or(left)
 }
 
+/// What a group keeps where ways of its are taken; none where it does not give, or would keep too few.
+pub(crate) fn kept_by(
+    request: &Request,
+    found: &Holdings,
+    holder: &Holder,
+    domain: DomainId,
+    has: WayMask,
+    taken: WayMask,
+) -> Option<WayMask> {
+    let gives_way = found.reservations.get(&holder.name).is_some_and(|own| !own.contains(&domain));
+    let gives = gives_way || request.take_from_groups;
+    let gives = holder.name.is_default() || gives && holder.mode == Mode::Shareable;
+    let least = if holder.name.is_default() { kept(request, found) } else { found.cache.min_ways.max(1) };
+    let left = kept_of(has, taken, found.is_sparse());
+    (gives && left.count() >= least).then_some(left)
+}
+
 /// The ways for the pool in a domain.
 pub(super) fn ways(request: &Request, found: &Holdings, domain: DomainId) -> Result<WayMask, Refusal> {
-    let way_bytes = found.way_bytes[&domain].max(1);
+    let way_bytes = found.way_bytes[&domain];
+    if way_bytes == 0 {
+        return Err(Refusal::NoSize { domain });
+    }
     let bytes = request.bytes.saturating_add(request.slack_bytes);
     let wanted = u32::try_from(bytes.div_ceil(way_bytes)).unwrap_or(u32::MAX);
     let count = wanted.max(found.cache.min_ways).max(1);

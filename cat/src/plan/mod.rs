@@ -7,6 +7,7 @@ pub(crate) mod as_schemata;
 mod choose;
 mod refusal;
 
+pub(crate) use choose::kept_by;
 pub use refusal::Refusal;
 
 use crate::resctrl::{CacheInfo, DomainId, GroupName, Mode, Resource, Schemata, WayMask};
@@ -39,7 +40,7 @@ impl Holder {
 pub struct Holdings {
     /// The last-level cache's ways.
     pub cache: CacheInfo,
-    /// Bytes of one way, by domain.
+    /// Bytes of one way, by domain; 0 where the system does not describe the cache.
     pub way_bytes: BTreeMap<DomainId, u64>,
     /// The default group, then the others.
     pub holders: Vec<Holder>,

@@ -33,6 +33,15 @@ pub enum Refusal {
         /// What there is.
         present: Vec<DomainId>,
     },
+    /// The system does not describe the cache.
+    #[error(
+        "the system does not tell the size of the cache with the id {domain} (/sys/devices/system/cpu/cpu*/cache), so how many \
+         of its ways to take cannot be told; name another domain"
+    )]
+    NoSize {
+        /// Which.
+        domain: DomainId,
+    },
     /// The cache is too small.
     #[error(
         "{bytes} bytes are {ways} ways of domain {domain}, of which at most {ways_max} ({} bytes) can be reserved: {kept} \

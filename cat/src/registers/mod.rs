@@ -10,7 +10,7 @@ mod settings;
 
 pub use msr::{Msr, RegisterError};
 pub use processor::{Processor, Vendor};
-pub use settings::{SettingError, Settings, Wanted, recover};
+pub use settings::{SettingError, Settings, Wanted, forget, recover};
 
 use crate::resctrl::{DomainId, WayMask};
 use crate::topology::Topology;

@@ -47,7 +47,8 @@ pub enum SettingError {
     /// What was set is something else now.
     #[error(
         "the processor's registers are neither as they were set nor as before, so nothing was changed: {found}. Set each to one \
-         of the two by hand (wrmsr), then: jet cache restore. It is written down in {journal}"
+         of the two by hand (wrmsr), then: jet cache restore; or let them stay as they are: jet cache restore --forget. It is written \
+         down in {journal}"
     )]
     Misfit {
         /// Which, and what they are.
@@ -66,6 +67,13 @@ pub enum SettingError {
     /// The journal.
     #[error(transparent)]
     Journal(#[from] JournalError),
+}
+
+impl SettingError {
+    /// Whether what was set cannot be put back as long as somebody else's hand is in it, or what was written down cannot be read.
+    pub fn may_stay_for_ever(&self) -> bool {
+        matches!(self, Self::Misfit { .. } | Self::Journal(JournalError::Format { .. }))
+    }
 }
 
 /// One register's change.
@@ -172,6 +180,14 @@ impl Settings {
 /// [`SettingError`].
 pub fn recover(folder: &Path) -> Result<bool, SettingError> {
     journals::recover::<Record>(&(), folder)
+}
+
+/// Lets what [`recover`] could not put back stay as it is, and removes the journal: says whether there was one.
+///
+/// # Errors
+/// [`JournalError`].
+pub fn forget(folder: &Path) -> Result<bool, JournalError> {
+    journals::forget::<Record>(folder)
 }
 
 fn set(cpu: u32, register: u32, value: u64) -> Result<(), RegisterError> {

@@ -59,6 +59,32 @@ impl Journal {
         }
     }
 
+    /// Another loss, of a group with that folder. What the group had before anything was taken stays as it is written.
+    pub fn lose(&mut self, loss: &Change, inode: Option<u64>) {
+        let group = &loss.group;
+        if self.losers.get(group).copied() != inode {
+            // It was another group of that name.
+            self.losses.retain(|other| other.group != *group);
+        }
+        if let Some(inode) = inode {
+            self.losers.insert(group.clone(), inode);
+        }
+        let at = self.losses.iter().position(|other| other.group == *group).unwrap_or_else(|| {
+            self.losses.push(Change { group: group.clone(), before: Ways::new(), after: Ways::new() });
+            self.losses.len() - 1
+        });
+        let known = &mut self.losses[at];
+        for (resource, domains) in &loss.before {
+            let before = known.before.entry(resource.clone()).or_default();
+            for (domain, ways) in domains {
+                before.entry(*domain).or_insert(*ways);
+            }
+        }
+        for (resource, domains) in &loss.after {
+            known.after.entry(resource.clone()).or_default().extend(domains);
+        }
+    }
+
     /// What was planned, as far as it is written down.
     pub fn plan(&self, found: &Holdings) -> Plan {
         let ways_of = |ways: &Ways, domain| {
@@ -176,6 +202,27 @@ mod tests {
         assert!(text.contains("\"before\": \"L3:0=fffff\\n\""), "{text}");
         journals.remove(&journal.group).unwrap();
         assert!(journals.groups().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_later_loss_leaves_what_was_before_the_first() {
+        let ways = |domain, bits| Ways::from([(Resource::L3, BTreeMap::from([(domain, WayMask(bits))]))]);
+        let mut journal = journal();
+        journal.losers.insert(GroupName::default_group(), 1);
+        let lost = |domain, before, after| Change {
+            group: GroupName::default_group(),
+            before: ways(domain, before),
+            after: ways(domain, after),
+        };
+        journal.losses[0].before = ways(0, 0xffff);
+        journal.lose(&lost(0, 0xfffff, 0xfff00), Some(1));
+        journal.lose(&lost(1, 0xfffff, 0xffff0), Some(1));
+        let [loss] = &journal.losses[..] else { panic!("{journal:?}") };
+        assert_eq!(loss.before[&Resource::L3], BTreeMap::from([(0, WayMask(0xffff)), (1, WayMask(0xfffff))]));
+        assert_eq!(loss.after[&Resource::L3], BTreeMap::from([(0, WayMask(0xfff00)), (1, WayMask(0xffff0))]));
+        // Of a group that was made anew nothing is known from before.
+        journal.lose(&lost(1, 0xff, 0xf0), Some(2));
+        assert_eq!(journal.losses, [lost(1, 0xff, 0xf0)]);
     }
 
     #[test]

@@ -3,96 +3,39 @@
 //! Between two processes of this kind stand locks in the journals' folder; between this and other tools the lock on resctrl
 //! that the kernel's documentation asks for.
 
+mod class;
+mod error;
+mod fault;
 mod found;
 mod journal;
+mod left;
 mod locked;
+mod mend;
 mod restore;
 
 pub use crate::journals::{FOLDER, JournalError};
-pub use found::holdings;
+pub use class::Class;
+pub use error::{ReserveError, ThreadError};
+pub use fault::Fault;
+pub use found::{HoldingsError, holdings};
+pub use left::{Left, forget_all, recover, reserved, restore_all};
 pub use locked::{LockError, LockedRegion};
 pub use restore::{RestoreError, Restored};
 
 use crate::journals::{Journals, boot};
-use crate::plan::{Exclusiveness, Holder, Holdings, Plan, Refusal, Request, Ways, plan, schemata};
+use crate::plan::{Exclusiveness, Holder, Holdings, Plan, Request, Ways, plan, schemata};
 use crate::resctrl::{AccessError, DomainId, GroupName, Mode, Resctrl, WayMask};
+use error::CarryError;
 use journal::Journal;
-use std::fmt;
-use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use left::{Extent, recover_locked};
+use std::fs::File;
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// How long ids of monitoring are waited for, and between two looks.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
 const DRAIN_LOOK: Duration = Duration::from_millis(50);
-
-/// Why nothing was reserved. Nothing is changed then, but for [`ReserveError::HalfUndone`].
-#[derive(Debug, thiserror::Error)]
-pub enum ReserveError {
-    /// The last-level cache is not shared out here.
-    #[error(
-        "the last-level cache cannot be shared out here: resctrl has none of L3, L3CODE, L3DATA; Skylake-SP and Cascade Lake want \
-         rdt=l3cat on the kernel's command line"
-    )]
-    NoCache,
-    /// Nothing can be changed.
-    #[error(
-        "{} is mounted read-only; as root: mount -o remount,rw {} (in a container: mount it from the host)",
-        path.display(), path.display()
-    )]
-    ReadOnly {
-        /// The folder.
-        path: PathBuf,
-    },
-    /// Somebody else has this group.
-    #[error("another process has reserved cache as the group '{group}'; end it, or choose another name")]
-    Running {
-        /// The group.
-        group: GroupName,
-    },
-    /// Somebody else has ways there.
-    #[error(
-        "another process has reserved cache of domain {domain}, as the group '{group}': two at once cannot both be put back; end \
-         it (or jet cache restore, where it only stands), or choose another domain"
-    )]
-    DomainTaken {
-        /// The domain.
-        domain: DomainId,
-        /// Its group.
-        group: GroupName,
-    },
-    /// There is one that was made to stand, and it is another.
-    #[error(
-        "what stands reserved as '{group}' (jet cache apply) {problem}; give it back first (jet cache restore), or ask for that"
-    )]
-    Standing {
-        /// The group.
-        group: GroupName,
-        /// What differs.
-        problem: &'static str,
-    },
-    /// There is no way to do it.
-    #[error(transparent)]
-    Refused(#[from] Refusal),
-    /// What a process before left cannot be put back.
-    #[error(transparent)]
-    Left(#[from] RestoreError),
-    /// The kernel refused. What was done before is undone.
-    #[error(transparent)]
-    Access(#[from] AccessError),
-    /// The journal cannot be kept.
-    #[error(transparent)]
-    Journal(#[from] JournalError),
-    /// The kernel refused, and then refused to undo what was done before: the next start tries that again.
-    #[error("{refused}; and what was done before could not be undone: {left}")]
-    HalfUndone {
-        /// Why it was not done.
-        refused: AccessError,
-        /// Why it was not undone.
-        left: Box<RestoreError>,
-    },
-}
 
 /// What has just been done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,69 +56,12 @@ pub enum Step {
     Exclusive,
 }
 
-/// What a process that is gone had left.
-#[derive(Debug)]
-pub struct Left {
-    /// Its group.
-    pub group: GroupName,
-    /// What became of it.
-    pub restored: Result<Restored, RestoreError>,
-}
-
-/// One line for people.
-impl fmt::Display for Left {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let group = &self.group;
-        match &self.restored {
-            Ok(Restored::Undone) => write!(f, "cache that was left reserved as '{group}' is given back"),
-            Ok(Restored::Already) => {
-                write!(f, "cache that was left reserved as '{group}' had been given back already")
-            }
-            Ok(Restored::Standing) => write!(f, "cache is reserved as '{group}', and stays so"),
-            Ok(Restored::InUse) => {
-                write!(f, "cache that is reserved as '{group}' is in use by a living process, and stays so")
-            }
-            Ok(Restored::OtherBoot) => {
-                write!(f, "the journal of '{group}' was of another start of the kernel, and is removed")
-            }
-            Err(error) => write!(f, "cache that was left reserved as '{group}' is not given back: {error}"),
-        }
-    }
-}
-
-/// Groups that are reserved by this kind of process, living ones and others.
-///
-/// # Errors
-/// The folder of journals cannot be read.
-pub fn reserved(folder: &Path) -> Result<Vec<GroupName>, JournalError> {
-    if folder.is_dir() { Journals::open(folder)?.groups() } else { Ok(Vec::new()) }
-}
-
-/// Looks for what processes that are gone had left, and puts it back. What was made to outlive its process stays.
-///
-/// # Errors
-/// The folder of journals cannot be read. What cannot be put back is in the list.
-pub fn recover(resctrl: &Resctrl, folder: &Path) -> Result<Vec<Left>, JournalError> {
-    let journals = Journals::open(folder)?;
-    let _transaction = journals.transaction()?;
-    recover_locked(resctrl, &journals, false)
-}
-
-/// As [`recover`], and puts back what was made to outlive its process ([`Reservation::leave`]), too, where no process uses it.
-///
-/// # Errors
-/// As for [`recover`].
-pub fn restore_all(resctrl: &Resctrl, folder: &Path) -> Result<Vec<Left>, JournalError> {
-    let journals = Journals::open(folder)?;
-    let _transaction = journals.transaction()?;
-    recover_locked(resctrl, &journals, true)
-}
-
 /// What would be reserved. Changes nothing, and takes no lock: somebody may be about to change what it rests on.
 ///
 /// # Errors
 /// [`ReserveError`], as for [`Reservation::make`]; of what processes that are gone had left nothing is said.
 pub fn preview(resctrl: &Resctrl, request: &Request, folder: &Path) -> Result<Plan, ReserveError> {
+    check_writable(resctrl)?;
     let found = holdings(resctrl)?.ok_or(ReserveError::NoCache)?;
     if folder.is_dir() {
         plan_beside_others(&Journals::open(folder)?, request, found)
@@ -184,17 +70,29 @@ pub fn preview(resctrl: &Resctrl, request: &Request, folder: &Path) -> Result<Pl
     }
 }
 
+/// What cannot be carried out is not planned.
+fn check_writable(resctrl: &Resctrl) -> Result<(), ReserveError> {
+    let mount = resctrl.mount();
+    if mount.read_only { Err(ReserveError::ReadOnly { path: mount.path.clone() }) } else { Ok(()) }
+}
+
+/// Notes who has reserved what.
+fn note_reservations(journals: &Journals, found: &mut Holdings) -> Result<(), JournalError> {
+    for group in journals.groups()? {
+        if let Some(journal) = journals.read(&group)? {
+            found.reservations.insert(group, journal.domains);
+        }
+    }
+    Ok(())
+}
+
 /// A plan that knows of other reservations.
 fn plan_beside_others(
     journals: &Journals,
     request: &Request,
     mut found: Holdings,
 ) -> Result<Plan, ReserveError> {
-    for group in journals.groups()? {
-        if let Some(journal) = journals.read(&group)? {
-            found.reservations.insert(group, journal.domains);
-        }
-    }
+    note_reservations(journals, &mut found)?;
     let wanted = request.domains_of(&found);
     for (group, theirs) in &found.reservations {
         if let Some(&domain) = wanted.iter().find(|domain| theirs.contains(domain)) {
@@ -202,36 +100,6 @@ fn plan_beside_others(
         }
     }
     Ok(plan(request, &found)?)
-}
-
-fn recover_locked(
-    resctrl: &Resctrl,
-    journals: &Journals,
-    standing_too: bool,
-) -> Result<Vec<Left>, JournalError> {
-    let mut left = Vec::new();
-    for group in journals.groups()? {
-        let journal = journals.read(&group);
-        // What stands was made by a process that is gone, and may be used by others.
-        let owner = journal.as_ref().ok().and_then(Option::as_ref).filter(|journal| !journal.standing);
-        let Some(_ownership) = journals.inherit(&journal::name_of(&group), owner.map(|found| found.owner))?
-        else {
-            if standing_too {
-                left.push(Left { group, restored: Ok(Restored::InUse) });
-            }
-            continue;
-        };
-        // Read again: its owner may have written the last of it meanwhile.
-        let restored = match journals.read(&group) {
-            // Of another boot nothing stands.
-            Ok(Some(journal)) if journal.standing && !standing_too && journal.boot == boot()? => continue,
-            Ok(Some(journal)) => locked(resctrl, || restore::restore(resctrl, journals, &journal)),
-            Ok(None) => continue,
-            Err(error) => Err(error.into()),
-        };
-        left.push(Left { group, restored });
-    }
-    Ok(left)
 }
 
 /// Whether a group has the ways that a journal says, in the domains that were asked for. In all others it gives way to who comes
@@ -254,10 +122,15 @@ pub struct Reservation {
     resctrl: Resctrl,
     journals: Journals,
     plan: Plan,
-    /// As it was last written down; none of what stands.
-    journal: Option<Journal>,
+    request: Request,
+    /// As it was last written down.
+    journal: Journal,
+    /// All ways of the cache.
+    ways_all: WayMask,
     /// Why the kernel refused that it be exclusive, where that was only preferred.
     not_exclusive: Option<String>,
+    /// It was exclusive, and that had to be given up to make it again.
+    lost_exclusive: bool,
     /// Given up by the system, however the process ends.
     _ownership: File,
     is_restored: bool,
@@ -274,12 +147,10 @@ impl Reservation {
         folder: &Path,
         watch: &mut dyn FnMut(Step),
     ) -> Result<Self, ReserveError> {
-        if resctrl.mount().read_only {
-            return Err(ReserveError::ReadOnly { path: resctrl.mount().path.clone() });
-        }
+        check_writable(resctrl)?;
         let journals = Journals::open(folder)?;
         let _transaction = journals.transaction()?;
-        for left in recover_locked(resctrl, &journals, false)? {
+        for left in recover_locked(resctrl, &journals, Extent::Gone)? {
             left.restored?;
         }
         let owner = journals.read(&request.group)?.filter(|journal| !journal.standing);
@@ -300,6 +171,7 @@ impl Reservation {
             }
             None => {}
         }
+        let ways_all = found.cache.ways;
         let plan = plan_beside_others(&journals, request, found)?;
         let journal = Journal::of(&plan, boot()?, resctrl);
         journals.write(&journal)?;
@@ -308,13 +180,16 @@ impl Reservation {
             resctrl: resctrl.clone(),
             journals,
             not_exclusive: None,
+            lost_exclusive: false,
             plan,
-            journal: None,
+            request: request.clone(),
+            journal,
+            ways_all,
             _ownership: ownership,
             // Not by dropping while the locks are held here, should `watch` panic: the next start does it then.
             is_restored: true,
         };
-        match reservation.carry_out(journal, request, watch) {
+        match reservation.carry_out(watch) {
             Ok(()) => {
                 reservation.is_restored = false;
                 Ok(reservation)
@@ -367,8 +242,11 @@ impl Reservation {
             resctrl: resctrl.clone(),
             journals,
             plan,
-            journal: None,
+            request: request.clone(),
+            journal: journal.clone(),
+            ways_all: found.cache.ways,
             not_exclusive: None,
+            lost_exclusive: false,
             _ownership: ownership,
             is_restored: true,
         })
@@ -387,18 +265,12 @@ impl Reservation {
         Ok(self.plan.clone())
     }
 
-    fn carry_out(
-        &mut self,
-        mut journal: Journal,
-        request: &Request,
-        watch: &mut dyn FnMut(Step),
-    ) -> Result<(), CarryError> {
+    fn carry_out(&mut self, watch: &mut dyn FnMut(Step)) -> Result<(), CarryError> {
         let name = &self.plan.group.clone();
         self.make_group(name)?;
         watch(Step::Group);
-        journal.inode = self.resctrl.group(name).inode();
-        self.journals.write(&journal)?;
-        self.journal = Some(journal.clone());
+        self.journal.inode = self.resctrl.group(name).inode();
+        self.journals.write(&self.journal)?;
         watch(Step::Inode);
         for (count, change) in self.plan.changes.iter().enumerate() {
             self.resctrl.group(&change.group).set_schemata(&schemata(&change.after))?;
@@ -413,7 +285,7 @@ impl Reservation {
         if self.plan.exclusive {
             match self.resctrl.group(name).set_mode(Mode::Exclusive) {
                 Ok(()) => {}
-                Err(error) if request.exclusive == Exclusiveness::Require => return Err(error.into()),
+                Err(error) if self.request.exclusive == Exclusiveness::Require => return Err(error.into()),
                 // The ways are nobody else's all the same, the kernel only does not see to it.
                 Err(error) => {
                     self.not_exclusive = Some(error.to_string());
@@ -437,6 +309,11 @@ impl Reservation {
         }
     }
 
+    /// What was asked for.
+    pub fn request(&self) -> &Request {
+        &self.request
+    }
+
     /// What was done.
     pub fn plan(&self) -> &Plan {
         &self.plan
@@ -457,21 +334,17 @@ impl Reservation {
         &self.resctrl
     }
 
+    /// The class that threads join.
+    pub fn class(&self) -> Class {
+        Class::new(&self.resctrl, &self.plan.group)
+    }
+
     /// Moves a thread into the group, unless another tool has put it into one of its own.
     ///
     /// # Errors
     /// [`ThreadError`].
     pub fn add_thread(&self, thread: i32) -> Result<(), ThreadError> {
-        let path = format!("/proc/{thread}/cpu_resctrl_groups");
-        // Kernels without that file cannot tell.
-        if let Ok(text) = fs::read_to_string(path)
-            && let Some(group) = text.lines().find_map(|line| line.strip_prefix("res:"))
-            && !group.trim_matches('/').is_empty()
-            && group.trim_matches('/') != self.plan.group.to_string()
-        {
-            return Err(ThreadError::Elsewhere { thread, group: group.to_owned() });
-        }
-        Ok(self.resctrl.group(&self.plan.group).add_thread(thread)?)
+        self.class().add_thread(thread)
     }
 
     /// Puts everything back.
@@ -492,14 +365,13 @@ impl Reservation {
     /// The caller has both locks.
     fn undo(&mut self) -> Result<Restored, RestoreError> {
         self.is_restored = true;
-        let journal = match (self.journals.read(&self.plan.group)?, &self.journal) {
-            (Some(journal), _) => journal,
+        let journal = match self.journals.read(&self.plan.group)? {
+            Some(journal) => journal,
             // Somebody removed it: what this process has to put back it knows.
-            (None, Some(journal)) => {
-                self.journals.write(journal)?;
-                journal.clone()
+            None => {
+                self.journals.write(&self.journal)?;
+                self.journal.clone()
             }
-            (None, None) => return Ok(Restored::Already),
         };
         restore::restore(&self.resctrl, &self.journals, &journal)
     }
@@ -514,40 +386,5 @@ impl Drop for Reservation {
             // Where it fails the journal stays, and the next start says why.
             let _ = locked(&resctrl, || self.undo());
         }
-    }
-}
-
-/// Why a thread was not moved.
-#[derive(Debug, thiserror::Error)]
-pub enum ThreadError {
-    /// It is in another tool's group.
-    #[error("thread {thread} is in the group '{group}' of another tool, and stays there")]
-    Elsewhere {
-        /// The thread.
-        thread: i32,
-        /// Its group.
-        group: String,
-    },
-    /// The kernel refused.
-    #[error(transparent)]
-    Access(#[from] AccessError),
-}
-
-/// What can go wrong between journal and end.
-#[derive(Debug)]
-enum CarryError {
-    Access(AccessError),
-    Journal(JournalError),
-}
-
-impl From<AccessError> for CarryError {
-    fn from(error: AccessError) -> Self {
-        Self::Access(error)
-    }
-}
-
-impl From<JournalError> for CarryError {
-    fn from(error: JournalError) -> Self {
-        Self::Journal(error)
     }
 }

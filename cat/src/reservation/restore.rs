@@ -3,7 +3,8 @@
 use super::journal::Journal;
 use crate::journals::{JournalError, Journals, boot};
 use crate::plan::{Change, Ways, l3_ways, schemata};
-use crate::resctrl::{AccessError, GroupName, Resctrl, WayMask};
+use crate::resctrl::{AccessError, GroupName, Mode, Resctrl, WayMask};
+use std::collections::BTreeMap;
 
 /// What became of a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -19,15 +20,17 @@ pub enum Restored {
     InUse,
     /// It is of another start of the kernel, which has forgotten all this. Nothing was changed.
     OtherBoot,
+    /// What could not be put back stays as it is, and nothing tells any more what was before.
+    Forgotten,
 }
 
 /// Why something was not put back.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
-    /// What is found is neither what was nor what was made of it. Nothing was changed.
+    /// What is found is neither what was nor what was made of it, or somebody else has what is to be put back. Nothing was changed.
     #[error(
         "the journal of the group '{group}' does not fit what is found, so nothing was changed: {problem}. Put that right by \
-         hand, as {path} says what was before and after, then: jet cache restore"
+         hand, as {path} says what was before and after, then: jet cache restore. Or let it stay as it is: jet cache restore --forget"
     )]
     Misfit {
         /// The reservation's group.
@@ -37,12 +40,35 @@ pub enum RestoreError {
         /// The journal.
         path: String,
     },
-    /// The kernel refused; what is left is tried again with the next start.
+    /// The kernel does not take what was before.
+    #[error(
+        "the kernel takes not all back of what '{group}' had: {source}. What was before is in {path}; jet cache restore tries again, \
+         jet cache restore --forget lets it stay as it is"
+    )]
+    Refused {
+        /// The reservation's group.
+        group: GroupName,
+        /// What it said.
+        source: Box<AccessError>,
+        /// The journal.
+        path: String,
+    },
+    /// It cannot be looked at or changed now; what is left is tried again with the next start.
     #[error(transparent)]
     Access(#[from] AccessError),
     /// The journal cannot be read or removed.
     #[error(transparent)]
     Journal(#[from] JournalError),
+}
+
+impl RestoreError {
+    /// Whether it is no matter of rights, of a mount or of time: then trying again may never help.
+    pub(super) fn may_stay_for_ever(&self) -> bool {
+        matches!(
+            self,
+            Self::Misfit { .. } | Self::Refused { .. } | Self::Journal(JournalError::Format { .. })
+        )
+    }
 }
 
 /// Undoes what a journal says, and removes it. The caller has the transaction's lock and owns the group.
@@ -51,26 +77,14 @@ pub(super) fn restore(
     journals: &Journals,
     journal: &Journal,
 ) -> Result<Restored, RestoreError> {
-    if journal.boot != boot()? {
-        journals.remove(&journal.group)?;
-        return Ok(Restored::OtherBoot);
-    }
-    if !resctrl.is_mounted() {
-        // Whether it is mounted elsewhere, or will be, is not known: the journal stays.
-        return Err(AccessError::Unmounted { path: resctrl.mount().path.clone() }.into());
-    }
-    if !is_of_this_mount(resctrl, journal) {
-        journals.remove(&journal.group)?;
-        return Ok(Restored::Already);
+    if let Some(restored) = undone_elsewhere(resctrl, journals, journal)? {
+        return Ok(restored);
     }
     // Everything is looked at before anything is changed.
     let is_there = check_group(resctrl, journals, journal)?;
-    let mut returns = Vec::new();
-    for loss in &journal.losses {
-        let ways = to_be_put_back(resctrl, journals, journal, loss)?;
-        if !ways.is_empty() {
-            returns.push((&loss.group, ways));
-        }
+    let Returns { returns, misfits } = returns(resctrl, journal, is_there)?;
+    if !misfits.is_empty() {
+        return Err(misfit(journals, journal, misfits.join("; ")));
     }
     if journal.standing {
         // From here on it is not standing any more, whatever becomes of this process. Where that cannot be written down (the disk
@@ -87,15 +101,77 @@ pub(super) fn restore(
             refused = refused.or(Some(error));
         }
     }
-    if let Some(error) = refused {
-        return Err(error.into());
+    if let Some(source) = refused {
+        if source.errno() != Some(libc::EINVAL) {
+            return Err(source.into());
+        }
+        let path = journals.path(&journal.group).display().to_string();
+        let group = journal.group.clone();
+        return Err(RestoreError::Refused { group, source: Box::new(source), path });
     }
     journals.remove(&journal.group)?;
     Ok(if is_there || !returns.is_empty() { Restored::Undone } else { Restored::Already })
 }
 
+/// Undoes what can be undone of what a journal says, leaves the rest as it is, and removes the journal. Gives what stays, in words.
+pub(super) fn forget(
+    resctrl: &Resctrl,
+    journals: &Journals,
+    journal: &Journal,
+) -> Result<Vec<String>, RestoreError> {
+    let mut stays = Vec::new();
+    let is_there = match check_group(resctrl, journals, journal) {
+        Ok(is_there) => is_there,
+        Err(RestoreError::Misfit { problem, .. }) => {
+            stays.push(problem);
+            false
+        }
+        Err(error) => return Err(error),
+    };
+    let Returns { returns, misfits } = returns(resctrl, journal, is_there)?;
+    stays.extend(misfits);
+    if is_there && let Err(error) = resctrl.remove(&journal.group) {
+        stays.push(format!("the group '{}': {error}", journal.group));
+    }
+    for (group, ways) in &returns {
+        // Each for itself: what cannot be put back in one cache is no reason that another's is not.
+        for (resource, domains) in ways {
+            for (domain, before) in domains {
+                let one = BTreeMap::from([(*domain, *before)]);
+                let one = schemata(&Ways::from([(resource.clone(), one)]));
+                if let Err(error) = resctrl.group(group).set_schemata(&one) {
+                    stays.push(format!("what {group} has of {resource} of domain {domain}: {error}"));
+                }
+            }
+        }
+    }
+    journals.remove(&journal.group)?;
+    Ok(stays)
+}
+
+/// Where the kernel has forgotten what a journal says, the journal is removed.
+fn undone_elsewhere(
+    resctrl: &Resctrl,
+    journals: &Journals,
+    journal: &Journal,
+) -> Result<Option<Restored>, RestoreError> {
+    if journal.boot != boot()? {
+        journals.remove(&journal.group)?;
+        return Ok(Some(Restored::OtherBoot));
+    }
+    if !resctrl.is_mounted() {
+        // Whether it is mounted elsewhere, or will be, is not known: the journal stays.
+        return Err(AccessError::Unmounted { path: resctrl.mount().path.clone() }.into());
+    }
+    if !is_of_this_mount(resctrl, journal) {
+        journals.remove(&journal.group)?;
+        return Ok(Some(Restored::Already));
+    }
+    Ok(None)
+}
+
 /// Unmounting undid what was done on another.
-fn is_of_this_mount(resctrl: &Resctrl, journal: &Journal) -> bool {
+pub(super) fn is_of_this_mount(resctrl: &Resctrl, journal: &Journal) -> bool {
     match (journal.mount, resctrl.mount_number()) {
         (Some(then), Some(now)) => then == now,
         _ => true,
@@ -153,20 +229,62 @@ fn is_just_made(resctrl: &Resctrl, journal: &Journal) -> Result<bool, RestoreErr
         && own.all(|(resource, (domain, ways))| has(resource, domain, *ways)))
 }
 
+/// What groups are to get back, and what does not fit.
+#[derive(Default)]
+struct Returns {
+    returns: Vec<(GroupName, Ways)>,
+    misfits: Vec<String>,
+}
+
+/// Of all losses, with the group as it is there or not.
+fn returns(resctrl: &Resctrl, journal: &Journal, is_there: bool) -> Result<Returns, RestoreError> {
+    let own = is_there.then_some(&journal.group);
+    let kept = ways_kept_for_one(resctrl, own)?;
+    let mut all = Returns::default();
+    for loss in &journal.losses {
+        let ways = to_be_put_back(resctrl, journal, loss, &kept, &mut all.misfits)?;
+        if !ways.is_empty() {
+            all.returns.push((loss.group.clone(), ways));
+        }
+    }
+    Ok(all)
+}
+
+/// Groups that have their ways for themselves, which the kernel gives to nobody else; but for `own`.
+fn ways_kept_for_one(
+    resctrl: &Resctrl,
+    own: Option<&GroupName>,
+) -> Result<Vec<(GroupName, Ways)>, RestoreError> {
+    let mut kept = Vec::new();
+    for name in resctrl.groups()? {
+        let group = resctrl.group(&name);
+        let look = || Ok((group.mode()?, l3_ways(&group.schemata()?)));
+        match look() {
+            Ok((Mode::Exclusive | Mode::PseudoLocked, ways)) if own != Some(&name) => kept.push((name, ways)),
+            Ok(_) => {}
+            // Removed meanwhile.
+            Err(error) if AccessError::is_missing(&error) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(kept)
+}
+
 /// What a group is to get back: ways of those domains in which it has what it was left with. Where it has what it had before,
 /// it got it back already. A domain whose processors are all offline is not there, and has everything when they are back.
 fn to_be_put_back(
     resctrl: &Resctrl,
-    journals: &Journals,
     journal: &Journal,
     loss: &Change,
+    kept: &[(GroupName, Ways)],
+    misfits: &mut Vec<String>,
 ) -> Result<Ways, RestoreError> {
     let inode = resctrl.group(&loss.group).inode();
     if journal.losers.get(&loss.group).is_some_and(|made| Some(*made) != inode) {
         // A later group of that name.
         return Ok(Ways::new());
     }
-    let cache = resctrl.info()?.l3().cloned();
+    let all = resctrl.info()?.l3().map(|cache| cache.ways);
     let found = match resctrl.group(&loss.group).schemata() {
         Ok(schemata) => l3_ways(&schemata),
         // A group that was removed needs nothing.
@@ -177,27 +295,32 @@ fn to_be_put_back(
     for (resource, domains) in &loss.before {
         // Mounted anew with or without CDP: unmounting gave everything back.
         let Some(found) = found.get(resource) else { continue };
-        for (domain, before) in domains {
-            let after = loss.after.get(resource).and_then(|ways| ways.get(domain));
-            match found.get(domain) {
-                None => {}
-                Some(has) if has == before => {}
-                // What it was left with; or everything, as the kernel gives to a domain whose processors were all offline.
-                Some(has) if Some(has) == after || cache.as_ref().is_some_and(|cache| *has == cache.ways) => {
-                    if cache.as_ref().is_some_and(|cache| !cache.ways.contains(*before)) {
-                        let problem = format!("ways {before} of {resource} of domain {domain} are none");
-                        return Err(misfit(journals, journal, problem));
-                    }
-                    returns.entry(resource.clone()).or_default().insert(*domain, *before);
-                }
-                Some(has) => {
-                    let problem = format!(
-                        "{} has {has} of {resource} of domain {domain}, where {} is left over and {before} was before",
-                        loss.group,
-                        after.copied().unwrap_or_default()
-                    );
-                    return Err(misfit(journals, journal, problem));
-                }
+        for (domain, &before) in domains {
+            let after =
+                loss.after.get(resource).and_then(|ways| ways.get(domain)).copied().unwrap_or_default();
+            let Some(&has) = found.get(domain) else { continue };
+            let of_kept = |(_, ways): &&(GroupName, Ways)| {
+                ways.values().filter_map(|ways| ways.get(domain)).any(|ways| ways.overlaps(before))
+            };
+            if has == before {
+                continue;
+            }
+            // What it was left with; or everything, as the kernel gives to a domain whose processors were all offline.
+            if has != after && Some(has) != all {
+                misfits.push(format!(
+                    "{} has {has} of {resource} of domain {domain}, where {after} is left over and {before} was before",
+                    loss.group
+                ));
+            } else if all.is_some_and(|all| !all.contains(before)) {
+                misfits.push(format!("ways {before} of {resource} of domain {domain} are none"));
+            } else if let Some((other, _)) = kept.iter().find(of_kept) {
+                misfits.push(format!(
+                    "{} has {has} of {resource} of domain {domain}, where {before} was before, of which the group '{other}' has ways \
+                     for itself now (jet cache show)",
+                    loss.group
+                ));
+            } else {
+                returns.entry(resource.clone()).or_default().insert(*domain, before);
             }
         }
     }

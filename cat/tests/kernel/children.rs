@@ -37,3 +37,9 @@ fn locks_and_dies() {
 fn sets_and_dies() {
     crate::special::ddio::sets_and_dies(&folder());
 }
+
+#[test]
+#[ignore = "is run by another test, and killed"]
+fn mends_and_dies() {
+    crate::undone::mends_and_dies(&folder());
+}

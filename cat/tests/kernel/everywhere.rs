@@ -1,9 +1,11 @@
 //! What holds wherever the last-level cache is shared out.
 
-use crate::mounted::{Mounted, host, jet};
+use crate::mounted::{Mounted, host, jet, processor};
 use jet_cat::plan::{Exclusiveness, Refusal, l3_ways};
 use jet_cat::resctrl::{AccessError, GroupName, Line, Mode, WayMask};
-use jet_cat::reservation::{Reservation, ReserveError, RestoreError, Restored, recover, restore_all};
+use jet_cat::reservation::{
+    Reservation, ReserveError, RestoreError, Restored, preview, recover, restore_all,
+};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -169,6 +171,9 @@ fn read_only_is_said_and_nothing_changes() {
     assert!(matches!(error, ReserveError::ReadOnly { .. }), "{error:?}");
     assert!(error.to_string().contains("mount -o remount,rw"), "{error}");
     assert!(!mounted.has_journal());
+    // Nor is planned what could not be carried out.
+    let planned = preview(&mounted.resctrl, &mounted.request(2), mounted.folder());
+    assert!(matches!(planned, Err(ReserveError::ReadOnly { .. })), "{planned:?}");
     assert!(mounted.resctrl.group(&GroupName::default_group()).schemata().is_ok());
 }
 
@@ -304,12 +309,6 @@ fn what_the_kernel_refuses_says_what_was_written_and_why() {
     assert!(refused.contains("a domain that does not exist"), "{refused}");
     let error = group.add_thread(i32::MAX).unwrap_err().to_string();
     assert!(error.contains("No task"), "{error}");
-}
-
-/// Takes a processor away, or brings it back; each is all of its cache's.
-fn processor(number: u32, online: bool) {
-    let online = u8::from(online);
-    host(&format!("echo {online} > /sys/devices/system/cpu/cpu{number}/online"));
 }
 
 #[test]

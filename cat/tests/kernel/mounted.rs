@@ -16,6 +16,12 @@ pub fn host(command: &str) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
+/// Takes a processor away, or brings it back; each is all of its cache's.
+pub fn processor(number: u32, online: bool) {
+    let online = u8::from(online);
+    host(&format!("echo {online} > /sys/devices/system/cpu/cpu{number}/online"));
+}
+
 /// resctrl, mounted for one test and unmounted at its end, which undoes all that is left; and a folder for journals.
 pub struct Mounted {
     pub resctrl: Resctrl,

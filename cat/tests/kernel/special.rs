@@ -223,6 +223,29 @@ fn amd_masks_may_have_gaps_and_be_empty() {
 }
 
 #[test]
+#[ignore = "needs a guest: deploy/vm/check cache-amd"]
+fn amd_a_cache_of_which_the_default_group_has_nothing_is_reserved_as_any_other() {
+    let mounted = Mounted::new();
+    let whole = holdings(&mounted.resctrl).unwrap().unwrap();
+    let default = GroupName::default_group();
+    mounted.resctrl.group(&default).set_schemata(&"L3:1=0\n".parse().unwrap()).unwrap();
+    let found = holdings(&mounted.resctrl).unwrap().unwrap();
+    assert_eq!(found.way_bytes, whole.way_bytes);
+    let before = mounted.picture();
+    // Less than a way, and several.
+    for (bytes, ways) in [(8, 1), (3 * mounted.way_bytes(), 3)] {
+        let reservation = mounted.reserve(&jet_cat::plan::Request::new(jet(), bytes)).unwrap();
+        for planned in &reservation.plan().domains {
+            assert_eq!((planned.ways.count(), planned.bytes), (ways, u64::from(ways) * mounted.way_bytes()));
+        }
+        let own = mounted.resctrl.sizes(&jet(), &jet_cat::resctrl::Resource::L3).unwrap();
+        assert_eq!(own.into_values().collect::<Vec<_>>(), [u64::from(ways) * mounted.way_bytes(); 2]);
+        drop(reservation);
+        assert_eq!(mounted.picture(), before);
+    }
+}
+
+#[test]
 #[ignore = "needs a guest: deploy/vm/check cache-monitor"]
 fn monitor_a_cache_that_is_only_counted_cannot_be_reserved() {
     let mounted = Mounted::new();

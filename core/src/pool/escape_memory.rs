@@ -60,7 +60,7 @@ impl EscapeMemory {
     /// Slabs in use or joined.
     #[inline]
     pub fn used(&self) -> u32 {
-        self.ready - self.reserve.free()
+        self.ready - self.reserve.free() - self.gone()
     }
 
     pub fn used_max(&self) -> u32 {
@@ -113,6 +113,23 @@ impl EscapeMemory {
     pub fn take_joined(&mut self, wanted: u32) -> Option<Run> {
         let run = self.joined.take(wanted)?;
         Some(self.out(run))
+    }
+
+    /// These slabs are never used again, once they are given back.
+    pub fn retire(&mut self, run: Run) {
+        let local = self.local(run);
+        self.reserve.retire(local);
+        self.joined.retire(local);
+    }
+
+    /// Whether a slab of the run is retired.
+    pub fn is_retired(&self, run: Run) -> bool {
+        self.reserve.is_retired(self.local(run))
+    }
+
+    /// Slabs that were retired and are in no use any more.
+    pub fn gone(&self) -> u32 {
+        self.reserve.gone() + self.joined.gone()
     }
 
     /// Gives joined slabs back to the pool.

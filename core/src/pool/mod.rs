@@ -283,6 +283,22 @@ impl Pool {
         }
     }
 
+    /// These slabs cannot be read or written any more: they are not used again, once they are given back. They count as used by
+    /// nobody: as part of the budget that is never free.
+    pub fn retire(&mut self, run: Run) {
+        if run.first < self.total { self.runs.retire(run) } else { self.escape.retire(run) }
+    }
+
+    /// Whether a slab of the run is retired.
+    pub fn is_retired(&self, run: Run) -> bool {
+        if run.first < self.total { self.runs.is_retired(run) } else { self.escape.is_retired(run) }
+    }
+
+    /// Retired slabs that are in no use any more: of the pool, and of escape memory.
+    pub fn gone(&self) -> (u32, u32) {
+        (self.runs.gone(), self.escape.gone())
+    }
+
     /// Slabs of a dead application stay out of use until [`Self::release_quarantined`].
     pub fn quarantine(&mut self, run: Run, share: Share) {
         if share.in_budget() {

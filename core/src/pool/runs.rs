@@ -10,6 +10,7 @@
 
 use alloc::boxed::Box;
 use alloc::vec;
+use alloc::vec::Vec;
 
 /// Consecutive slabs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,6 +43,12 @@ pub struct FreeRuns {
     free: u32,
     /// Given last, in no list and without tags; empty where `count` is 0.
     recent: Run,
+    /// A bit for each slab that is never to be free again.
+    retired: Box<[u64]>,
+    /// Any of those bits is set.
+    has_retired: bool,
+    /// Of them: given back, or free when they were retired.
+    gone: u32,
 }
 
 impl core::fmt::Debug for Tag {
@@ -68,7 +75,62 @@ impl FreeRuns {
     /// Room for `slabs`, none of them free yet.
     pub fn none(slabs: u32) -> Self {
         let tags = vec![Tag { count: 0, newer: NONE, older: NONE }; slabs as usize].into_boxed_slice();
-        Self { tags, newest: [NONE; CLASSES], classes: 0, free: 0, recent: Run::default() }
+        Self {
+            tags,
+            newest: [NONE; CLASSES],
+            classes: 0,
+            free: 0,
+            recent: Run::default(),
+            retired: vec![0; slabs.div_ceil(u64::BITS) as usize].into_boxed_slice(),
+            has_retired: false,
+            gone: 0,
+        }
+    }
+
+    /// These slabs are never free again: those that are in use when they are given back. Takes as long as there are free
+    /// runs.
+    pub fn retire(&mut self, run: Run) {
+        for slab in run.first..run.first + run.count {
+            self.retired[(slab / u64::BITS) as usize] |= 1 << (slab % u64::BITS);
+        }
+        self.has_retired = true;
+        let mut free = Vec::new();
+        while let Some(run) = self.take(NONE) {
+            free.push(run);
+        }
+        free.into_iter().for_each(|run| self.give(run));
+    }
+
+    /// Whether a slab of the run is retired.
+    pub fn is_retired(&self, run: Run) -> bool {
+        self.has_retired && (run.first..run.first + run.count).any(|slab| self.is_slab_retired(slab))
+    }
+
+    fn is_slab_retired(&self, slab: u32) -> bool {
+        self.retired[(slab / u64::BITS) as usize] & (1 << (slab % u64::BITS)) != 0
+    }
+
+    /// Slabs that were retired and are in no use any more.
+    pub fn gone(&self) -> u32 {
+        self.gone
+    }
+
+    /// Gives back what of a run is not retired.
+    #[cold]
+    fn give_rest(&mut self, run: Run) {
+        let mut first = run.first;
+        let end = run.first + run.count;
+        while first < end {
+            let is_retired = self.is_slab_retired(first);
+            let next = (first..end).find(|&slab| self.is_slab_retired(slab) != is_retired).unwrap_or(end);
+            let part = Run { first, count: next - first };
+            if is_retired {
+                self.gone += part.count;
+            } else {
+                self.give_whole(part);
+            }
+            first = next;
+        }
     }
 
     /// Slabs that are free.
@@ -122,12 +184,17 @@ impl FreeRuns {
         Some(Run { first: whole.first, count })
     }
 
-    /// Gives a run back; it joins its free neighbours.
+    /// Gives a run back; it joins its free neighbours. What of it is retired is gone.
     ///
     /// # Panics
     /// Where a slab lies beyond the pool or the run's ends are free already: a broken invariant of the caller.
     #[inline]
     pub fn give(&mut self, run: Run) {
+        if self.has_retired { self.give_rest(run) } else { self.give_whole(run) }
+    }
+
+    #[inline]
+    fn give_whole(&mut self, run: Run) {
         // The usual case, small enough to be inlined: the run goes on where the recent one ends, or ends where it begins.
         let Run { first, count } = run;
         let end = first + count;
@@ -262,6 +329,26 @@ mod tests {
         let run = runs.take(2).unwrap();
         runs.give(run);
         runs.give(run);
+    }
+
+    #[test]
+    fn what_is_retired_is_never_taken_again() {
+        let mut runs = FreeRuns::new(100);
+        let held = runs.take(40).unwrap();
+        // Slabs that are held and slabs that are free.
+        runs.retire(Run { first: held.first + 38, count: 4 });
+        assert_eq!((runs.free(), runs.gone()), (58, 2));
+        assert!(runs.is_retired(held) && !runs.is_retired(Run { count: 38, ..held }));
+        runs.give(held);
+        assert_eq!((runs.free(), runs.gone()), (96, 4));
+        runs.retire(Run { first: held.first + 40, count: 1 });
+        assert_eq!((runs.free(), runs.gone()), (96, 4), "once");
+        let mut left = Vec::new();
+        while let Some(run) = runs.take(7) {
+            left.extend(run.first..run.first + run.count);
+        }
+        assert_eq!(left.len(), 96);
+        assert!(left.iter().all(|slab| !(held.first + 38..held.first + 42).contains(slab)), "{left:?}");
     }
 
     proptest! {

@@ -24,6 +24,8 @@ pub struct Arrival<'a> {
     pub payload: &'a [u8],
 }
 
+const RECORD_IN_RESERVE: &str = "each entry that is posted has a record in reserve";
+
 impl<P: GrantPolicy> Receiver<P> {
     /// A SEND arrived (Jet §4.1.1).
     #[inline]
@@ -43,7 +45,7 @@ impl<P: GrantPolicy> Receiver<P> {
         match parse_from_sender(arrival.header, arrival.payload.len()) {
             Ok(FromSender::Small(small)) => self.small(now_ns, peer, slab, small, effects),
             Ok(FromSender::Request(request)) => {
-                self.request(now_ns, peer, request, arrival.payload, effects);
+                self.request(now_ns, peer, request, arrival.payload);
                 self.give_small(slab);
             }
             Ok(FromSender::CreditReturn(answer)) => {
@@ -100,7 +102,7 @@ impl<P: GrantPolicy> Receiver<P> {
         } else {
             None
         };
-        let added = self.messages.add_small(&Small {
+        let message = self.messages.add_small(&Small {
             redelivered: small.redelivered(),
             peer,
             session,
@@ -109,11 +111,7 @@ impl<P: GrantPolicy> Receiver<P> {
             tag: small.tag.get(),
             length: u64::from(payload_bytes),
         });
-        let Some(message) = added else {
-            self.give_small(slab);
-            self.refuse_unrecorded(peer, sequence, refused.unwrap_or(AckStatus::Busy), effects);
-            return;
-        };
+        let message = message.expect(RECORD_IN_RESERVE);
         self.peers[peer as usize].unfinished += 1;
         if let Some(status) = refused {
             self.give_small(slab);
@@ -122,7 +120,7 @@ impl<P: GrantPolicy> Receiver<P> {
         }
         let owner = &self.sessions[session as usize];
         if owner.backlog.head().is_some() || !owner.has_room_for_small() {
-            self.backlog(message, slab, small, effects);
+            self.backlog(now_ns, message, slab, small, effects);
             return;
         }
         let user_header = UserHeader::in_place(&small.user_header, small.user_header().len());
@@ -131,9 +129,20 @@ impl<P: GrantPolicy> Receiver<P> {
 
     /// A small message waits for a slot of its session, which is barred until it has some.
     #[cold]
-    fn backlog(&mut self, message: u32, slab: u32, small: &SmallHeader, effects: &mut impl Effects) {
+    fn backlog(
+        &mut self,
+        now_ns: u64,
+        message: u32,
+        slab: u32,
+        small: &SmallHeader,
+        effects: &mut impl Effects,
+    ) {
         let session = self.messages[message].session;
-        let kept = self.keep_in_memory(session, slab, small.payload_bytes.get(), effects);
+        let Ok(kept) = self.keep_in_memory(now_ns, session, slab, small.payload_bytes.get(), effects) else {
+            self.give_small(slab);
+            self.fail(message, AckStatus::Corrupt);
+            return;
+        };
         let record = &mut self.messages[message];
         record.state = State::Backlogged;
         record.slab = kept.unwrap_or(slab);
@@ -143,14 +152,7 @@ impl<P: GrantPolicy> Receiver<P> {
         self.bar(session);
     }
 
-    fn request(
-        &mut self,
-        now_ns: u64,
-        peer: u32,
-        request: &RequestHeader,
-        payload: &[u8],
-        effects: &mut impl Effects,
-    ) {
+    fn request(&mut self, now_ns: u64, peer: u32, request: &RequestHeader, payload: &[u8]) {
         let sequence = request.sequence.get();
         self.stats.large_messages += 1;
         self.stats.redelivered += u64::from(request.redelivered());
@@ -171,10 +173,7 @@ impl<P: GrantPolicy> Receiver<P> {
         } else {
             None
         };
-        let Some(message) = self.messages.add() else {
-            self.refuse_unrecorded(peer, sequence, refused.unwrap_or(AckStatus::Busy), effects);
-            return;
-        };
+        let message = self.messages.add().expect(RECORD_IN_RESERVE);
         self.peers[peer as usize].unfinished += 1;
         self.peers[peer as usize].requests += 1;
         let record = &mut self.messages[message];
@@ -201,17 +200,5 @@ impl<P: GrantPolicy> Receiver<P> {
         };
         self.messages.keep_user_header(message, request.inline_user_header().unwrap_or(payload));
         self.enqueue(message);
-    }
-
-    /// No record is left to remember an end in: tell it now, or part with a peer that does not even listen.
-    fn refuse_unrecorded(&mut self, peer: u32, sequence: u64, status: AckStatus, effects: &mut impl Effects) {
-        if !self.peers[peer as usize].add_end(sequence, status) {
-            self.speak_to(peer, effects);
-            if !self.peers[peer as usize].add_end(sequence, status) {
-                self.expel(peer, ByeReason::CreditExceeded, effects);
-                return;
-            }
-        }
-        self.stats.ends.add(status);
     }
 }

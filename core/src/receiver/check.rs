@@ -23,7 +23,7 @@ impl<P: GrantPolicy> Receiver<P> {
         }
         let bytes = small.payload_bytes.get();
         self.stats.checked_bytes += u64::from(bytes);
-        effects.crc32c(0, slab, bytes) == expected
+        effects.crc32c(0, slab, bytes) == Some(expected)
     }
 
     /// A READ arrived whose message is still wanted: it is checked, and delivered if it may be.
@@ -50,7 +50,13 @@ impl<P: GrantPolicy> Receiver<P> {
         let mut left = entry.bytes;
         for run in &entry.runs[..entry.run_count] {
             let bytes = left.min(run.count * SLAB_BYTES_U32);
-            transfer.crc = effects.crc32c(transfer.crc, run.first, bytes);
+            let Some(crc) = effects.crc32c(transfer.crc, run.first, bytes) else {
+                let message = entry.message;
+                self.end_unreadable(message, effects);
+                self.drop_read_of(now_ns, read, effects);
+                return;
+            };
+            transfer.crc = crc;
             left -= bytes;
         }
         self.end_check(now_ns, read, effects);
@@ -67,12 +73,12 @@ impl<P: GrantPolicy> Receiver<P> {
             let entry = &self.reads[first];
             let Some(crc) = entry.checked else { return };
             let (bytes, next) = (entry.bytes, entry.next_check);
-            let transfer = self.messages.transfer(message);
-            transfer.checks = next.map(|next| (next, last));
-            transfer.crc = effects.combine_crc32c(transfer.crc, crc, bytes);
+            self.messages.transfer(message).checks = next.map(|next| (next, last));
             if self.is_unwanted(message) {
                 self.drop_read_of(now_ns, first, effects);
             } else {
+                let transfer = self.messages.transfer(message);
+                transfer.crc = effects.combine_crc32c(transfer.crc, crc, bytes);
                 self.end_check(now_ns, first, effects);
             }
             if next.is_none() {

@@ -27,10 +27,12 @@ impl<P: GrantPolicy> Receiver<P> {
         self.pool.srq_limit_max().min(self.config.srq_slabs)
     }
 
-    /// Credit that active senders may have altogether: what the SRQ share can have posted, less the reserve.
+    /// Credit that active senders may have altogether: what the SRQ share can have posted, and there are records for, less the
+    /// reserve.
     fn credit_usable(&self) -> u64 {
         let small_held = self.pool.srq_used() - self.posted;
-        u64::from(self.credit_slabs().saturating_sub(small_held + self.config.srq_reserve_entries))
+        let slabs = self.credit_slabs().saturating_sub(small_held);
+        u64::from(slabs.min(self.records_left()).saturating_sub(self.config.srq_reserve_entries))
     }
 
     fn credit_budget(&self) -> u64 {
@@ -112,11 +114,16 @@ impl<P: GrantPolicy> Receiver<P> {
     #[inline]
     fn is_barred_sender(&self, peer: u32) -> bool {
         let session = self.apps[self.peers[peer as usize].app as usize].session;
-        if session == NONE {
-            return false;
-        }
+        session != NONE && self.is_barred_to_senders(session)
+    }
+
+    /// See [`Self::is_barred_sender`].
+    #[inline]
+    pub(super) fn is_barred_to_senders(&self, session: u32) -> bool {
         let owner = &self.sessions[session as usize];
-        owner.stuck || owner.slots_used() >= self.credit_slabs() / 4 * 3
+        owner.stuck
+            || owner.slots_used() >= self.credit_slabs() / 4 * 3
+            || self.keeps_too_many_records(session)
     }
 
     /// Nothing, until its session is no longer barred.

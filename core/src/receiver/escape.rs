@@ -6,7 +6,7 @@
 
 use super::Receiver;
 use crate::admission::GrantPolicy;
-use crate::effects::{Copy, CopyId, CopyRefused, Effects, SessionId};
+use crate::effects::{Copy, CopyFailed, CopyId, CopyRefused, Effects, SessionId};
 use crate::message::NONE;
 use crate::pool::{Run, Share};
 use jet_escape::{Action, PoolView, Pressure};
@@ -97,7 +97,7 @@ impl<P: GrantPolicy> Receiver<P> {
         }
         let before = self.escape.pressure();
         let under_pressure = self.escape.begin(self.attended_ns(now_ns), self.pool_view());
-        if under_pressure || before != Pressure::Ok {
+        if under_pressure || before != Pressure::Ok || self.marking {
             self.evaluate(now_ns, under_pressure, before, effects);
         }
     }
@@ -193,7 +193,8 @@ impl<P: GrantPolicy> Receiver<P> {
         }
     }
 
-    /// A copy is over. `ok`: the bytes are there.
+    /// A copy is over. `ok`: the bytes are there; else one of the two places cannot be read or written, as
+    /// [`Self::handle_poisoned`] was told.
     pub fn handle_copied(&mut self, now_ns: u64, id: CopyId, ok: bool, effects: &mut impl Effects) {
         let copy = self.copies[id.0 as usize].take().expect("only a copy that was begun ends");
         self.free_copies.push(id.0);
@@ -232,13 +233,19 @@ impl<P: GrantPolicy> Receiver<P> {
         let owner = &mut self.sessions[session as usize];
         let entry = &mut owner.slots[slot as usize];
         let released = entry.all() & !entry.held;
-        let share = entry.share;
+        let (share, message) = (entry.share, entry.message);
         entry.plain = self.pool.is_plain(from, share);
         for_each_stretch(released, from.first, |run| self.pool.give(run, share));
         if entry.held == 0 {
             entry.message = NONE;
             owner.free_slots.push(number);
             self.deliver_backlog(now_ns, session, effects);
+        } else if !ok && self.pool.is_retired(from) {
+            self.end_unreadable(message, effects);
+        }
+        if !ok {
+            // Jet §4.3: "Data copy does not work because of exceptions."
+            self.mark(now_ns, effects);
         }
     }
 
@@ -284,24 +291,33 @@ impl<P: GrantPolicy> Receiver<P> {
     }
 
     /// A small message that has to wait for a slot goes to memory where the cache is scarce: its SRQ slab is free again.
+    ///
+    /// # Errors
+    /// [`CopyFailed::Source`]: it cannot be read.
     pub(super) fn keep_in_memory(
         &mut self,
+        now_ns: u64,
         session: u32,
         slab: u32,
         bytes: u32,
         effects: &mut impl Effects,
-    ) -> Option<u32> {
+    ) -> Result<Option<u32>, CopyFailed> {
         let wanted = self.config.escape.enabled && !self.holds_its_memory(session);
         if !wanted || self.read_pressure() == Pressure::Ok {
-            return None;
+            return Ok(None);
         }
-        let to = self.pool.take_memory(1, Share::Copied)?.first;
-        effects.copy_slab(slab, to, bytes);
+        let Some(run) = self.pool.take_memory(1, Share::Copied) else { return Ok(None) };
+        if let Err(failed) = effects.copy_slab(slab, run.first, bytes) {
+            self.stats.escape.copies_failed += 1;
+            self.pool.give(run, Share::Copied);
+            self.mark(now_ns, effects);
+            return if failed == CopyFailed::Source { Err(failed) } else { Ok(None) };
+        }
         self.stats.escape.copied_total += 1;
         self.sessions[session as usize].now.copied += 1;
         self.sessions[session as usize].escaped.copied += 1;
         self.give_small(slab);
-        Some(to)
+        Ok(Some(run.first))
     }
 }
 

@@ -8,14 +8,18 @@ mod escape;
 mod grant;
 mod order;
 mod peers;
+mod poison;
+mod records;
 mod release;
 mod sessions;
 mod settle;
+mod standstill;
 
 pub use arrival::Arrival;
 pub use peers::Joined;
 pub use release::ReleaseError;
 pub use sessions::OpenError;
+pub(crate) use standstill::Stillness;
 
 use crate::admission::{GrantPolicy, StrictWithAging};
 use crate::config::{CLASSES_MAX, Config, ConfigError};
@@ -89,6 +93,7 @@ pub struct Receiver<P: GrantPolicy = StrictWithAging> {
     posted: u32,
     /// Outstanding credit of active peers.
     credits: u64,
+    open_sessions: u32,
     draining: bool,
     last_tick_ns: u64,
     /// For how long altogether nobody called.
@@ -180,6 +185,7 @@ impl<P: GrantPolicy> Receiver<P> {
             free_entries: (0..config.srq_slabs).rev().collect(),
             posted: 0,
             credits: 0,
+            open_sessions: 0,
             draining: false,
             last_tick_ns: 0,
             stalled_ns: 0,
@@ -277,9 +283,12 @@ impl<P: GrantPolicy> Receiver<P> {
         for session in 0..self.config.sessions_max {
             match self.sessions[session as usize].state {
                 SessionState::Free => {}
-                SessionState::Open => self.sessions[session as usize].tick(span_ns),
+                SessionState::Open => {
+                    self.sessions[session as usize].tick(span_ns);
+                    self.look_for_standstill(now_ns, session, effects);
+                }
                 // A copy may still be reading what it held.
-                SessionState::Quarantine { until_ns }
+                SessionState::Quarantine { until_ns, holder_lives: false }
                     if now_ns >= until_ns && self.sessions[session as usize].copies == 0 =>
                 {
                     self.end_quarantine(session);
@@ -296,6 +305,7 @@ impl<P: GrantPolicy> Receiver<P> {
         }
         self.meter.note(now_ns, self.pool.escape_used());
         self.feed_barred();
+        self.part_with_the_deaf(now_ns, effects);
         self.reassure(now_ns, effects);
     }
 
@@ -337,7 +347,8 @@ impl<P: GrantPolicy> Receiver<P> {
         let wanted =
             u32::try_from(self.credits).unwrap_or(NONE).saturating_add(reserve).min(self.config.srq_slabs);
         let entries = u32::try_from(self.free_entries.len()).unwrap_or(NONE);
-        let wanted = wanted.saturating_sub(self.posted).min(entries);
+        // Whatever arrives in an entry needs a record.
+        let wanted = wanted.saturating_sub(self.posted).min(entries).min(self.records_unreserved());
         // Whatever READs need: without a few posted entries nobody can ask for one, nor give credit back.
         let kept = (self.config.srq_floor_slabs / 8).max(1).saturating_sub(self.posted);
         let mut room = self.pool.srq_room(wanted, kept.min(wanted));
@@ -365,6 +376,7 @@ impl<P: GrantPolicy> Receiver<P> {
             small_held_slabs: self.pool.srq_used() - self.posted,
             read_slabs: self.pool.read_used(),
             quarantined_slabs: self.pool.quarantined(),
+            retired_slabs: self.pool.gone().0,
             srq_limit_slabs: self.pool.srq_limit(),
             high_water_slabs: self.pool.high_water(),
             line_moves: self.pool.line_moves(),
@@ -386,6 +398,7 @@ impl<P: GrantPolicy> Receiver<P> {
                 memory_ready: self.pool.escape_ready(),
                 memory_used: self.pool.escape_used(),
                 memory_used_max: self.pool.escape_used_max(),
+                memory_retired: self.pool.gone().1,
                 memory_used_slab_ms: self.meter.slab_ms(),
                 replaced_now: self.pool.replaced(),
                 copied_now: self.pool.copied(),
@@ -413,7 +426,8 @@ impl<P: GrantPolicy> Receiver<P> {
         Some(SessionStats {
             app: self.apps[record.app as usize].name?,
             class: record.class,
-            held_slabs: self.escape.held_slabs(session.0) + record.now.replaced + record.now.memory(),
+            held_slabs: self.held_slabs(session.0),
+            standstill: self.standstill(session.0),
             delivered_messages: record.delivered_messages,
             delivered_bytes: record.delivered_bytes,
             bytes_per_ms: record.bytes_per_ms,
@@ -442,6 +456,7 @@ impl<P: GrantPolicy> Receiver<P> {
             arrived: record.arrived,
             credit: record.outstanding(),
             unfinished: record.unfinished,
+            reads_max: record.reads_max,
         })
     }
 

@@ -77,7 +77,7 @@ impl<P: GrantPolicy> Receiver<P> {
     }
 
     /// Whether anything was delivered to the session and not released, or is being read for it.
-    fn holds_anything(&self, session: u32) -> bool {
+    pub(super) fn holds_anything(&self, session: u32) -> bool {
         let owner = &self.sessions[session as usize];
         owner.promised_slots + owner.now.memory() + owner.now.replaced + self.escape.held_slabs(session) > 0
     }

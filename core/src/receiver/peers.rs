@@ -114,7 +114,7 @@ impl<P: GrantPolicy> Receiver<P> {
             return;
         }
         record.leaving = true;
-        self.stats.peer_faults += u64::from(reason != ByeReason::Draining);
+        self.stats.peer_faults += u64::from(!matches!(reason, ByeReason::Draining | ByeReason::Deaf));
         effects.send(PeerId(peer), &ByeHeader::encode(reason));
         effects.disconnect(PeerId(peer));
     }

@@ -81,11 +81,23 @@ impl<P: GrantPolicy> Receiver<P> {
         session.app = app;
         session.class = class;
         session.takes_memory = takes_memory;
+        self.open_sessions += 1;
         Ok(SessionId(index))
     }
 
-    /// The application closed its session or died: its messages end, what it held comes back after the quarantine.
+    /// The application closed its session or died: its messages end, what it held comes back after the quarantine. Also to
+    /// be told of an application whose session was ended before, by [`Self::handle_session_fault`] or
+    /// [`Self::handle_session_ended`]: until then it may be reading what it held.
     pub fn handle_session_gone(&mut self, now_ns: u64, session: SessionId, effects: &mut impl Effects) {
+        self.handle_session_ended(now_ns, session, effects);
+        if let SessionState::Quarantine { holder_lives, .. } = &mut self.sessions[session.0 as usize].state {
+            *holder_lives = false;
+        }
+    }
+
+    /// The session is over, and its application may live on: its messages end, what it held comes back after the
+    /// quarantine, and not before [`Self::handle_session_gone`].
+    pub fn handle_session_ended(&mut self, now_ns: u64, session: SessionId, effects: &mut impl Effects) {
         if self.sessions[session.0 as usize].is_open() {
             self.close_session(now_ns, session.0, SessionEnd::Gone, effects);
         }
@@ -99,11 +111,12 @@ impl<P: GrantPolicy> Receiver<P> {
         effects: &mut impl Effects,
     ) {
         let session = &mut self.sessions[index as usize];
-        session.state =
-            SessionState::Quarantine { until_ns: now_ns.saturating_add(self.config.quarantine_ns) };
+        let until_ns = now_ns.saturating_add(self.config.quarantine_ns);
+        session.state = SessionState::Quarantine { until_ns, holder_lives: true };
         self.stats.delivered_bytes += core::mem::take(&mut session.delivered_bytes);
         let app = session.app;
         self.apps[app as usize].session = NONE;
+        self.open_sessions -= 1;
         self.drop_app(app);
         self.unlink_all(index);
         for message in self.messages.indices() {

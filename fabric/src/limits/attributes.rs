@@ -56,8 +56,8 @@ impl DeviceAttributes {
     #[must_use]
     pub fn at_most(self, other: &Self) -> Self {
         let both = |a: Option<u32>, b: Option<u32>| a.into_iter().chain(b).min();
-        // A device that says nothing by 0 is not lower for it.
-        let spoken = |a: i32, b: i32| if a == 0 || b == 0 { a.max(b) } else { a.min(b) };
+        // A device that says nothing, by 0 or by what cannot be, is not lower for it.
+        let spoken = |a: i32, b: i32| if a <= 0 || b <= 0 { a.max(b) } else { a.min(b) };
         Self {
             max_qp: self.max_qp.min(other.max_qp),
             max_qp_wr: self.max_qp_wr.min(other.max_qp_wr),

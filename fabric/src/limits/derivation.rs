@@ -1,6 +1,8 @@
 //! From a device's words and a user's wishes to what a NIC keeps to.
 
 use super::attributes::DeviceAttributes;
+use super::shape::{Shape, Work};
+use super::wants::{CompletionQueues, Wants};
 use crate::nic::Limits;
 use std::fmt;
 
@@ -10,40 +12,6 @@ const INLINE_WANTED: u32 = 256;
 const SRQ_SGES: u32 = 2;
 /// Gather entries of a SEND: a header and a payload. With one, the two are copied into one stretch.
 const SEND_SGES: u32 = 2;
-
-/// Which completion queues a NIC has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CompletionQueues {
-    /// One, with a place for all that can complete.
-    One,
-    /// One for SRQ entries, and others for what QPs post: each with places for all that its QPs may have under way.
-    Apart,
-}
-
-/// What a NIC's user would like to have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wants {
-    /// Connections. Fewer will do.
-    pub qps: u32,
-    /// SRQ entries: all of them, or the NIC is not made.
-    pub srq_entries: u32,
-    /// READs under way altogether.
-    pub reads: u32,
-    /// READs under way on one QP; fewer will do, but not none. 0: this end makes none.
-    pub reads_per_qp: u32,
-    /// READs of a peer that are answered at once on one QP; fewer will do, but not none. 0: this end answers none.
-    pub reads_answered_per_qp: u32,
-    /// SENDs under way altogether. Fewer will do.
-    pub sends: u32,
-    /// SENDs under way on one QP. Fewer will do.
-    pub sends_per_qp: u32,
-    /// Scatter entries of one READ. Fewer will do.
-    pub scatter: u32,
-    /// Work requests of the NIC's own on each QP: a probe.
-    pub probes_per_qp: u32,
-    /// Where all that completes.
-    pub completion_queues: CompletionQueues,
-}
 
 /// What a NIC keeps to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,9 +30,11 @@ pub struct NicLimits {
     pub inline_data: u32,
     /// Places of the completion queue: for all that can complete, or, where queues are apart, for SRQ entries.
     pub completions: u32,
+    /// How connections share completion queues for what they post. One queue is shared by all of them.
+    pub shape: Shape,
 }
 
-/// What to do about a device that has too little.
+/// What would do with a device that has too little. Who asked knows by which of its settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remedy {
     /// Nothing but another device.
@@ -84,22 +54,19 @@ impl fmt::Display for Remedy {
             Self::OtherDevice => f.write_str(
                 "no setting helps: take another device, or shm: and tcp: in its place (docs/rdma.md)",
             ),
-            Self::FewerSrqEntries { entries } => write!(
-                f,
-                "lower srq_entries_max to {entries}, of a daemon pool.srq_bytes to {}, and with it pool.srq_floor_bytes, \
-                 pool.srq_reserve_entries and limits.credit_per_peer",
-                u64::from(*entries) * u64::from(jet_wire::SLAB_BYTES_U32)
-            ),
-            Self::FewerCompletions => f.write_str(
-                "lower srq_entries_max or reads_max, of a daemon pool.srq_bytes or read.concurrency",
-            ),
+            Self::FewerSrqEntries { entries } => {
+                write!(f, "{entries} would do: ask for no more, or take another device (docs/rdma.md)")
+            }
+            Self::FewerCompletions => {
+                f.write_str("ask for fewer SRQ entries or READs, or take another device (docs/rdma.md)")
+            }
         }
     }
 }
 
 /// A device has less than a NIC needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the device has a {attribute} of {has}, and Jet needs {needed} {what}; {remedy}")]
+#[error("{}; {remedy}", self.lack())]
 pub struct LimitError {
     /// The field of `ibv_device_attr`.
     pub attribute: &'static str,
@@ -111,6 +78,14 @@ pub struct LimitError {
     pub what: &'static str,
     /// What to change.
     pub remedy: Remedy,
+}
+
+impl LimitError {
+    /// What the device has too little of, without what to change.
+    pub fn lack(&self) -> String {
+        let Self { attribute, has, needed, what, .. } = self;
+        format!("the device has a {attribute} of {has}, and Jet needs {needed} {what}")
+    }
 }
 
 /// A limit of which there must be so many, whatever the device says: less is an error that no setting mends.
@@ -146,8 +121,12 @@ impl NicLimits {
         // More than all QPs together may have needs no place.
         let reads = wants.reads.min(qps.saturating_mul(reads_per_qp));
         let shares = match wants.completion_queues {
-            CompletionQueues::One => Shares::of_one(device, wants, qps, reads)?,
-            CompletionQueues::Apart => Shares::of_many(device, wants, qps, send_queue)?,
+            CompletionQueues::One => Shares::of_one(device, wants, qps, reads, sends_per_qp)?,
+            CompletionQueues::Apart => {
+                let own = sends_per_qp + wants.probes_per_qp;
+                let work = Work { own, reads: reads_per_qp, reads_of_all: reads };
+                Shares::of_many(device, wants, qps, &work)?
+            }
         };
         Ok(Self {
             told: Limits {
@@ -157,7 +136,7 @@ impl NicLimits {
                 sends_per_qp_max: sends_per_qp,
                 srq_entries_max: wants.srq_entries,
                 inline_bytes_max: jet_wire::SLAB_BYTES_U32,
-                qps_max: shares.qps,
+                qps_max: shares.shape.connections,
                 numa_node: None,
             },
             reads_answered_per_qp,
@@ -166,6 +145,7 @@ impl NicLimits {
             send_sges: sges.min(SEND_SGES),
             inline_data: device.max_inline_data.unwrap_or(INLINE_WANTED).min(INLINE_WANTED),
             completions: shares.completions,
+            shape: shares.shape,
         })
     }
 }
@@ -216,9 +196,9 @@ fn reads_answered(device: &DeviceAttributes, wants: &Wants) -> Result<u32, Limit
 
 /// Who gets how many of the places for completions.
 struct Shares {
-    qps: u32,
     sends: u32,
     completions: u32,
+    shape: Shape,
 }
 
 fn too_few_places(device: &DeviceAttributes, needed: u64, remedy: Remedy) -> LimitError {
@@ -226,49 +206,62 @@ fn too_few_places(device: &DeviceAttributes, needed: u64, remedy: Remedy) -> Lim
 }
 
 impl Shares {
-    /// Of one queue: SRQ entries and READs have theirs; each QP has one for every probe and could have one for a SEND; what is
-    /// left is for more SENDs.
-    fn of_one(device: &DeviceAttributes, wants: &Wants, qps: u32, reads: u32) -> Result<Self, LimitError> {
-        let of_each_qp = wants.probes_per_qp + 1;
-        let fixed = wants.srq_entries.saturating_add(reads);
-        let left = u32::try_from(device.max_cqe).unwrap_or(0).saturating_sub(fixed);
-        if left < of_each_qp {
-            let needed = u64::from(fixed) + u64::from(of_each_qp);
-            return Err(too_few_places(device, needed, Remedy::FewerCompletions));
-        }
-        let qps = qps.min(left / of_each_qp);
-        let probes = qps * wants.probes_per_qp;
-        let sends = wants.sends.min(left - probes);
-        Ok(Self { qps, sends, completions: fixed + probes + sends })
-    }
-
-    /// Of several: SRQ entries have one, and as many QPs share each of the others as find place in it with all their work.
-    fn of_many(
+    /// Of one queue: SRQ entries and READs have theirs. What is left is for SENDs and probes: where that is less than is asked
+    /// for, of as many QPs as find place with all of them, since one whose peer takes no SENDs must not keep the others waiting.
+    fn of_one(
         device: &DeviceAttributes,
         wants: &Wants,
         qps: u32,
-        of_each_qp: u32,
+        reads: u32,
+        sends_per_qp: u32,
     ) -> Result<Self, LimitError> {
+        let least = wants.probes_per_qp + 1;
+        let fixed = wants.srq_entries.saturating_add(reads);
+        let left = u32::try_from(device.max_cqe).unwrap_or(0).saturating_sub(fixed);
+        if left < least {
+            let needed = u64::from(fixed) + u64::from(least);
+            return Err(too_few_places(device, needed, Remedy::FewerCompletions));
+        }
+        let asked = wants.sends.saturating_add(qps.saturating_mul(wants.probes_per_qp));
+        let fit = if asked <= left { qps } else { (left / (wants.probes_per_qp + sends_per_qp)).max(1) };
+        let qps = qps.min(fit);
+        let probes = qps * wants.probes_per_qp;
+        let sends = wants.sends.min(left - probes);
+        let completions = fixed + probes + sends;
+        let shape = Shape { connections: qps, seats: qps, places: completions, queues: 1 };
+        Ok(Self { sends, completions, shape })
+    }
+
+    /// Of several: SRQ entries have one, and the others are shared by as many QPs as find place in them with all their work.
+    fn of_many(device: &DeviceAttributes, wants: &Wants, qps: u32, work: &Work) -> Result<Self, LimitError> {
         let queues = at_least("max_cq", device.max_cq, 2, "completion queues")?;
         let places = u32::try_from(device.max_cqe).unwrap_or(0);
         if places < wants.srq_entries {
             let remedy = Remedy::FewerSrqEntries { entries: places };
             return Err(too_few_places(device, wants.srq_entries.into(), remedy));
         }
-        let fit = (queues - 1).saturating_mul(places / of_each_qp);
-        Ok(Self { qps: qps.min(fit), sends: wants.sends, completions: wants.srq_entries })
+        let shape = Shape::of(work, qps, queues - 1, places);
+        Ok(Self { sends: wants.sends, completions: wants.srq_entries, shape })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::recorded::DAEMON;
     use proptest::prelude::*;
 
+    const DAEMON: Wants = Wants::SOFTWARE_DAEMON;
+
     fn attributes() -> impl Strategy<Value = DeviceAttributes> {
-        let limit =
-            || prop_oneof![Just(0), Just(-1), Just(i32::MIN), Just(i32::MAX), 1..4, 1..300, any::<i32>(),];
+        // Most are enough for something, as a device is refused for one that is not.
+        let limit = || {
+            prop_oneof![
+                1 => prop_oneof![Just(0), Just(-1), Just(i32::MIN), any::<i32>()],
+                10 => 1..4,
+                20 => 1..300,
+                10 => 1..=i32::MAX,
+            ]
+        };
         let many = (limit(), limit(), limit(), limit(), limit(), limit());
         let more = (limit(), limit(), limit(), limit(), limit(), limit(), prop::option::of(0..2000u32));
         (many, more).prop_map(|(a, b)| DeviceAttributes {
@@ -289,7 +282,7 @@ mod tests {
     }
 
     fn wants() -> impl Strategy<Value = Wants> {
-        let size = || prop_oneof![Just(1), 1..64u32, 1..5000u32, Just(u32::MAX)];
+        let size = || prop_oneof![2 => Just(1), 6 => 1..64u32, 2 => 1..5000u32, 1 => Just(u32::MAX)];
         let some = (size(), size(), size(), prop_oneof![Just(0), 1..300u32], prop_oneof![Just(0), 1..300u32]);
         let queues = prop_oneof![Just(CompletionQueues::One), Just(CompletionQueues::Apart)];
         let rest = (size(), size(), 1..100u32, 0..2u32, queues);
@@ -342,10 +335,18 @@ mod tests {
         let all = u64::from(told.srq_entries_max)
             + if wants.completion_queues == CompletionQueues::One { posted } else { 0 };
         assert!(all <= u64::from(limits.completions) && within(limits.completions, device.max_cqe));
+        // A QP whose SENDs nobody takes leaves the others room, unless it is alone or the user asked for less.
+        let all_sends = u64::from(told.qps_max) * u64::from(told.sends_per_qp_max);
+        assert!(told.qps_max == 1 || u64::from(limits.sends) >= all_sends.min(wants.sends.into()));
         if wants.completion_queues == CompletionQueues::Apart {
-            let of_a_queue = device.max_cqe.unsigned_abs() / limits.send_queue;
-            let queues = told.qps_max.div_ceil(of_a_queue);
-            assert!(of_a_queue >= 1 && within(queues + 1, device.max_cq));
+            let Shape { connections, seats, places, queues } = limits.shape;
+            assert!(
+                connections == told.qps_max && u64::from(seats) * u64::from(queues) >= u64::from(connections)
+            );
+            assert!(within(places, device.max_cqe) && within(queues + 1, device.max_cq));
+            let reads = (u64::from(seats) * u64::from(told.reads_per_qp_max)).min(told.reads_max.into());
+            let own = u64::from(told.sends_per_qp_max) + u64::from(wants.probes_per_qp);
+            assert!(u64::from(seats) * own + reads <= places.into());
         }
         // And none of it is more than was asked for.
         assert!(told.qps_max <= wants.qps && told.reads_max <= wants.reads && limits.sends <= wants.sends);
@@ -385,8 +386,8 @@ mod tests {
         keeps_to(&DeviceAttributes::UNLIMITED, &DAEMON, &limits);
         let told = limits.told;
         assert_eq!((told.qps_max, told.srq_entries_max, told.reads_max), (4624, 1024, 32));
-        assert_eq!((told.reads_per_qp_max, told.sends_per_qp_max, told.scatter_max), (32, 128, 64));
-        assert_eq!((limits.sends, limits.send_queue, limits.send_sges), (32_832, 161, 2));
+        assert_eq!((told.reads_per_qp_max, told.sends_per_qp_max, told.scatter_max), (32, 13, 64));
+        assert_eq!((limits.sends, limits.send_queue, limits.send_sges), (32_832, 45, 2));
     }
 
     /// Each attribute at what a broken driver leaves there, the others without limit: an error in words, or limits that hold.
@@ -430,16 +431,14 @@ mod tests {
     }
 
     #[test]
-    fn what_a_key_mends_names_the_key() {
+    fn what_fewer_would_mend_says_how_many() {
         let small = |device: DeviceAttributes| NicLimits::derive(&device, &DAEMON).unwrap_err().to_string();
         let srq = small(DeviceAttributes { max_srq_wr: 64, ..DeviceAttributes::UNLIMITED });
-        for words in
-            ["max_srq_wr of 64", "1024 SRQ entries", "pool.srq_bytes to 262144", "pool.srq_floor_bytes"]
-        {
+        for words in ["max_srq_wr of 64", "1024 SRQ entries", "64 would do"] {
             assert!(srq.contains(words), "{srq}");
         }
         let full = small(DeviceAttributes { max_cqe: 1000, ..DeviceAttributes::UNLIMITED });
-        for words in ["max_cqe of 1000", "1058 places", "pool.srq_bytes or read.concurrency"] {
+        for words in ["max_cqe of 1000", "1057 places", "fewer SRQ entries or READs"] {
             assert!(full.contains(words), "{full}");
         }
         let one = small(DeviceAttributes { max_srq_sge: 1, ..DeviceAttributes::UNLIMITED });
@@ -451,19 +450,21 @@ mod tests {
         let device = DeviceAttributes { max_cqe: 2056, ..DeviceAttributes::UNLIMITED };
         let limits = NicLimits::derive(&device, &DAEMON).unwrap();
         keeps_to(&device, &DAEMON, &limits);
-        assert_eq!((limits.told.qps_max, limits.sends), (500, 500));
-        let one_more = DeviceAttributes { max_cqe: 1058, ..device };
+        // 13 places each.
+        assert_eq!((limits.told.qps_max, limits.sends), (76, 1000));
+        let one_more = DeviceAttributes { max_cqe: 1057, ..device };
         assert_eq!(NicLimits::derive(&one_more, &DAEMON).unwrap().told.qps_max, 1);
     }
 
     #[test]
     fn queues_apart_take_as_many_connections_as_find_place_with_all_their_work() {
-        let apart = Wants { completion_queues: CompletionQueues::Apart, ..DAEMON };
+        let apart = Wants::VERBS_DAEMON;
         let few = DeviceAttributes { max_cq: 11, max_cqe: 1200, ..DeviceAttributes::UNLIMITED };
         let limits = NicLimits::derive(&few, &apart).unwrap();
         keeps_to(&few, &apart, &limits);
-        // 161 places each: 7 in a queue, and 10 queues beside that of the SRQ.
-        assert_eq!((limits.told.qps_max, limits.completions, limits.sends), (70, 1024, 32_832));
+        // 14 places each, and 32 for READs: 83 in a queue, and 10 queues beside that of the SRQ.
+        assert_eq!((limits.told.qps_max, limits.completions, limits.sends), (830, 1024, 32_832));
+        assert_eq!(limits.shape, Shape { connections: 830, seats: 83, places: 83 * 14 + 32, queues: 10 });
         let small = DeviceAttributes { max_cqe: 1000, ..DeviceAttributes::UNLIMITED };
         let error = NicLimits::derive(&small, &apart).unwrap_err();
         assert_eq!((error.attribute, error.remedy), ("max_cqe", Remedy::FewerSrqEntries { entries: 1000 }));

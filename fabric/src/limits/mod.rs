@@ -12,7 +12,11 @@ mod derivation;
 mod profile;
 #[cfg(test)]
 mod recorded;
+mod shape;
+mod wants;
 
 pub use attributes::DeviceAttributes;
-pub use derivation::{CompletionQueues, LimitError, NicLimits, Remedy, Wants};
+pub use derivation::{LimitError, NicLimits, Remedy};
 pub use profile::{Profile, ProfileError};
+pub use shape::Shape;
+pub use wants::{CompletionQueues, Wants};

@@ -130,7 +130,7 @@ impl Profile {
     /// The least that Jet works with, of everything at once: no device is like that, but each of these numbers may be.
     ///
     /// One READ of one stretch at a time, one stretch a SEND and nothing inline, two in an SRQ entry, 64 SRQ entries, 16
-    /// work requests on a queue pair, 64 queue pairs, and completion queues that leave their SENDs a few places.
+    /// work requests on a queue pair, 64 queue pairs, and completion queues that just take what these can have under way.
     pub const MEAN: Self = Self {
         name: "mean",
         attributes: DeviceAttributes {
@@ -139,7 +139,7 @@ impl Profile {
             max_sge: 1,
             max_sge_rd: 1,
             max_cq: 8,
-            max_cqe: 255,
+            max_cqe: 1023,
             max_qp_rd_atom: 1,
             max_res_rd_atom: 64,
             max_qp_init_rd_atom: 1,

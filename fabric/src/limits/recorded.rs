@@ -1,31 +1,6 @@
 //! What real devices reported, and what Jet does on them: for devices that are not at hand.
 
-use super::{CompletionQueues, DeviceAttributes, LimitError, NicLimits, Profile, Remedy, Wants};
-
-/// What a daemon of the defaults wants: 4 MiB of SRQ, 32 READs, 4,096 peers.
-pub(super) const DAEMON: Wants = Wants {
-    qps: 4624,
-    srq_entries: 1024,
-    reads: 32,
-    reads_per_qp: 32,
-    reads_answered_per_qp: 0,
-    sends: 32_832,
-    sends_per_qp: 128,
-    scatter: 64,
-    probes_per_qp: 1,
-    completion_queues: CompletionQueues::One,
-};
-
-/// What a sender wants.
-const SENDER: Wants = Wants {
-    qps: 4,
-    srq_entries: 64,
-    reads: 4,
-    reads_per_qp: 0,
-    reads_answered_per_qp: 255,
-    sends: 512,
-    ..DAEMON
-};
+use super::{DeviceAttributes, LimitError, NicLimits, Profile, Remedy, Wants};
 
 /// ConnectX-3 (part 4099, firmware 2.33.5100, two ports): `ibv_devinfo -v` in a user's report. It answers fewer READs than it
 /// makes.
@@ -84,47 +59,81 @@ const OLD_RXE: DeviceAttributes = DeviceAttributes {
 const IONIC_WITH_SRQ: DeviceAttributes =
     DeviceAttributes { max_srq: 1024, max_srq_wr: 65_535, max_srq_sge: 8, ..*Profile::IONIC.attributes() };
 
-fn daemon(device: &DeviceAttributes) -> NicLimits {
-    NicLimits::derive(device, &DAEMON).unwrap()
-}
-
 /// READs of a connection, their scatter entries, connections, SENDs of a connection, places of its send queue.
 fn summary(limits: &NicLimits) -> [u32; 5] {
     let told = limits.told;
     [told.reads_per_qp_max, told.scatter_max, told.qps_max, told.sends_per_qp_max, limits.send_queue]
 }
 
+/// Connections to a completion queue, its places, and how many there are of it.
+fn shape(limits: &NicLimits) -> [u32; 3] {
+    [limits.shape.seats, limits.shape.places, limits.shape.queues]
+}
+
 #[test]
-fn a_daemon_makes_as_many_reads_as_each_device_does() {
-    for device in [*Profile::CONNECTX_6.attributes(), CONNECTX_6_INFINIBAND] {
-        assert_eq!(summary(&daemon(&device)), [16, 30, 4624, 128, 145]);
+fn a_daemon_on_verbs_makes_as_many_reads_as_each_device_does_up_to_16() {
+    let daemon = |device: &DeviceAttributes| NicLimits::derive(device, &Wants::VERBS_DAEMON).unwrap();
+    let (connectx, rxe) = (*Profile::CONNECTX_6.attributes(), *Profile::RXE.attributes());
+    for device in [connectx, CONNECTX_6_INFINIBAND, CONNECTX_3, rxe, OLD_RXE] {
+        let limits = daemon(&device);
+        assert_eq!(summary(&limits), [16, 19, 4624, 13, 30]);
+        assert_eq!((limits.completions, shape(&limits)), (1024, [6, 6 * 14 + 32, 771]));
     }
-    assert_eq!(summary(&daemon(&CONNECTX_3)), [32, 30, 4624, 128, 161]);
-    assert_eq!(summary(&daemon(&IONIC_WITH_SRQ)), [16, 8, 4096, 128, 145]);
+    // It has fewer queue pairs, and so there are fewer queues.
+    assert_eq!(summary(&daemon(&IONIC_WITH_SRQ)), [16, 8, 4096, 13, 30]);
+    assert_eq!(shape(&daemon(&IONIC_WITH_SRQ)), [6, 6 * 14 + 32, 683]);
+}
+
+#[test]
+fn a_daemon_in_software_makes_as_many_reads_as_each_device_does() {
+    let daemon = |device: &DeviceAttributes| NicLimits::derive(device, &Wants::SOFTWARE_DAEMON).unwrap();
+    for device in [*Profile::CONNECTX_6.attributes(), CONNECTX_6_INFINIBAND] {
+        assert_eq!(summary(&daemon(&device)), [16, 30, 4624, 13, 29]);
+    }
+    assert_eq!(summary(&daemon(&CONNECTX_3)), [32, 30, 4624, 13, 45]);
+    assert_eq!(summary(&daemon(&IONIC_WITH_SRQ)), [16, 8, 4096, 13, 29]);
     for device in [*Profile::RXE.attributes(), OLD_RXE] {
         let limits = daemon(&device);
-        assert_eq!(summary(&limits), [32, 32, 4624, 128, 161]);
-        // Its completion queue has fewer places than all peers' SENDs would take.
-        assert_eq!((limits.completions, limits.sends), (32_767, 32_767 - 1024 - 32 - 4624));
+        // One completion queue of its size has room for fewer connections, with 13 SENDs each.
+        let left = 32_767 - 1024 - 32;
+        assert_eq!(summary(&limits), [32, 32, left / 13, 13, 45]);
+        assert_eq!((limits.completions, limits.sends), (32_767, left));
+        assert_eq!(shape(&limits), [left / 13, 32_767, 1]);
     }
 }
 
 #[test]
 fn a_sender_answers_as_many_reads_as_its_device_does() {
-    let answered =
-        |device: &DeviceAttributes| NicLimits::derive(device, &SENDER).unwrap().reads_answered_per_qp;
-    assert_eq!(answered(Profile::CONNECTX_6.attributes()), 16);
-    assert_eq!(answered(&CONNECTX_6_INFINIBAND), 16);
-    assert_eq!(answered(&CONNECTX_3), 16);
-    assert_eq!(answered(&IONIC_WITH_SRQ), 16);
-    assert_eq!(answered(Profile::RXE.attributes()), 128);
-    assert_eq!(answered(Profile::MEAN.attributes()), 1);
+    for (device, answers) in [
+        (*Profile::CONNECTX_6.attributes(), 16),
+        (CONNECTX_6_INFINIBAND, 16),
+        (CONNECTX_3, 16),
+        (IONIC_WITH_SRQ, 16),
+        (*Profile::RXE.attributes(), 128),
+        (*Profile::MEAN.attributes(), 1),
+    ] {
+        for wants in [Wants::VERBS_SENDER, Wants::SOFTWARE_SENDER] {
+            assert_eq!(NicLimits::derive(&device, &wants).unwrap().reads_answered_per_qp, answers);
+        }
+    }
+}
+
+#[test]
+fn a_senders_connection_has_a_completion_queue_to_itself() {
+    let limits = NicLimits::derive(Profile::CONNECTX_6.attributes(), &Wants::VERBS_SENDER).unwrap();
+    assert_eq!(summary(&limits), [0, 19, 4, 128, 129]);
+    assert_eq!((limits.sends, limits.completions, shape(&limits)), (512, 64, [1, 129, 4]));
+    // All four find place in one where they have few SENDs.
+    let mean = NicLimits::derive(Profile::MEAN.attributes(), &Wants::VERBS_SENDER).unwrap();
+    assert_eq!((summary(&mean), shape(&mean)), ([0, 1, 4, 15, 16], [7, 7 * 16, 1]));
 }
 
 #[test]
 fn devices_without_an_srq_are_refused_in_words_to_daemons_and_senders() {
     for profile in [Profile::E810, Profile::IONIC] {
-        for wants in [DAEMON, SENDER] {
+        for wants in
+            [Wants::SOFTWARE_DAEMON, Wants::VERBS_DAEMON, Wants::SOFTWARE_SENDER, Wants::VERBS_SENDER]
+        {
             let error = NicLimits::derive(profile.attributes(), &wants).unwrap_err();
             assert_eq!((error.attribute, error.has, error.remedy), ("max_srq", 0, Remedy::OtherDevice));
             let words = error.to_string();
@@ -133,17 +142,20 @@ fn devices_without_an_srq_are_refused_in_words_to_daemons_and_senders() {
     }
     // Whatever the driver says of the entries of what there is none of.
     let loud = DeviceAttributes { max_srq_wr: 32_768, max_srq_sge: 13, ..*Profile::E810.attributes() };
-    assert_eq!(NicLimits::derive(&loud, &SENDER).unwrap_err().attribute, "max_srq");
+    assert_eq!(NicLimits::derive(&loud, &Wants::VERBS_SENDER).unwrap_err().attribute, "max_srq");
 }
 
 #[test]
-fn the_mean_one_takes_a_small_daemon_and_names_the_key_of_a_large_one() {
-    let small = Wants { srq_entries: 64, ..DAEMON };
-    let limits = NicLimits::derive(Profile::MEAN.attributes(), &small).unwrap();
-    assert_eq!(summary(&limits), [1, 1, 64, 14, 16]);
-    assert_eq!((limits.send_sges, limits.inline_data, limits.completions), (1, 0, 255));
-    assert_eq!((limits.told.reads_max, limits.sends), (32, 255 - 64 - 32 - 64));
-    let error = NicLimits::derive(Profile::MEAN.attributes(), &DAEMON).unwrap_err();
+fn the_mean_one_takes_a_small_daemon_and_says_how_small_a_large_one_would_have_to_be() {
+    let on_mean = |wants: Wants| NicLimits::derive(Profile::MEAN.attributes(), &wants);
+    let limits = on_mean(Wants { srq_entries: 64, ..Wants::SOFTWARE_DAEMON }).unwrap();
+    assert_eq!(summary(&limits), [1, 1, 64, 13, 14]);
+    assert_eq!((limits.send_sges, limits.inline_data, limits.completions), (1, 0, 1023));
+    assert_eq!((limits.told.reads_max, limits.sends), (32, 1023 - 64 - 32));
+    let limits = on_mean(Wants { srq_entries: 64, ..Wants::VERBS_DAEMON }).unwrap();
+    assert_eq!(summary(&limits), [1, 1, 64, 13, 15]);
+    // 64 connections on seven queues.
+    assert_eq!(shape(&limits), [10, 10 * 14 + 10, 7]);
     let expected = LimitError {
         attribute: "max_srq_wr",
         has: 64,
@@ -151,5 +163,7 @@ fn the_mean_one_takes_a_small_daemon_and_names_the_key_of_a_large_one() {
         what: "SRQ entries",
         remedy: Remedy::FewerSrqEntries { entries: 64 },
     };
-    assert_eq!(error, expected);
+    for wants in [Wants::SOFTWARE_DAEMON, Wants::VERBS_DAEMON] {
+        assert_eq!(on_mean(wants).unwrap_err(), expected);
+    }
 }

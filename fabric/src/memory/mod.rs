@@ -2,11 +2,17 @@
 //!
 //! A region is an anonymous file (memfd), mapped once, zeroed, and sealed so that nobody can truncate it under a
 //! mapping. A region that came from a stranger is mapped only after its seals were read: a truncated file would
-//! otherwise become a SIGBUS in whoever touches the mapping.
+//! otherwise become a SIGBUS in whoever touches the mapping. Memory is allocated before it is touched for the same reason:
+//! what cannot be had is an error.
 
 mod heap_ring;
+mod limits;
 mod node;
 mod shared;
 
+#[cfg(feature = "verbs")]
+pub(crate) use node::ThreadPrefers;
+
 pub use heap_ring::{HeapConsumer, HeapProducer, heap_ring};
+pub use limits::LimitError;
 pub use shared::{MapError, Mapping, Pages, Protection, SharedMemory};

@@ -10,11 +10,7 @@ const NODES_MAX: usize = 1024;
 
 /// Pages that the mapping gets from now on come from a node, as long as that has room.
 pub(super) fn prefer(mapping: &Mapping, numa_node: u32) -> io::Result<()> {
-    let mut mask = [0u64; NODES_MAX / 64];
-    let word = mask
-        .get_mut(numa_node as usize / 64)
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "there is no such NUMA node"))?;
-    *word = 1 << (numa_node % 64);
+    let mask = mask_of(numa_node)?;
     // SAFETY: the mapping lives, and a policy changes none of its bytes. The kernel reads one bit less than it is told.
     let result = unsafe {
         libc::syscall(
@@ -28,6 +24,70 @@ pub(super) fn prefer(mapping: &Mapping, numa_node: u32) -> io::Result<()> {
         )
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Pages that this thread causes to be allocated, in the kernel, too, come from a node, as long as that has room; until this is
+/// dropped, which must be on the same thread.
+#[derive(Debug)]
+#[cfg(feature = "verbs")]
+pub(crate) struct ThreadPrefers {
+    mode_before: libc::c_int,
+    mask_before: [u64; NODES_MAX / 64],
+    _of_this_thread: std::marker::PhantomData<*mut ()>,
+}
+
+#[cfg(feature = "verbs")]
+impl ThreadPrefers {
+    pub(crate) fn node(numa_node: u32) -> io::Result<Self> {
+        let mut before = Self {
+            mode_before: 0,
+            mask_before: [0; NODES_MAX / 64],
+            _of_this_thread: std::marker::PhantomData,
+        };
+        let no_address: *const libc::c_void = std::ptr::null();
+        // SAFETY: the kernel writes one number, and at most as many bits as is said.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_get_mempolicy,
+                &raw mut before.mode_before,
+                before.mask_before.as_mut_ptr(),
+                NODES_MAX,
+                no_address,
+                0,
+            )
+        };
+        if result != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        set_policy_of_thread(PREFERRED, &mask_of(numa_node)?)?;
+        Ok(before)
+    }
+}
+
+#[cfg(feature = "verbs")]
+impl Drop for ThreadPrefers {
+    fn drop(&mut self) {
+        // It was allowed before, and may fail only where nodes have gone since.
+        let _ = set_policy_of_thread(self.mode_before, &self.mask_before);
+    }
+}
+
+#[cfg(feature = "verbs")]
+fn set_policy_of_thread(mode: libc::c_int, mask: &[u64; NODES_MAX / 64]) -> io::Result<()> {
+    // The default wants no mask.
+    let mask = if mask.iter().all(|word| *word == 0) { std::ptr::null() } else { mask.as_ptr() };
+    // SAFETY: a policy changes no byte of memory. The kernel reads one bit less than it is told.
+    let result = unsafe { libc::syscall(libc::SYS_set_mempolicy, mode, mask, NODES_MAX + 1) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn mask_of(numa_node: u32) -> io::Result<[u64; NODES_MAX / 64]> {
+    let mut mask = [0u64; NODES_MAX / 64];
+    let word = mask
+        .get_mut(numa_node as usize / 64)
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "there is no such NUMA node"))?;
+    *word = 1 << (numa_node % 64);
+    Ok(mask)
 }
 
 /// How many of the mapping's pages lie on other nodes. A page that was never touched lies on none, and counts, too.

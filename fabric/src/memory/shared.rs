@@ -1,7 +1,11 @@
 //! Sealed memory files and their mappings.
 
-use super::node;
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use super::{limits, node};
+use rustix::fs::{
+    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate,
+    memfd_create,
+};
+use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -113,11 +117,11 @@ pub struct SharedMemory {
 }
 
 impl SharedMemory {
-    /// Makes zeroed memory of at least `bytes`, on huge pages where asked for and there are any, sealed against
-    /// shrinking and growing, every page touched.
+    /// Makes zeroed memory of at least `bytes`, on huge pages where asked for and there are enough, sealed against
+    /// shrinking and growing, every page allocated and touched.
     ///
     /// # Errors
-    /// What the system says; out of memory, or out of file descriptors.
+    /// What the system says; out of memory, beyond a control group's limit, or out of file descriptors.
     pub fn new(name: &str, bytes: usize, huge: bool) -> io::Result<Self> {
         Self::near(name, bytes, huge, None)
     }
@@ -128,15 +132,19 @@ impl SharedMemory {
     /// As for [`Self::new`], and that there is no such node.
     pub fn near(name: &str, bytes: usize, huge: bool, numa_node: Option<u32>) -> io::Result<Self> {
         let bytes = bytes.max(1);
-        if huge
-            && let Ok(memory) = Self::with_pages(name, bytes.next_multiple_of(HUGE_PAGE_BYTES), Pages::Huge)
-        {
-            memory.prefer(numa_node)?;
-            memory.touch();
+        if huge && let Ok(memory) = Self::on_huge_pages(name, bytes, numa_node) {
             return Ok(memory);
         }
         let memory = Self::lazy_near(name, bytes, numa_node)?;
-        memory.touch();
+        memory.prepare(0, memory.bytes())?;
+        Ok(memory)
+    }
+
+    fn on_huge_pages(name: &str, bytes: usize, numa_node: Option<u32>) -> io::Result<Self> {
+        let memory = Self::with_pages(name, rounded(bytes, HUGE_PAGE_BYTES)?, Pages::Huge)?;
+        memory.prefer(numa_node)?;
+        memory.allocate(0, memory.bytes())?;
+        memory.touch(0, memory.bytes());
         Ok(memory)
     }
 
@@ -153,7 +161,7 @@ impl SharedMemory {
     /// # Errors
     /// As for [`Self::near`].
     pub fn lazy_near(name: &str, bytes: usize, numa_node: Option<u32>) -> io::Result<Self> {
-        let memory = Self::with_pages(name, bytes.max(1).next_multiple_of(PAGE_BYTES), Pages::Small)?;
+        let memory = Self::with_pages(name, rounded(bytes.max(1), PAGE_BYTES)?, Pages::Small)?;
         memory.prefer(numa_node)?;
         Ok(memory)
     }
@@ -185,9 +193,36 @@ impl SharedMemory {
         Ok(Self { file, mapping, pages })
     }
 
-    fn touch(&self) {
-        for page in (0..self.bytes()).step_by(PAGE_BYTES) {
-            // SAFETY: within the fresh mapping that nobody else has yet.
+    /// Allocates and touches so many bytes from one on, of memory on ordinary pages that is not used yet: what is not
+    /// allocated before is a SIGBUS to whoever touches it when there is no more.
+    ///
+    /// # Errors
+    /// What the system says; a [`super::LimitError`] within where a control group's limit is in the way.
+    ///
+    /// # Panics
+    /// Where that is not within the memory.
+    pub fn prepare(&self, at: usize, bytes: usize) -> io::Result<()> {
+        assert!(at.checked_add(bytes).is_some_and(|end| end <= self.bytes()), "{bytes} bytes from {at} on");
+        // Huge pages are no part of what these limits count.
+        limits::check(bytes)?;
+        self.allocate(at, bytes)?;
+        self.touch(at, bytes);
+        Ok(())
+    }
+
+    fn allocate(&self, at: usize, bytes: usize) -> io::Result<()> {
+        loop {
+            match fallocate(&self.file, FallocateFlags::empty(), at as u64, bytes as u64) {
+                Ok(()) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn touch(&self, at: usize, bytes: usize) {
+        for page in (at..at + bytes).step_by(PAGE_BYTES) {
+            // SAFETY: within the mapping, of which nobody uses this part yet.
             unsafe { self.base().add(page).write_volatile(0) };
         }
     }
@@ -217,6 +252,11 @@ impl SharedMemory {
     }
 }
 
+/// A length in whole pages.
+fn rounded(bytes: usize, page_bytes: usize) -> io::Result<usize> {
+    bytes.checked_next_multiple_of(page_bytes).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+}
+
 impl AsFd for SharedMemory {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
@@ -237,6 +277,28 @@ mod tests {
         unsafe {
             memory.base().add(9000).write(7);
             assert_eq!(other.base().add(9000).read_volatile(), 7);
+        }
+    }
+
+    #[test]
+    fn memory_is_allocated_when_it_is_made_and_lazy_memory_when_it_is_prepared() {
+        let blocks = |memory: &SharedMemory| fstat(memory).unwrap().st_blocks;
+        let memory = SharedMemory::new("jet-test", 16 * PAGE_BYTES, false).unwrap();
+        assert!(blocks(&memory) >= 16 * 8);
+        let lazy = SharedMemory::lazy("jet-test", 16 * PAGE_BYTES).unwrap();
+        assert_eq!(blocks(&lazy), 0);
+        lazy.prepare(8 * PAGE_BYTES, 4 * PAGE_BYTES).unwrap();
+        assert!((4 * 8..16 * 8).contains(&blocks(&lazy)), "{}", blocks(&lazy));
+        // What the file may not hold is an error before anything is touched.
+        assert!(lazy.allocate(16 * PAGE_BYTES, PAGE_BYTES).is_err());
+    }
+
+    #[test]
+    fn more_than_there_can_be_is_an_error() {
+        for bytes in [usize::MAX, usize::MAX - PAGE_BYTES, 1 << 62, 1 << 50] {
+            for huge in [false, true] {
+                SharedMemory::new("jet-test", bytes, huge).expect_err("nobody has so much");
+            }
         }
     }
 

@@ -307,7 +307,7 @@ impl Nic for SoftNic {
             return Err(PostError::QueueFull);
         }
         let slot = self.tables.reads.take(qp, &request, bytes).ok_or(PostError::QueueFull)?;
-        self.tables.read_posted(qp, request.id);
+        self.tables.read_posted(qp);
         carried_by!(self, kind, post_read(qp, slot));
         Ok(())
     }

@@ -27,6 +27,8 @@ pub struct SoftOptions {
     pub reads_per_qp_max: u32,
     /// READs of a peer that are answered at once on one QP (256, which is the most). 0: this end answers none.
     pub reads_answered_per_qp_max: u32,
+    /// Outstanding SENDs of one QP (128, which is the most).
+    pub sends_per_qp_max: u32,
     /// Places in the completion queue (16,384). What `srq_entries_max` and `reads_max` leave of them is how many SENDs
     /// may be outstanding altogether: nothing is posted that could not complete.
     pub completions: u32,
@@ -51,8 +53,8 @@ pub struct SoftOptions {
     pub handshake: Duration,
     /// The sockets under `tcp:`.
     pub tcp: TcpOptions,
-    /// The device whose limits this NIC keeps to, and whose order of completions; `None`: it has no limits but the
-    /// numbers here, and a SEND completes when it was taken, whatever READs are under way.
+    /// The device whose limits this NIC keeps to, and which completes a SEND only after the READs before it; `None`: it has no
+    /// limits but the numbers here, and a SEND completes when it was taken, whatever READs are under way.
     pub profile: Option<Profile>,
 }
 
@@ -64,6 +66,7 @@ impl Default for SoftOptions {
             reads_max: 256,
             reads_per_qp_max: 32,
             reads_answered_per_qp_max: READS_ANSWERED_MAX,
+            sends_per_qp_max: SENDS_PER_QP_MAX,
             completions: 16_384,
             regions_max: 64,
             peer_regions_max: 64,
@@ -79,22 +82,26 @@ impl Default for SoftOptions {
 }
 
 impl SoftOptions {
-    /// What a NIC with these options keeps to.
-    pub(super) fn limits(&self) -> Result<NicLimits, LimitError> {
-        let device = self.profile.as_ref().map_or(&DeviceAttributes::UNLIMITED, Profile::attributes);
-        let wants = Wants {
+    /// What is asked of the device.
+    pub fn wants(&self) -> Wants {
+        Wants {
             qps: self.qps_max,
             srq_entries: self.srq_entries_max,
             reads: self.reads_max,
             reads_per_qp: self.reads_per_qp_max,
             reads_answered_per_qp: self.reads_answered_per_qp_max.min(READS_ANSWERED_MAX),
             sends: self.sends_max(),
-            sends_per_qp: SENDS_PER_QP_MAX,
+            sends_per_qp: self.sends_per_qp_max.min(SENDS_PER_QP_MAX),
             scatter: SCATTER_MAX_U32,
             probes_per_qp: 0,
             completion_queues: CompletionQueues::One,
-        };
-        NicLimits::derive(device, &wants)
+        }
+    }
+
+    /// What a NIC with these options keeps to.
+    pub(super) fn limits(&self) -> Result<NicLimits, LimitError> {
+        let device = self.profile.as_ref().map_or(&DeviceAttributes::UNLIMITED, Profile::attributes);
+        NicLimits::derive(device, &self.wants())
     }
 
     /// The same options, no number above what the NIC keeps to: by these its tables are made.
@@ -116,8 +123,13 @@ impl SoftOptions {
 
     /// Says what is wrong with these numbers, if anything is.
     pub(super) fn problem(&self) -> Option<String> {
-        if self.qps_max == 0 || self.srq_entries_max == 0 || self.reads_max == 0 || self.regions_max == 0 {
-            return Some("qps_max, srq_entries_max, reads_max and regions_max must be at least 1".to_owned());
+        let sizes =
+            [self.qps_max, self.srq_entries_max, self.reads_max, self.sends_per_qp_max, self.regions_max];
+        if sizes.contains(&0) {
+            return Some(
+                "qps_max, srq_entries_max, reads_max, sends_per_qp_max and regions_max must be at least 1"
+                    .to_owned(),
+            );
         }
         if self.regions_max > 1 << super::tables::REGION_INDEX_BITS {
             return Some(format!("regions_max is {}, the most is 4096", self.regions_max));

@@ -3,10 +3,14 @@
 use super::{SoftNic, SoftOptions};
 use crate::limits::{DeviceAttributes, LimitError, Profile};
 use crate::memory::SharedMemory;
-use crate::nic::{Access, ConnectError, Nic, PostError, PrivateData, Sge, SrqEntry};
-use jet_wire::message::HEADER_BYTES;
+use crate::nic::{
+    Access, Completion, ConnectError, Event, Nic, Payload, PostError, PrivateData, Qp, ReadRequest,
+    SendRequest, Sge, SrqEntry, Status, Work,
+};
+use jet_wire::message::{HEADER_BYTES, HeaderBytes};
 use std::io;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 fn of(profile: Profile, srq_entries_max: u32) -> io::Result<SoftNic> {
     SoftNic::new(SoftOptions { profile: Some(profile), srq_entries_max, ..SoftOptions::default() })
@@ -79,4 +83,53 @@ fn a_nic_has_no_more_connections_than_its_profile_has_qps() {
     }
     let error = nic.connect(&address, &nothing).unwrap_err();
     assert!(matches!(error, ConnectError::TooMany { max: 3 }), "{error:?}");
+}
+
+/// Two NICs of a profile over `shm:`, connected: who reads, who is read from, and the reader's QP.
+fn connected(profile: Profile) -> (SoftNic, SoftNic, Qp, tempfile::TempDir) {
+    let (mut reader, mut read) = (of(profile, 64).unwrap(), of(profile, 64).unwrap());
+    let place = tempfile::tempdir().unwrap();
+    let address = format!("shm:{}", place.path().join("nic").display()).parse().unwrap();
+    let address = reader.listen(&address).unwrap();
+    let nothing = PrivateData::new(b"").unwrap();
+    read.connect(&address, &nothing).unwrap();
+    let give_up = Instant::now() + Duration::from_secs(60);
+    let (mut ours, mut stands) = (None, false);
+    loop {
+        assert!(Instant::now() < give_up, "never connected");
+        match reader.poll_event() {
+            Some(Event::ConnectRequest { qp, .. }) => reader.accept(qp, &nothing).unwrap(),
+            Some(Event::Connected { qp, .. }) => ours = Some(qp),
+            other => assert!(other.is_none(), "{other:?}"),
+        }
+        stands |= matches!(read.poll_event(), Some(Event::Connected { .. }));
+        if let Some(qp) = ours.filter(|_| stands) {
+            return (reader, read, qp, place);
+        }
+    }
+}
+
+/// The peer's user may never poll; its memory can be read all the same.
+#[test]
+fn a_read_waits_for_no_send_that_the_peers_user_does_not_look_at() {
+    for profile in [Profile::MEAN, Profile::CONNECTX_6] {
+        let (mut reader, mut read, qp, _place) = connected(profile);
+        let memory = |bytes| Arc::new(SharedMemory::new("jet-test", bytes, false).unwrap());
+        let remote = read.register(&memory(4096), Access::RemoteRead).unwrap();
+        let address = read.remote_address(remote, 0);
+        let key = reader.register(&memory(4096), Access::LocalWrite).unwrap();
+        // What it registered came with a poll of the reader's, and none of its own follows.
+        read.flush();
+        let send = SendRequest { id: 1, header: &HeaderBytes::ZERO, payload: Payload::None };
+        reader.post_send(qp, send).unwrap();
+        let scatter = [Sge { key, offset: 0, bytes: 4096 }];
+        reader.post_read(qp, ReadRequest { id: 2, address, key: remote.0, scatter: &scatter }).unwrap();
+        reader.post_send(qp, SendRequest { id: 3, ..send }).unwrap();
+        let give_up = Instant::now() + Duration::from_secs(60);
+        let mut done = [Completion { qp, work: Work::Send { id: 0 }, status: Status::Success }; 4];
+        while reader.poll(&mut done) == 0 {
+            assert!(Instant::now() < give_up, "{}: the READ waits", profile.name());
+        }
+        assert_eq!((done[0].work, done[0].status), (Work::Read { id: 2 }, Status::Success));
+    }
 }

@@ -19,7 +19,6 @@
 
 mod crossing;
 mod nic_thread;
-mod parked;
 
 use crate::address::Address;
 use crate::memory::{HeapConsumer, HeapProducer, SharedMemory, heap_ring};
@@ -157,7 +156,7 @@ impl Threaded {
         let (control, control_end) = sync_channel(1);
         let (replies_end, replies) = sync_channel(1);
         let (bell, bell_end) = Doorbell::pair()?;
-        let carried = Carried::new(&limits, send_buffers);
+        let carried = Carried::new(limits.qps_max, limits.scatter_max, send_buffers);
         let nic_thread = NicThread {
             epoll: sleeping_place(&nic, &bell_end)?,
             nic,

@@ -2,6 +2,8 @@
 
 use super::device::Device;
 use super::error::VerbsError;
+use super::set_up::count_slow_call;
+use crate::memory::ThreadPrefers;
 use rdma_sys::{
     ibv_ack_cq_events, ibv_comp_channel, ibv_context, ibv_cq, ibv_create_comp_channel, ibv_create_cq,
     ibv_destroy_comp_channel, ibv_destroy_cq, ibv_get_cq_event, ibv_poll_cq, ibv_req_notify_cq, ibv_wc,
@@ -9,7 +11,7 @@ use rdma_sys::{
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::rc::Rc;
+use std::sync::{Arc, OnceLock};
 
 /// Taken from a queue at once.
 const BATCH: usize = 32;
@@ -20,17 +22,26 @@ const BATCH_I32: i32 = 32;
 pub(super) struct CompletionChannel {
     channel: *mut ibv_comp_channel,
     context: *mut ibv_context,
+    vector: i32,
+    /// Where its queues are to lie.
+    numa_node: Option<u32>,
 }
 
+// SAFETY: verbs may be called by any thread, and by several at once; nothing here changes.
+unsafe impl Send for CompletionChannel {}
+// SAFETY: as above.
+unsafe impl Sync for CompletionChannel {}
+
 impl CompletionChannel {
-    pub fn new(device: &Device) -> Result<Self, VerbsError> {
+    pub fn new(device: &Device, numa_node: Option<u32>) -> Result<Self, VerbsError> {
         let context = device.context().as_ptr();
         // SAFETY: the device's context is open.
         let channel = unsafe { ibv_create_comp_channel(context) };
         if channel.is_null() {
             return Err(VerbsError::verb("ibv_create_comp_channel", "raise ulimit -n"));
         }
-        let this = Self { channel, context };
+        let vector = i32::try_from(device.completion_vector()).unwrap_or(0);
+        let this = Self { channel, context, vector, numa_node };
         let flags = fcntl_getfl(this.fd()).map_err(io::Error::from)?;
         fcntl_setfl(this.fd(), flags | OFlags::NONBLOCK).map_err(io::Error::from)?;
         Ok(this)
@@ -59,7 +70,7 @@ impl CompletionChannel {
 
 impl Drop for CompletionChannel {
     fn drop(&mut self) {
-        // SAFETY: ours; every queue that tells here holds an `Rc` of this.
+        // SAFETY: ours; every queue that tells here holds an `Arc` of this.
         unsafe { ibv_destroy_comp_channel(self.channel) };
     }
 }
@@ -127,9 +138,75 @@ pub struct QueueUse {
     pub taken: u64,
 }
 
-/// A completion queue. Destroyed when dropped: after every QP and SRQ that completes to it.
+/// A completion queue of the device. Destroyed when dropped: after every QP and SRQ that completes to it.
+#[derive(Debug)]
+struct DeviceQueue {
+    cq: *mut ibv_cq,
+    places: u32,
+    _channel: Arc<CompletionChannel>,
+}
+
+// SAFETY: verbs may be called by any thread, and by several at once; nothing here changes.
+unsafe impl Send for DeviceQueue {}
+// SAFETY: as above.
+unsafe impl Sync for DeviceQueue {}
+
+impl DeviceQueue {
+    /// For so many completions at once.
+    fn new(channel: &Arc<CompletionChannel>, entries: u32) -> io::Result<Self> {
+        count_slow_call();
+        let wanted = i32::try_from(entries).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+        // Queues come with the connections, on whatever node their thread runs. Where a choice is not allowed, the NIC has said so.
+        let _near = channel.numa_node.and_then(|node| ThreadPrefers::node(node).ok());
+        let no_context = std::ptr::null_mut();
+        // SAFETY: the device's context is open, and stays so while the channel lives.
+        let cq =
+            unsafe { ibv_create_cq(channel.context, wanted, no_context, channel.channel, channel.vector) };
+        if cq.is_null() {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the verb succeeded.
+        let places = u32::try_from(unsafe { (*cq).cqe }).unwrap_or(0);
+        let this = Self { cq, places, _channel: Arc::clone(channel) };
+        // What does not fit is lost, and every QP with it.
+        if places < entries { Err(io::ErrorKind::OutOfMemory.into()) } else { Ok(this) }
+    }
+}
+
+impl Drop for DeviceQueue {
+    fn drop(&mut self) {
+        // SAFETY: ours; the NIC destroys its QPs and its SRQ before.
+        unsafe { ibv_destroy_cq(self.cq) };
+    }
+}
+
+/// A completion queue that whoever makes its first QP makes, on whatever thread that is.
+#[derive(Clone, Debug)]
+pub(super) struct QueueOnDemand {
+    made: Arc<OnceLock<DeviceQueue>>,
+    channel: Arc<CompletionChannel>,
+    entries: u32,
+}
+
+impl QueueOnDemand {
+    /// The queue, which is made if it is not there yet.
+    ///
+    /// # Errors
+    /// What the system says of one more.
+    pub fn make(&self) -> io::Result<*mut ibv_cq> {
+        if let Some(queue) = self.made.get() {
+            return Ok(queue.cq);
+        }
+        let queue = DeviceQueue::new(&self.channel, self.entries)?;
+        Ok(self.made.get_or_init(|| queue).cq)
+    }
+}
+
+/// A completion queue, as who polls it has it.
 #[derive(Debug)]
 pub(super) struct CompletionQueue {
+    on_demand: QueueOnDemand,
+    /// Null until [`Self::is_made`].
     cq: *mut ibv_cq,
     places: u32,
     now: Mark,
@@ -137,24 +214,39 @@ pub(super) struct CompletionQueue {
     /// again: the device forgets only when it tells.
     is_armed: bool,
     is_dead: bool,
-    _channel: Rc<CompletionChannel>,
 }
 
 impl CompletionQueue {
+    /// For so many completions at once; not made yet.
+    pub fn later(channel: &Arc<CompletionChannel>, entries: u32) -> Self {
+        let on_demand =
+            QueueOnDemand { made: Arc::new(OnceLock::new()), channel: Arc::clone(channel), entries };
+        let cq = std::ptr::null_mut();
+        Self { on_demand, cq, places: 0, now: Mark::default(), is_armed: false, is_dead: false }
+    }
+
     /// For so many completions at once.
-    pub fn new(channel: &Rc<CompletionChannel>, entries: u32) -> io::Result<Self> {
-        let wanted = i32::try_from(entries).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-        // SAFETY: the device's context is open, and stays so while the channel lives.
-        let cq = unsafe { ibv_create_cq(channel.context, wanted, std::ptr::null_mut(), channel.channel, 0) };
-        if cq.is_null() {
-            return Err(io::Error::last_os_error());
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn new(channel: &Arc<CompletionChannel>, entries: u32) -> io::Result<Self> {
+        let mut this = Self::later(channel, entries);
+        this.on_demand.make()?;
+        this.is_made();
+        Ok(this)
+    }
+
+    /// For who makes QPs that complete to it.
+    pub fn on_demand(&self) -> QueueOnDemand {
+        self.on_demand.clone()
+    }
+
+    /// Whether somebody has made it. Before that nothing can complete to it, and it may not be looked into.
+    pub fn is_made(&mut self) -> bool {
+        if let Some(queue) = self.on_demand.made.get() {
+            (self.cq, self.places) = (queue.cq, queue.places);
         }
-        // SAFETY: the verb succeeded.
-        let places = u32::try_from(unsafe { (*cq).cqe }).unwrap_or(0);
-        let _channel = Rc::clone(channel);
-        let this = Self { cq, places, now: Mark::default(), is_armed: false, is_dead: false, _channel };
-        // What does not fit is lost, and every QP with it.
-        if places < entries { Err(io::ErrorKind::OutOfMemory.into()) } else { Ok(this) }
+        !self.cq.is_null()
     }
 
     pub fn as_ptr(&self) -> *mut ibv_cq {
@@ -206,13 +298,6 @@ impl CompletionQueue {
     /// Its event was taken.
     pub fn event_came(&mut self) {
         self.is_armed = false;
-    }
-}
-
-impl Drop for CompletionQueue {
-    fn drop(&mut self) {
-        // SAFETY: ours; the NIC destroys its QPs and its SRQ before.
-        unsafe { ibv_destroy_cq(self.cq) };
     }
 }
 

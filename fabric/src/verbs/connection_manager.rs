@@ -15,7 +15,7 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Connection requests that wait for this process.
@@ -34,6 +34,11 @@ const QP_ATTRIBUTES: i32 = (1 << 21) - 1;
 pub(super) struct EventChannel {
     channel: *mut rdma_event_channel,
 }
+
+// SAFETY: RDMA CM's calls may be made by any thread, and by several at once.
+unsafe impl Send for EventChannel {}
+// SAFETY: as above.
+unsafe impl Sync for EventChannel {}
 
 impl EventChannel {
     pub fn new() -> Result<Self, VerbsError> {
@@ -59,8 +64,27 @@ impl EventChannel {
 
 impl Drop for EventChannel {
     fn drop(&mut self) {
-        // SAFETY: ours; every identifier holds an `Rc` of this.
+        // SAFETY: ours; every identifier holds an `Arc` of this.
         unsafe { rdma_destroy_event_channel(self.channel) };
+    }
+}
+
+/// How many READs one end of a connection has at once. RDMA CM has a byte for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ReadDepth {
+    /// Of the other end's, those that it answers; 0: it refuses them.
+    pub answers: u8,
+    /// Of its own, those that it makes.
+    pub makes: u8,
+}
+
+impl ReadDepth {
+    /// Of an end of which nothing was heard yet: as much as can be said.
+    pub const MOST: Self = Self { answers: u8::MAX, makes: u8::MAX };
+
+    /// What of it is of use beside such a peer: nobody makes more than the other answers, nor answers more than the other makes.
+    pub fn beside(self, peer: Self) -> Self {
+        Self { answers: self.answers.min(peer.makes), makes: self.makes.min(peer.answers) }
     }
 }
 
@@ -71,16 +95,16 @@ pub(super) enum CmEvent {
     Request {
         id: ConnectionId,
         private_data: PrivateData,
-        /// READs that the peer answers, and makes.
-        reads: (u8, u8),
+        /// Of the peer.
+        reads: ReadDepth,
     },
     AddressResolved,
     RouteResolved,
     /// The peer accepted; it waits for this end to say that it is ready.
     Answered {
         private_data: PrivateData,
-        /// READs that the peer answers, and makes.
-        reads: (u8, u8),
+        /// Of the peer.
+        reads: ReadDepth,
     },
     /// The peer is ready, too.
     Established,
@@ -95,6 +119,8 @@ pub(super) enum CmEvent {
     DeviceRemoved {
         device: *mut ibv_device,
     },
+    /// The interface that the identifier is bound to has moved to another port (bonding).
+    AddressMoved,
     /// Nothing that concerns a connection here.
     Other,
 }
@@ -103,16 +129,20 @@ pub(super) enum CmEvent {
 #[derive(Debug)]
 pub(super) struct ConnectionId {
     id: *mut rdma_cm_id,
-    _channel: Rc<EventChannel>,
+    _channel: Arc<EventChannel>,
 }
 
+// SAFETY: as its channel.
+unsafe impl Send for ConnectionId {}
+
 /// What the other end is told.
+#[derive(Debug)]
 pub(super) struct Terms {
     pub private_data: PrivateData,
     /// The QP's number here.
     pub qp_number: u32,
-    /// READs that this end answers, and makes.
-    pub reads: (u8, u8),
+    /// Of this end.
+    pub reads: ReadDepth,
     pub retry: u8,
     pub rnr_retry: u8,
 }
@@ -123,8 +153,8 @@ impl Terms {
         rdma_conn_param {
             private_data: data.as_ptr().cast(),
             private_data_len: u8::try_from(data.len()).expect("at most PRIVATE_DATA_MAX"),
-            responder_resources: self.reads.0,
-            initiator_depth: self.reads.1,
+            responder_resources: self.reads.answers,
+            initiator_depth: self.reads.makes,
             flow_control: 1,
             retry_count: self.retry,
             rnr_retry_count: self.rnr_retry,
@@ -149,16 +179,16 @@ fn milliseconds(span: Duration) -> i32 {
 }
 
 impl ConnectionId {
-    pub fn new(channel: &Rc<EventChannel>, place: u64) -> io::Result<Self> {
+    pub fn new(channel: &Arc<EventChannel>, place: u64) -> io::Result<Self> {
         let mut id = std::ptr::null_mut();
         let context = to_pointer(place);
         // SAFETY: the channel lives as long as the identifier: it holds it.
         checked(unsafe { rdma_create_id(channel.channel, &mut id, context, rdma_port_space::RDMA_PS_TCP) })?;
-        Ok(Self { id, _channel: Rc::clone(channel) })
+        Ok(Self { id, _channel: Arc::clone(channel) })
     }
 
     /// One that hears of what becomes of a device, by an address of it.
-    pub fn bound_to(channel: &Rc<EventChannel>, address: IpAddr) -> io::Result<Self> {
+    pub fn bound_to(channel: &Arc<EventChannel>, address: IpAddr) -> io::Result<Self> {
         let id = Self::new(channel, 0)?;
         let mut raw = RawAddress::new(SocketAddr::new(address, 0));
         // SAFETY: the address is copied by the call.
@@ -285,7 +315,7 @@ impl Drop for ConnectionId {
 }
 
 /// The next event, and whose it is.
-pub(super) fn next_event(channel: &Rc<EventChannel>) -> Option<(u64, CmEvent)> {
+pub(super) fn next_event(channel: &Arc<EventChannel>) -> Option<(u64, CmEvent)> {
     let mut raw: *mut rdma_cm_event = std::ptr::null_mut();
     // SAFETY: an event that was taken stays valid until it is acknowledged, once, after what matters of it was copied.
     unsafe {
@@ -297,7 +327,7 @@ pub(super) fn next_event(channel: &Rc<EventChannel>) -> Option<(u64, CmEvent)> {
         let private_data = private_data(event);
         let decoded = match event.event {
             kind::RDMA_CM_EVENT_CONNECT_REQUEST => {
-                let id = ConnectionId { id: event.id, _channel: Rc::clone(channel) };
+                let id = ConnectionId { id: event.id, _channel: Arc::clone(channel) };
                 CmEvent::Request { id, private_data, reads: peer_reads(event) }
             }
             kind::RDMA_CM_EVENT_ADDR_RESOLVED => CmEvent::AddressResolved,
@@ -319,6 +349,7 @@ pub(super) fn next_event(channel: &Rc<EventChannel>) -> Option<(u64, CmEvent)> {
             }
             kind::RDMA_CM_EVENT_DISCONNECTED => CmEvent::Disconnected,
             kind::RDMA_CM_EVENT_DEVICE_REMOVAL => CmEvent::DeviceRemoved { device: device_of(&*event.id) },
+            kind::RDMA_CM_EVENT_ADDR_CHANGE => CmEvent::AddressMoved,
             _ => CmEvent::Other,
         };
         rdma_ack_cm_event(raw);
@@ -333,14 +364,14 @@ unsafe fn device_of(id: &rdma_cm_id) -> *mut ibv_device {
     if id.verbs.is_null() { std::ptr::null_mut() } else { unsafe { (*id.verbs).device } }
 }
 
-/// READs that the other end answers, and makes.
+/// What the other end says of READs.
 ///
 /// # Safety
 /// The event was taken and not acknowledged, and is a request or an answer.
-unsafe fn peer_reads(event: &rdma_cm_event) -> (u8, u8) {
+unsafe fn peer_reads(event: &rdma_cm_event) -> ReadDepth {
     // SAFETY: these events carry the parameters of a connection, as seen from this end.
     let conn = unsafe { event.param.conn };
-    (conn.initiator_depth, conn.responder_resources)
+    ReadDepth { answers: conn.initiator_depth, makes: conn.responder_resources }
 }
 
 /// What the other end said; RDMA CM pads it with zeros, and so does this.
@@ -365,4 +396,20 @@ unsafe fn private_data(event: &rdma_cm_event) -> PrivateData {
         }
     };
     PrivateData::new(&data[..data.len().min(PRIVATE_DATA_MAX)]).expect("cut to what fits")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_end_makes_what_the_other_answers_and_answers_what_the_other_makes() {
+        let daemon = ReadDepth { answers: 0, makes: 16 };
+        let sender = ReadDepth { answers: 8, makes: 0 };
+        assert_eq!(daemon.beside(sender), ReadDepth { answers: 0, makes: 8 });
+        assert_eq!(sender.beside(daemon), ReadDepth { answers: 8, makes: 0 });
+        let reader = ReadDepth { answers: 4, makes: 32 };
+        assert_eq!(reader.beside(ReadDepth::MOST), reader);
+        assert_eq!(reader.beside(sender), ReadDepth { answers: 0, makes: 8 });
+    }
 }

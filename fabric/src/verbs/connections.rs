@@ -1,7 +1,7 @@
 //! The table of connections: where each stands, and the work that its send queue holds.
 
 use super::completion_queue::Mark;
-use super::connection_manager::ConnectionId;
+use super::connection_manager::{ConnectionId, ReadDepth};
 use super::queue_pair::QueuePair;
 use super::send_completions::{Seat, SendCompletions};
 use crate::nic::{DisconnectReason, PrivateData, Qp};
@@ -26,8 +26,21 @@ pub(super) enum State {
     Farewell,
     /// The QP is in the error state; its work comes back.
     Draining,
+    /// What it has of RDMA CM and of the device is being destroyed.
+    Leaving,
     /// Its last event waits to be polled.
     Ended,
+}
+
+/// What the user hears of a connection at its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Last {
+    /// That it was disconnected.
+    Disconnected,
+    /// That the other end refused it, and what it said.
+    Rejected(PrivateData),
+    /// Nothing: the user refused it.
+    Nothing,
 }
 
 /// What a place in the send queue holds.
@@ -99,6 +112,10 @@ pub(super) struct Connection {
     pub state: State,
     pub pair: Option<QueuePair>,
     pub id: Option<ConnectionId>,
+    /// One of the two, or both, are with an order that is carried out. What would end it waits until they are back.
+    pub is_away: bool,
+    /// It is to end when they are back, for [`Self::reason`].
+    pub ends: bool,
     /// The QP's number, as long as completions of it may come.
     pub qp_number: Option<u32>,
     /// Where its QP completes what this end posts.
@@ -107,6 +124,8 @@ pub(super) struct Connection {
     /// The user knows that it stands: it has polled the event.
     pub announced: bool,
     pub reason: Option<DisconnectReason>,
+    /// What its user hears at its end, where that is not that it was disconnected.
+    pub last: Last,
     pub sends: u32,
     pub reads: u32,
     /// READs that there may be: what both ends agreed on.
@@ -120,17 +139,19 @@ pub(super) struct Connection {
     pub last_wqe_deadline: Option<Instant>,
     /// No SRQ entry will be taken any more.
     pub quiet: bool,
-    /// What the completion queues had given when it became quiet: that of arrivals, and its own.
+    /// What the completion queues had given when it became quiet, or when its QP was destroyed with work: that of arrivals, and its own.
     pub quiet_since: (Mark, Mark),
-    /// Its QP was destroyed with its work; what the device had completed of that may still lie in its completion queue.
-    pub is_given_up: bool,
     /// Looks that found it with work that does not end.
     pub stalled: u8,
     /// The device said that its QP takes no SRQ entry any more.
     pub took_last_entry: bool,
-    /// READs that the peer answers, and makes, as it said.
-    pub peer_reads: (u8, u8),
-    /// What this end says when it asks.
+    /// The payload of its longest packet, while it counts as one that stands.
+    pub path: Option<u32>,
+    /// It is among those that stand, which are counted and probed.
+    pub is_counted: bool,
+    /// What the peer said of READs.
+    pub peer_reads: ReadDepth,
+    /// What this end says when it asks, or accepts.
     pub said: PrivateData,
     /// Something happened since it was last looked at whether it should be probed.
     pub is_active: bool,
@@ -145,11 +166,14 @@ impl Connection {
             state: State::Free,
             pair: None,
             id: None,
+            is_away: false,
+            ends: false,
             qp_number: None,
             seat: None,
             inline_bytes: 0,
             announced: false,
             reason: None,
+            last: Last::Disconnected,
             sends: 0,
             reads: 0,
             reads_max: 0,
@@ -159,10 +183,11 @@ impl Connection {
             last_wqe_deadline: None,
             quiet: false,
             quiet_since: (Mark::default(), Mark::default()),
-            is_given_up: false,
             stalled: 0,
             took_last_entry: false,
-            peer_reads: (u8::MAX, u8::MAX),
+            path: None,
+            is_counted: false,
+            peer_reads: ReadDepth::MOST,
             said: PrivateData::new(&[]).expect("nothing is short enough"),
             is_active: true,
             is_timed: false,
@@ -173,8 +198,8 @@ impl Connection {
     ///
     /// # Panics
     /// Before that, and after.
-    pub fn parts(&self) -> (&QueuePair, &ConnectionId) {
-        self.pair.as_ref().zip(self.id.as_ref()).expect("a QP and an identifier")
+    pub fn parts(&mut self) -> (&mut QueuePair, &ConnectionId) {
+        self.pair.as_mut().zip(self.id.as_ref()).expect("a QP and an identifier")
     }
 
     /// Whether all work that was posted came back.
@@ -201,8 +226,7 @@ impl Connection {
     #[inline]
     pub fn take_oldest(&mut self, completions: &mut SendCompletions) -> Option<(u32, u64, Posted)> {
         let oldest = self.queue.pop()?;
-        // That of who was given up is looked into until it was found empty.
-        if self.queue.is_empty() && !self.is_given_up {
+        if self.queue.is_empty() {
             completions.end(self.seat.expect("a connection keeps its place until its work is back"));
         }
         Some(oldest)
@@ -237,7 +261,8 @@ impl Connections {
     pub fn release(&mut self, qp: Qp) {
         let entry = self.get_mut(qp).expect("a connection is released once");
         let has_nothing = entry.pair.is_none() && entry.id.is_none() && entry.seat.is_none();
-        assert!(has_nothing && entry.queue.is_empty(), "a connection is released after its end");
+        let is_over = has_nothing && !entry.is_away && entry.queue.is_empty();
+        assert!(is_over, "a connection is released after its end");
         entry.state = State::Free;
         self.free.push(qp.index);
     }
@@ -258,6 +283,7 @@ impl Connections {
     }
 
     /// Whether there are any.
+    #[cfg(test)]
     pub fn any(&self) -> bool {
         self.free.len() < self.entries.len()
     }

@@ -39,16 +39,22 @@ impl Context {
         self.0
     }
 
-    /// Whether it is of this device. The library has one object for a device as long as anybody has it open.
-    pub fn is_of(&self, device: *mut ibv_device) -> bool {
+    /// Its device. The library has one object for a device as long as anybody has it open.
+    pub fn device(&self) -> *mut ibv_device {
         // SAFETY: this is open.
-        unsafe { (*self.0).device == device }
+        unsafe { (*self.0).device }
     }
 
     /// The device's name.
     pub fn name(&self) -> String {
         // SAFETY: this is open.
         unsafe { name_of(self.0) }
+    }
+
+    /// How many vectors its completion queues may choose from.
+    pub fn completion_vectors(&self) -> u32 {
+        // SAFETY: this is open.
+        u32::try_from(unsafe { (*self.0).num_comp_vectors }).unwrap_or(0)
     }
 
     /// Where its events arrive.

@@ -5,10 +5,12 @@
 //! ([`super::context`]). Only the device that is needed is opened: a device cannot leave while a process that does not know
 //! about it holds it.
 
+use super::addresses::{Host, LocalAddress};
+use super::completion_vector::Interrupts;
 use super::context::{Context, name_of};
 use super::error::VerbsError;
-use super::gids::{Host, LocalAddress};
 use super::options::DeviceChoice;
+use super::port::Port;
 use crate::limits::DeviceAttributes;
 use rdma_sys::{
     ibv_context, ibv_device_attr, ibv_query_device, ibv_transport_type, rdma_bind_addr, rdma_cm_id,
@@ -26,11 +28,9 @@ const RESOLVE_MS: i32 = 2000;
 pub(super) struct Device {
     /// None once it is closed, which is the last that is done with it.
     context: Option<Context>,
-    name: String,
-    port: u8,
+    port: Port,
     attributes: DeviceAttributes,
-    /// The address of the GID that the choice names: connections leave from there, and come there.
-    pub source: Option<IpAddr>,
+    completion_vector: u32,
     rnr_counters: Vec<PathBuf>,
     rnr_before: u64,
     gone: bool,
@@ -177,8 +177,8 @@ impl Drop for SynchronousId {
 }
 
 impl Device {
-    /// Opens the device of choice.
-    pub fn open(choice: &DeviceChoice) -> Result<Self, VerbsError> {
+    /// Opens the device of choice, for somebody who sleeps on that processor.
+    pub fn open(choice: &DeviceChoice, cpu: Option<usize>) -> Result<Self, VerbsError> {
         let host = Host::this();
         let (found, source) = match choice {
             // The kernel would take it for an address of every device.
@@ -215,21 +215,22 @@ impl Device {
             Context::beside(of_library)?
         };
         let name = context.name();
-        let port = match choice {
+        let number = match choice {
             DeviceChoice::Named { port, .. } => *port,
             DeviceChoice::Reaching(_) => found.port(),
         };
-        let folder = PathBuf::from(format!("/sys/class/infiniband/{name}/ports/{port}/hw_counters"));
+        let folder = PathBuf::from(format!("/sys/class/infiniband/{name}/ports/{number}/hw_counters"));
         // Of mlx5, and of rxe: SENDs that found no entry.
         let rnr_counters =
             ["out_of_buffer", "send_rnr_err"].map(|counter| folder.join(counter)).into_iter().collect();
         let attributes = attributes(context.as_ptr())?;
+        let completion_vector = Interrupts::this().vector_near(&name, context.completion_vectors(), cpu);
+        let port = Port::new(&context, name, number, source);
         let mut device = Self {
             context: Some(context),
-            name,
             port,
             attributes,
-            source,
+            completion_vector,
             rnr_counters,
             rnr_before: 0,
             gone: false,
@@ -251,13 +252,13 @@ impl Device {
         self.context.as_ref().expect("a device is open until it is dropped")
     }
 
-    /// The addresses that lead to its port, as they are now.
-    pub fn addresses(&self) -> Vec<LocalAddress> {
-        Host::this().addresses_of(&self.name, self.port)
+    /// The port that connections come to and leave from.
+    pub fn port(&self) -> &Port {
+        &self.port
     }
 
     pub fn name(&self) -> &str {
-        &self.name
+        &self.port.device
     }
 
     /// What it says that it can do.
@@ -265,9 +266,14 @@ impl Device {
         self.attributes
     }
 
+    /// The vector of its completion queues.
+    pub fn completion_vector(&self) -> u32 {
+        self.completion_vector
+    }
+
     /// The NUMA node that it is attached to; none where there is but one, or behind a device without one (soft-RoCE).
     pub fn numa_node(&self) -> Option<u32> {
-        let path = format!("/sys/class/infiniband/{}/device/numa_node", self.name);
+        let path = format!("/sys/class/infiniband/{}/device/numa_node", self.name());
         // A node of -1 is none.
         std::fs::read_to_string(path).ok()?.trim().parse().ok()
     }

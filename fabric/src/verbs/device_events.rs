@@ -16,6 +16,8 @@ pub(super) enum DeviceEvent {
     QueueFailed,
     /// The device failed for good.
     DeviceFailed,
+    /// Of a port, by its number.
+    Port { number: u8, said: PortEvent },
     /// Nothing that concerns a NIC; the library's number of it.
     Other(u32),
 }
@@ -29,6 +31,17 @@ pub(super) enum QpEvent {
     Established,
     /// It failed, or its peer asked for what it must not.
     Failed,
+}
+
+/// What it said of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PortEvent {
+    /// It carries packets.
+    Up,
+    /// It carries none any more.
+    Down,
+    /// Something else of it changed: its addresses, its partitions, its subnet manager.
+    Changed,
 }
 
 /// An event as the library writes it. Not its own type, in which an event that is newer than the bindings would have no
@@ -53,6 +66,11 @@ pub(super) fn next(context: &Context) -> Option<DeviceEvent> {
         }
         let RawEvent { element, kind } = raw.assume_init_read();
         let of_qp = |said| DeviceEvent::Qp { number: (*element.cast::<ibv_qp>()).qp_num, said };
+        // In place of an element there is a number then.
+        let of_port = |said| {
+            let number = u8::try_from(element.addr() & usize::from(u8::MAX)).expect("a byte");
+            DeviceEvent::Port { number, said }
+        };
         let decoded = match kind {
             1..=3 => of_qp(QpEvent::Failed),
             4 => of_qp(QpEvent::Established),
@@ -60,6 +78,9 @@ pub(super) fn next(context: &Context) -> Option<DeviceEvent> {
             0 | 14 => DeviceEvent::QueueFailed,
             15 => DeviceEvent::SrqLimit,
             8 => DeviceEvent::DeviceFailed,
+            9 => of_port(PortEvent::Up),
+            10 => of_port(PortEvent::Down),
+            11..=13 | 17 | 18 => of_port(PortEvent::Changed),
             other => DeviceEvent::Other(other),
         };
         ibv_ack_async_event(event);

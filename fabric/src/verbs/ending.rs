@@ -1,9 +1,11 @@
 //! How a connection ends: farewell, error state, work back, quiet, gone.
 
 use super::VerbsNic;
-use super::connections::State;
+use super::connections::{Last, State};
 use super::device_events::{DeviceEvent, QpEvent};
 use super::polling::Expansion;
+use super::set_up::Order;
+use crate::later::later;
 use crate::nic::{DisconnectReason, Event, Nic, Qp, Status};
 use std::time::Instant;
 
@@ -17,51 +19,99 @@ impl VerbsNic {
             State::Connected if connection.sends > 0 => {
                 connection.state = State::Farewell;
                 connection.reason = Some(DisconnectReason::Local);
-                self.wait_until(qp, Instant::now() + farewell);
+                self.wait_until(qp, later(farewell));
             }
             State::Connected | State::Resolving | State::Connecting | State::Requested | State::Accepting => {
                 self.fail(qp, DisconnectReason::Local);
             }
-            State::Free | State::Farewell | State::Draining | State::Ended => {}
+            State::Free | State::Farewell | State::Draining | State::Leaving | State::Ended => {}
         }
     }
 
     /// It ends, for this reason if there was none before. Its work comes back first.
     pub(super) fn fail(&mut self, qp: Qp, reason: DisconnectReason) {
+        let Some(connection) = self.connections.get_mut(qp) else { return };
+        if matches!(connection.state, State::Draining | State::Leaving | State::Ended) {
+            return;
+        }
+        if connection.gathered.is_some() {
+            // While the QP is away nobody could give it to the device.
+            self.give_gathered();
+            return self.fail(qp, reason);
+        }
+        connection.reason.get_or_insert(reason);
+        if connection.is_away {
+            connection.ends = true;
+            if connection.state == State::Connected {
+                // Nothing more is posted on it.
+                (connection.state, connection.deadline) = (State::Farewell, None);
+            }
+            self.set_up.give_up(qp);
+            return;
+        }
+        if connection.pair.is_none() {
+            return self.let_go(qp);
+        }
+        connection.state = State::Draining;
+        let (pair, id) = (connection.pair.take(), connection.id.take());
+        connection.is_away = true;
+        // It waits for what comes of the order, and then for its work.
+        connection.deadline = None;
+        if let (Some(pair), Some(id)) = (pair, id) {
+            self.order(Order::HangUp { qp, id, pair });
+        }
+    }
+
+    /// Destroys what the connection has of RDMA CM and of the device.
+    pub(super) fn let_go(&mut self, qp: Qp) {
+        let Some(connection) = self.connections.get_mut(qp) else { return };
+        (connection.state, connection.deadline) = (State::Leaving, None);
+        connection.is_away = true;
+        let (pair, id) = (connection.pair.take(), connection.id.take());
+        self.order(Order::LetGo { qp, id, pair });
+    }
+
+    /// It is destroyed; after that the device touches nothing of it.
+    pub(super) fn gone(&mut self, qp: Qp) {
+        let Some(connection) = self.connections.get_mut(qp) else { return };
+        if let Some(number) = connection.qp_number.take() {
+            // The device may give the number to the next.
+            self.by_qp_number.remove(number);
+        }
+        self.count_out(qp);
+        let Some(connection) = self.connections.get_mut(qp) else { return };
+        if connection.is_idle() {
+            return self.finish(qp);
+        }
+        // What the QP kept is shown as flushed, then it ends. Before that everything of it must be out of the completion queue, where
+        // it would be in the way of others'.
+        let seat = connection.seat.expect("a connection keeps its place to its end");
+        connection.quiet_since = (self.receive_completions.now(), self.send_completions.now(seat));
+        self.counters.drains_given_up += 1;
+    }
+
+    /// Its QP is in the error state, and its work comes back.
+    pub(super) fn hung_up(&mut self, qp: Qp) {
         let now = Instant::now();
         let (drain, last_wqe) = (self.options.drain, self.options.last_wqe);
         let Some(connection) = self.connections.get_mut(qp) else { return };
-        if matches!(connection.state, State::Draining | State::Ended) {
-            return;
-        }
-        let reason = *connection.reason.get_or_insert(reason);
-        if connection.qp_number.is_none() {
-            self.let_go(qp);
-            self.events.push_back(Event::Disconnected { qp, reason });
-            return;
-        }
-        connection.state = State::Draining;
         connection.last_wqe_deadline = Some(now + last_wqe);
-        if let (Some(pair), Some(id)) = (&connection.pair, &connection.id) {
-            pair.fail();
-            id.disconnect();
-        }
         self.wait_until(qp, now + drain);
     }
 
-    /// Destroys what the connection has of the device.
-    pub(super) fn let_go(&mut self, qp: Qp) {
+    /// Its last event is told.
+    fn finish(&mut self, qp: Qp) {
         let Some(connection) = self.connections.get_mut(qp) else { return };
         connection.state = State::Ended;
-        (connection.pair, connection.id) = (None, None);
-        if let Some(number) = connection.qp_number.take() {
-            self.by_qp_number.remove(number);
-        }
         if let Some(seat) = connection.seat.take() {
-            if connection.is_given_up {
-                self.send_completions.end(seat);
-            }
             self.send_completions.leave(seat);
+        }
+        let Some(connection) = self.connections.get_mut(qp) else { return };
+        let reason = connection.reason.unwrap_or(DisconnectReason::Peer);
+        match connection.last {
+            Last::Disconnected => self.events.push_back(Event::Disconnected { qp, reason }),
+            Last::Rejected(private_data) => self.events.push_back(Event::Rejected { qp, private_data }),
+            Last::Nothing => self.connections.release(qp),
         }
     }
 
@@ -78,6 +128,8 @@ impl VerbsNic {
         for &index in &self.timed {
             let (_, connection) = self.connections.at(index);
             let soonest = match connection.state {
+                // The outcome wakes who sleeps.
+                _ if connection.is_away => None,
                 State::Draining if connection.quiet => connection.deadline,
                 State::Draining => connection.last_wqe_deadline,
                 _ => connection.deadline,
@@ -94,6 +146,12 @@ impl VerbsNic {
             let (qp, connection) = self.connections.at(index);
             let is_due = connection.deadline.is_some_and(|deadline| now >= deadline);
             match connection.state {
+                // What it waits for is an outcome, with which it is back here: there may be thousands.
+                _ if connection.is_away => {
+                    connection.is_timed = false;
+                    self.timed.swap_remove(position);
+                    continue;
+                }
                 State::Free | State::Requested | State::Connected | State::Ended => {
                     connection.is_timed = false;
                     self.timed.swap_remove(position);
@@ -115,7 +173,11 @@ impl VerbsNic {
                         self.counters.last_wqe_missed += u64::from(!told);
                     }
                 }
-                State::Resolving | State::Connecting | State::Accepting | State::Farewell => {}
+                State::Resolving
+                | State::Connecting
+                | State::Accepting
+                | State::Farewell
+                | State::Leaving => {}
             }
             position += 1;
         }
@@ -131,6 +193,7 @@ impl VerbsNic {
             }
             // Without its SRQ or one of its completion queues this NIC is good for nothing.
             DeviceEvent::QueueFailed | DeviceEvent::DeviceFailed => self.device_is_gone(),
+            DeviceEvent::Port { number, said } => self.port_said(number, said),
             DeviceEvent::Other(_) => {}
         }
     }
@@ -183,58 +246,51 @@ impl VerbsNic {
     pub(super) fn may_settle(&mut self) -> bool {
         (0..self.timed.len()).any(|position| {
             let (_, connection) = self.connections.at(self.timed[position]);
-            connection.state == State::Draining && connection.quiet && connection.is_idle()
+            match connection.state {
+                State::Draining => connection.quiet && !connection.is_away && connection.is_idle(),
+                State::Leaving => !connection.is_away,
+                _ => false,
+            }
         })
     }
 
-    /// Connections that are quiet and have their work back are over. What a QP keeps for too long is given up.
+    /// Connections that are quiet and have their work back are over. What a QP keeps for too long is given up with it.
     pub(super) fn settle_endings(&mut self) {
         let now = Instant::now();
         let mut position = 0;
         while let Some(&index) = self.timed.get(position) {
             position += 1;
             let (qp, connection) = self.connections.at(index);
-            if connection.state != State::Draining || !connection.quiet {
+            if connection.is_away {
+                continue;
+            }
+            let (state, is_idle) = (connection.state, connection.is_idle());
+            let waits = match state {
+                State::Draining => connection.quiet,
+                State::Leaving => true,
+                _ => false,
+            };
+            if !waits {
                 continue;
             }
             let (arrived, sent) = connection.quiet_since;
             let seat = connection.seat.expect("a connection with a queue pair has a place");
-            // What it took from the SRQ and nobody saw would be lost with it.
-            if !self.receive_completions.has_passed(arrived) {
-                continue;
-            }
             let is_due = connection.deadline.is_some_and(|deadline| now >= deadline);
-            if !connection.is_idle() {
-                if is_due && self.expanding.is_none() && self.send_completions.has_passed(seat, sent) {
-                    self.give_up_drain(qp);
+            // What came back, and what it took from the SRQ, would be lost with it if nobody had looked at it.
+            let is_settled = self.receive_completions.has_passed(arrived)
+                && (is_idle || self.send_completions.has_passed(seat, sent));
+            match state {
+                _ if !is_settled => {}
+                State::Draining if is_idle || is_due => self.let_go(qp),
+                State::Leaving if is_idle => self.finish(qp),
+                State::Leaving if self.expanding.is_none() => {
+                    let upto = connection.newest();
+                    let (last, others) = (Status::Flushed, Status::Flushed);
+                    self.expanding = Some(Expansion { index, upto, last, others });
                 }
-                continue;
+                _ => {}
             }
-            // Its place in the queue is the next one's only when nothing of it lies there.
-            if connection.is_given_up && !self.send_completions.has_passed(seat, sent) {
-                continue;
-            }
-            let reason = connection.reason.unwrap_or(DisconnectReason::Peer);
-            self.let_go(qp);
-            self.events.push_back(Event::Disconnected { qp, reason });
         }
-    }
-
-    /// The QP is destroyed with its work; after that the device touches nothing of it.
-    fn give_up_drain(&mut self, qp: Qp) {
-        let Some(connection) = self.connections.get_mut(qp) else { return };
-        connection.pair = None;
-        if let Some(number) = connection.qp_number.take() {
-            // The device may give the number to the next.
-            self.by_qp_number.remove(number);
-        }
-        self.counters.drains_given_up += 1;
-        let seat = connection.seat.expect("a connection with a queue pair has a place");
-        connection.is_given_up = true;
-        connection.quiet_since = (self.receive_completions.now(), self.send_completions.now(seat));
-        let upto = connection.newest();
-        self.expanding =
-            Some(Expansion { index: qp.index, upto, last: Status::Flushed, others: Status::Flushed });
     }
 
     /// Takes the next event; what is over after it gives back its place.

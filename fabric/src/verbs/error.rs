@@ -100,6 +100,26 @@ pub enum VerbsError {
         /// What the system said.
         source: io::Error,
     },
+    /// There can be no memory on that node.
+    #[error(
+        "cannot have the queues on NUMA node {node}: {source}; the nodes are in /sys/devices/system/node"
+    )]
+    Node {
+        /// The node that was asked for.
+        node: u32,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The device makes no queue for so many SRQ entries, though it says that it has room for them.
+    #[error("{verb} failed for {entries} SRQ entries: {source}; ask for fewer, or raise ulimit -l (memlock)")]
+    SrqEntries {
+        /// The verb's name.
+        verb: &'static str,
+        /// How many.
+        entries: u32,
+        /// What the system said.
+        source: io::Error,
+    },
     /// A verb failed.
     #[error("{verb} failed: {source}; {advice}")]
     Verb {

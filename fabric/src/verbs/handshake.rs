@@ -1,21 +1,28 @@
 //! How a connection comes about, by RDMA CM's events.
 
 use super::VerbsNic;
-use super::connection_manager::{CmEvent, ConnectionId, Terms};
-use super::connections::{State, from_context, to_context};
+use super::connection_manager::{CmEvent, ConnectionId, ReadDepth, Terms};
+use super::connections::{Last, State, from_context, to_context};
 use super::ece;
 use super::error::LOOPBACK;
-use super::listening::Listening;
-use super::queue_pair::{Parts, QpAttributes, QueuePair};
+use super::options::resolve;
+use super::queue_pair::{BeginError, Parts, QpAttributes, QueuePair};
+use super::set_up::Order;
 use crate::address::Address;
-use crate::nic::{ConnectError, DisconnectReason, Event, ListenError, PostError, PrivateData, Qp};
+use crate::later::later;
+use crate::nic::{ConnectError, DisconnectReason, Event, PostError, PrivateData, Qp};
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
-use std::time::Instant;
+use std::net::SocketAddr;
+use std::sync::Arc;
 
-fn resolve(text: &str) -> io::Result<SocketAddr> {
-    let none = || io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    text.to_socket_addrs()?.next().ok_or_else(none)
+/// What a peer is told whose packets are longer than this end's port takes.
+const PACKETS_TOO_LONG: &[u8] = b"jet: packets too long";
+
+fn errno_of(error: &BeginError) -> i32 {
+    match error {
+        BeginError::Packets { .. } => libc::EMSGSIZE,
+        BeginError::System(error) => errno(error),
+    }
 }
 
 fn errno(error: &io::Error) -> i32 {
@@ -31,28 +38,6 @@ fn nothing() -> PrivateData {
 }
 
 impl VerbsNic {
-    pub(super) fn begin_listening(&mut self, address: &Address) -> Result<Address, ListenError> {
-        let Address::Rdma(text) = address else {
-            return Err(ListenError::WrongFabric { address: address.clone() });
-        };
-        if self.device.is_gone() {
-            let source = io::Error::from_raw_os_error(libc::ENODEV);
-            return Err(ListenError::System { address: address.clone(), source });
-        }
-        let listening = resolve(text).and_then(|asked| Listening::begin(&self.channel, &self.device, asked));
-        match listening {
-            Ok(listening) => {
-                let real = listening.address();
-                self.listening.push(listening);
-                Ok(Address::Rdma(real.to_string()))
-            }
-            Err(error) if error.raw_os_error() == Some(libc::EADDRINUSE) => {
-                Err(ListenError::InUse { address: address.clone() })
-            }
-            Err(source) => Err(ListenError::System { address: address.clone(), source }),
-        }
-    }
-
     pub(super) fn begin_connecting(
         &mut self,
         address: &Address,
@@ -69,7 +54,7 @@ impl VerbsNic {
         if to.ip().is_loopback() {
             return Err(failed(loopback(to)));
         }
-        let from = self.options.source.or(self.device.source).map(|ip| SocketAddr::new(ip, 0));
+        let from = self.options.source.or(self.device.port().source).map(|ip| SocketAddr::new(ip, 0));
         let max = self.limits.qps_max;
         let qp = self.take_place(State::Resolving).ok_or(ConnectError::TooMany { max })?;
         let begun = ConnectionId::new(&self.channel, to_context(qp)).and_then(|id| {
@@ -83,7 +68,7 @@ impl VerbsNic {
             Ok(id) => {
                 let connection = self.connections.get_mut(qp).expect("it was just made");
                 (connection.id, connection.said) = (Some(id), *private_data);
-                self.wait_until(qp, Instant::now() + self.options.handshake);
+                self.wait_until(qp, later(self.options.handshake));
                 Ok(qp)
             }
             Err(error) => {
@@ -110,9 +95,13 @@ impl VerbsNic {
             return;
         }
         if let CmEvent::DeviceRemoved { device } = event
-            && self.device.context().is_of(device)
+            && self.device.port().is_of(device)
         {
             self.device_is_gone();
+        }
+        if matches!(event, CmEvent::AddressMoved) {
+            // A connection goes on by the way that it has, and ends where that leads nowhere.
+            return self.survey_soon();
         }
         // What belongs to a connection that is gone says nothing any more.
         let Some(qp) = from_context(context) else { return };
@@ -124,9 +113,14 @@ impl VerbsNic {
                 self.answered(qp, private_data, reads);
             }
             (CmEvent::Established, State::Accepting) => self.established(qp),
+            (CmEvent::Rejected { private_data }, State::Connecting)
+                if private_data.as_slice().starts_with(PACKETS_TOO_LONG) =>
+            {
+                self.fail(qp, DisconnectReason::Transport(libc::EMSGSIZE));
+            }
             (CmEvent::Rejected { private_data }, State::Connecting) => {
+                connection.last = Last::Rejected(private_data);
                 self.let_go(qp);
-                self.events.push_back(Event::Rejected { qp, private_data });
             }
             (CmEvent::Failed(errno), state) if state != State::Ended => {
                 self.fail(qp, DisconnectReason::Transport(errno));
@@ -150,18 +144,17 @@ impl VerbsNic {
             connection.state = State::Connected;
             let reads_max = connection.reads_max;
             self.events.push_back(Event::Connected { qp, private_data: nothing(), reads_max });
+            self.count_in(qp);
         }
     }
 
-    fn requested(&mut self, mut id: ConnectionId, private_data: PrivateData, reads: (u8, u8)) {
-        if !self.device.context().is_of(id.device()) {
+    fn requested(&mut self, mut id: ConnectionId, private_data: PrivateData, reads: ReadDepth) {
+        if !self.device.port().is_of(id.device()) {
             // Addresses that move from device to device may let it come by another.
-            id.reject(&nothing());
-            return;
+            return self.order(Order::Refuse { qp: None, id, words: nothing() });
         }
         let Some(qp) = self.take_place(State::Requested) else {
-            id.reject(&nothing());
-            return;
+            return self.order(Order::Refuse { qp: None, id, words: nothing() });
         };
         id.set_place(to_context(qp));
         let connection = self.connections.get_mut(qp).expect("it was just made");
@@ -173,7 +166,7 @@ impl VerbsNic {
         let handshake = self.options.handshake;
         let Some(connection) = self.connections.get_mut(qp) else { return };
         let Some(id) = &connection.id else { return };
-        let result = if self.device.context().is_of(id.device()) {
+        let result = if self.device.port().is_of(id.device()) {
             id.resolve_route(handshake)
         } else {
             // The way leads over another device than this NIC's.
@@ -185,8 +178,13 @@ impl VerbsNic {
     }
 
     fn ask(&mut self, qp: Qp) {
-        let reads = self.reads_with((u8::MAX, u8::MAX));
-        let asked = self.make_qp(qp).and_then(|qp_number| {
+        let reads = self.reads_beside(ReadDepth::MOST);
+        let parts = self.parts_for(qp);
+        // Numbers of QPs that are gone must be free before the device gives them again.
+        self.take_outcomes();
+        let asked = QueuePair::new(&parts).and_then(|pair| {
+            let qp_number = pair.number();
+            self.take_pair(qp, pair);
             let connection = self.connections.get_mut(qp).expect("it was just seen");
             connection.state = State::Connecting;
             let terms = Terms {
@@ -206,48 +204,44 @@ impl VerbsNic {
     }
 
     /// The peer accepted: the QP begins to work, and then the peer is told.
-    fn answered(&mut self, qp: Qp, private_data: PrivateData, peer_reads: (u8, u8)) {
-        let (pair, id) = self.connections.get_mut(qp).expect("it was just seen").parts();
+    fn answered(&mut self, qp: Qp, private_data: PrivateData, peer_reads: ReadDepth) {
+        let wanted = self.attributes_of(peer_reads);
+        let connection = self.connections.get_mut(qp).expect("it was just seen");
+        connection.reads_max = u32::from(wanted.reads.makes);
+        let (pair, id) = connection.parts();
         ece::take_answer(pair, id);
-        let begun = self.begin_work(qp, peer_reads).and_then(|_| {
-            let (_, id) = self.connections.get_mut(qp).expect("it was just seen").parts();
-            id.establish()
-        });
-        match begun {
+        match pair.begin_work(id, &wanted).and_then(|()| Ok(id.establish()?)) {
             Ok(()) => {
                 let connection = self.connections.get_mut(qp).expect("it was just seen");
                 connection.state = State::Connected;
                 let reads_max = connection.reads_max;
                 self.events.push_back(Event::Connected { qp, private_data, reads_max });
+                self.count_in(qp);
             }
-            Err(error) => self.fail(qp, DisconnectReason::Transport(errno(&error))),
+            Err(error) => self.fail(qp, DisconnectReason::Transport(errno_of(&error))),
         }
     }
 
-    /// Lets the connection's QP work; how many READs it answers, and makes.
-    fn begin_work(&mut self, qp: Qp, peer_reads: (u8, u8)) -> io::Result<(u8, u8)> {
-        let reads = self.reads_with(peer_reads);
-        let wanted = QpAttributes {
-            reads_answered: reads.0,
-            reads_made: reads.1,
+    /// How a QP is to work with a peer that says this of READs.
+    fn attributes_of(&self, peer_reads: ReadDepth) -> QpAttributes {
+        QpAttributes {
+            reads: self.reads_beside(peer_reads),
             retry: self.options.retry,
             rnr_retry: self.options.rnr_retry,
             rnr_timer: self.options.rnr_timer,
             ack_timeout: self.options.ack_timeout,
             tos: self.options.tos,
-        };
-        let connection = self.connections.get_mut(qp).expect("the caller looked");
-        connection.reads_max = reads.1.into();
-        let (pair, id) = connection.parts();
-        pair.begin_work(id, &wanted)?;
-        Ok(reads)
+        }
     }
 
-    /// How many READs this end answers at once, and makes, on a connection with a peer that answers and makes so many.
-    fn reads_with(&self, (peer_answers, peer_makes): (u8, u8)) -> (u8, u8) {
+    /// What this end says of READs to a peer that says this of them.
+    fn reads_beside(&self, peer: ReadDepth) -> ReadDepth {
         let byte = |reads: u32| u8::try_from(reads).unwrap_or(u8::MAX);
-        let answered = byte(self.device_limits.reads_answered_per_qp).min(peer_makes);
-        (answered, byte(self.limits.reads_per_qp_max).min(peer_answers))
+        let own = ReadDepth {
+            answers: byte(self.device_limits.reads_answered_per_qp),
+            makes: byte(self.limits.reads_per_qp_max),
+        };
+        own.beside(peer)
     }
 
     pub(super) fn accept_request(&mut self, qp: Qp, private_data: &PrivateData) -> Result<(), PostError> {
@@ -255,72 +249,131 @@ impl VerbsNic {
             Some(connection) if connection.state == State::Requested => {}
             _ => return Err(PostError::Stale),
         }
-        let connection = self.connections.get_mut(qp).expect("it was just seen");
-        let peer_reads = connection.peer_reads;
-        if self.limits.reads_per_qp_max > 0 && self.reads_with(peer_reads).1 == 0 {
+        let peer_reads = self.connections.get_mut(qp).expect("it was just seen").peer_reads;
+        let wanted = self.attributes_of(peer_reads);
+        if self.limits.reads_per_qp_max > 0 && wanted.reads.makes == 0 {
             // READs on such a connection would wait for ever.
             self.counters.protocol_errors += 1;
             self.fail(qp, DisconnectReason::Protocol);
             return Err(PostError::Stale);
         }
-        let accepted = self.make_qp(qp).and_then(|qp_number| {
-            let (pair, id) = self.connections.get_mut(qp).expect("it was just seen").parts();
-            ece::take_offer(pair, id);
-            let terms = Terms {
-                private_data: *private_data,
-                qp_number,
-                reads: self.begin_work(qp, peer_reads)?,
-                retry: self.options.retry,
-                rnr_retry: self.options.rnr_retry,
-            };
-            let (pair, id) = self.connections.get_mut(qp).expect("it was just seen").parts();
-            ece::answer(pair, id);
-            id.accept(&terms)
-        });
-        if let Err(error) = accepted {
-            self.fail(qp, DisconnectReason::Transport(errno(&error)));
-            return Err(PostError::Stale);
-        }
-        self.connections.get_mut(qp).expect("it was just seen").state = State::Accepting;
-        self.wait_until(qp, Instant::now() + self.options.handshake);
+        let parts = self.parts_for(qp);
+        let connection = self.connections.get_mut(qp).expect("it was just seen");
+        (connection.said, connection.state) = (*private_data, State::Accepting);
+        connection.reads_max = u32::from(wanted.reads.makes);
+        connection.is_away = true;
+        let id = connection.id.take().expect("a request has an identifier");
+        self.wait_until(qp, later(self.options.handshake));
+        self.order(Order::Make { qp, id, parts, wanted });
         Ok(())
+    }
+
+    /// The QP of a connection that is to be accepted works, or could not be made.
+    pub(super) fn made(&mut self, qp: Qp, id: ConnectionId, result: Result<QueuePair, BeginError>) {
+        let connection = self.back(qp);
+        connection.id = Some(id);
+        match result {
+            Ok(pair) => self.take_pair(qp, pair),
+            Err(BeginError::Packets { bytes, standing }) => {
+                self.watch.update(|status| {
+                    status.take_standing(&standing);
+                    (status.refused, status.refused_packet_bytes) = (status.refused + 1, bytes);
+                });
+                // It was asked a while ago.
+                self.begin_survey(false);
+                return self.refuse(qp, DisconnectReason::Transport(libc::EMSGSIZE), PACKETS_TOO_LONG);
+            }
+            Err(BeginError::System(error)) => {
+                return self.fail(qp, DisconnectReason::Transport(errno(&error)));
+            }
+        }
+        if self.ends_now(qp) {
+            return;
+        }
+        // Its number is known from here on, so that what arrives once the peer knows finds its connection.
+        let peer_reads = self.connections.get_mut(qp).expect("it is back").peer_reads;
+        let reads = self.reads_beside(peer_reads);
+        let connection = self.connections.get_mut(qp).expect("it is back");
+        let terms = Terms {
+            private_data: connection.said,
+            qp_number: connection.qp_number.expect("it was just made"),
+            reads,
+            retry: self.options.retry,
+            rnr_retry: self.options.rnr_retry,
+        };
+        connection.is_away = true;
+        let id = connection.id.take().expect("it is back");
+        self.order(Order::Accept { qp, id, terms });
+    }
+
+    /// Refuses a request that its user has accepted, in words of its own.
+    fn refuse(&mut self, qp: Qp, reason: DisconnectReason, words: &[u8]) {
+        let connection = self.connections.get_mut(qp).expect("the caller looked");
+        connection.reason.get_or_insert(reason);
+        (connection.state, connection.deadline) = (State::Leaving, None);
+        connection.is_away = true;
+        let id = connection.id.take().expect("a request has an identifier");
+        let words = PrivateData::new(words).expect("short");
+        self.order(Order::Refuse { qp: Some(qp), id, words });
+    }
+
+    pub(super) fn accepted(&mut self, qp: Qp, id: ConnectionId, result: io::Result<()>) {
+        let connection = self.back(qp);
+        if connection.state == State::Connected {
+            // Its first message came before the peer's word; RDMA CM waits for that.
+            id.notify_established();
+        }
+        connection.id = Some(id);
+        match result {
+            Ok(()) => {
+                self.ends_now(qp);
+            }
+            Err(error) => self.fail(qp, DisconnectReason::Transport(errno(&error))),
+        }
     }
 
     pub(super) fn reject_request(&mut self, qp: Qp, private_data: &PrivateData) {
         let Some(connection) = self.connections.get_mut(qp) else { return };
-        if connection.state == State::Ended {
+        match connection.state {
+            State::Requested => {
+                (connection.state, connection.last) = (State::Leaving, Last::Nothing);
+                connection.is_away = true;
+                let id = connection.id.take().expect("a request has an identifier");
+                self.order(Order::Refuse { qp: Some(qp), id, words: *private_data });
+            }
             // The peer went meanwhile. Who refuses a request hears nothing of it any more.
-            self.events.retain(|event| !matches!(event, Event::Disconnected { qp: of, .. } if *of == qp));
-            self.connections.release(qp);
-            return;
+            State::Leaving => connection.last = Last::Nothing,
+            State::Ended => {
+                self.events.retain(|event| !matches!(event, Event::Disconnected { qp: of, .. } if *of == qp));
+                self.connections.release(qp);
+            }
+            _ => {}
         }
-        if connection.state != State::Requested {
-            return;
-        }
-        if let Some(id) = connection.id.take() {
-            id.reject(private_data);
-        }
-        self.connections.release(qp);
     }
 
-    /// Makes the connection's QP; its number.
-    fn make_qp(&mut self, qp: Qp) -> io::Result<u32> {
-        let seat = self.send_completions.take()?;
-        let parts = Parts {
-            domain: &self.domain,
-            send_completions: self.send_completions.as_ptr(seat),
+    /// A place for the completions of a connection, and what its QP is made of.
+    fn parts_for(&mut self, qp: Qp) -> Parts {
+        let (seat, send_completions) = self.send_completions.take();
+        self.connections.get_mut(qp).expect("the caller looked").seat = Some(seat);
+        Parts {
+            domain: Arc::clone(&self.domain),
+            port: self.device.port().clone(),
+            send_completions,
             receive_completions: self.receive_completions.as_ptr(),
-            receives: &self.receives,
+            receives: self.receives.as_ptr(),
             send_entries: self.queue_entries(),
             send_sges: self.limits.scatter_max.max(self.device_limits.send_sges),
             inline: self.device_limits.inline_data,
-        };
-        let pair = QueuePair::new(&parts).inspect_err(|_| self.send_completions.leave(seat))?;
+        }
+    }
+
+    /// The connection has its QP.
+    fn take_pair(&mut self, qp: Qp, pair: QueuePair) {
         let number = pair.number();
         let connection = self.connections.get_mut(qp).expect("the caller looked");
         (connection.qp_number, connection.inline_bytes) = (Some(number), pair.inline_bytes());
-        (connection.pair, connection.seat) = (Some(pair), Some(seat));
+        connection.pair = Some(pair);
+        self.send_completions.made(connection.seat.expect("it has a place since its QP was ordered"));
         self.by_qp_number.insert(number, qp.index);
-        Ok(number)
     }
 }

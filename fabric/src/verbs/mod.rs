@@ -11,7 +11,9 @@
 //! * A QP ends in the error state, gives back its work, and is destroyed when the device says that it takes no SRQ entry
 //!   any more, or has said nothing for a while: what it took and nobody saw would be lost with it.
 
+mod addresses;
 mod completion_queue;
+mod completion_vector;
 mod connection_manager;
 mod connections;
 mod context;
@@ -21,33 +23,41 @@ mod ece;
 mod ending;
 mod error;
 mod gather;
-mod gids;
 mod handshake;
 mod interfaces;
 mod listening;
 mod lookup;
 mod options;
+mod outcomes;
 mod outgoing;
+mod paths;
 mod polling;
+mod port;
 mod posting;
+mod probing;
 mod queue_pair;
 mod regions;
 mod seating;
 mod send_completions;
+mod set_up;
 mod shared_receive_queue;
 mod staging;
 mod status;
+mod surveying;
 #[cfg(test)]
 mod tests;
+mod watch;
 
+pub use addresses::{LocalAddress, local_addresses};
 pub use completion_queue::QueueUse;
 pub use error::VerbsError;
-pub use gids::{LocalAddress, local_addresses};
 pub use options::{DeviceChoice, VerbsOptions};
+pub use port::PortState;
+pub use watch::{ListeningAt, Path, PortStatus, PortWatch};
 
 use crate::address::Address;
 use crate::limits::NicLimits;
-use crate::memory::SharedMemory;
+use crate::memory::{SharedMemory, ThreadPrefers};
 use crate::nic::{
     Access, Completion, ConnectError, Counters, Event, Limits, ListenError, MemoryKey, Nic, Payload,
     PostError, PrivateData, Qp, ReadRequest, RegisterError, SendRequest, SrqEntry,
@@ -62,37 +72,43 @@ use listening::Listening;
 use lookup::Lookup;
 use options::PAYLOAD_BYTES_MAX;
 use outgoing::Outgoing;
+use paths::Paths;
 use polling::Expansion;
+use probing::Probing;
 use regions::{Domain, Regions};
-use seating::{QueueLimits, Shape};
 use send_completions::SendCompletions;
+use set_up::{Place, SetUp, Survey};
 use shared_receive_queue::SharedReceiveQueue;
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
+use surveying::Surveying;
 
 /// Polls between two looks at the event channels, which are a system call. Who sleeps hears of events at once.
 const LOOK_EVERY: u32 = 4096;
 /// The same while a connection comes about or ends.
 const LOOK_EVERY_TIMED: u32 = 16;
+/// Events of connections that are taken at once: each is some system calls.
+const EVENTS_AT_ONCE: u32 = 8;
 /// A poll that brought something counts as so many in vain: it takes longer, and its messages share the call.
 const POLL_WITH_WORK: u32 = 16;
 
 /// A NIC on verbs. See the module.
 pub struct VerbsNic {
-    // In the order in which they must be dropped: connections before the queues that they use, those before the domain.
+    // In the order in which they must be dropped: who works on connections, then those, before the queues that they use, and
+    // those before the domain.
+    set_up: SetUp,
     listening: Vec<Listening>,
     connections: Connections,
     receives: SharedReceiveQueue,
     receive_completions: CompletionQueue,
     send_completions: SendCompletions,
-    completion_channel: Rc<CompletionChannel>,
+    completion_channel: Arc<CompletionChannel>,
     regions: Regions,
     outgoing: Outgoing,
-    channel: Rc<EventChannel>,
-    domain: Rc<Domain>,
+    channel: Arc<EventChannel>,
+    domain: Arc<Domain>,
     /// Bound to an address of the device, so that its removal is heard of though nothing else is.
     _sentry: Option<ConnectionId>,
     device: Device,
@@ -103,14 +119,16 @@ pub struct VerbsNic {
     by_qp_number: Lookup,
     gathered: Gathered,
     events: VecDeque<Event>,
+    watch: Arc<PortWatch>,
+    surveying: Surveying,
+    paths: Paths,
     readiness: Readiness,
     expanding: Option<Expansion>,
     /// SRQ entries that completed and were not shown yet.
     arrivals: Batch,
     /// Which queue is looked into next: 0 that of arrivals, then those of what was posted.
     turn: usize,
-    /// When connections are looked at next on which nothing happens.
-    next_probe: Instant,
+    probing: Probing,
     /// Connections that wait for something with a deadline.
     timed: Vec<u32>,
     receives_posted: u32,
@@ -134,40 +152,51 @@ impl VerbsNic {
         if let Some(problem) = options.problem() {
             return Err(VerbsError::Options(problem));
         }
-        let device = Device::open(&options.device)?;
+        if options.set_up_thread && std::env::var_os("MLX5_SINGLE_THREADED").is_some_and(|value| value == "1")
+        {
+            return Err(VerbsError::Options(
+                "MLX5_SINGLE_THREADED=1 in the environment says that one thread uses the device, and libmlx5 ends the process \
+                 where there are two; unset it",
+            ));
+        }
+        let device = Device::open(&options.device, options.cpu)?;
+        // What the library allocates for the queues, and the kernel for them, lies where the device is.
+        let _near = near(options.numa_node, &device)?;
         // Before everything that lives in the device, as what is made last is dropped first where this fails.
-        let channel = Rc::new(EventChannel::new()?);
-        let sentry = device
-            .addresses()
-            .iter()
+        let channel = Arc::new(EventChannel::new()?);
+        let port = device.port();
+        let survey = Survey::of(port);
+        let addresses = survey.addresses.iter();
+        let sentry = addresses
             .filter_map(|found| ConnectionId::bound_to(&channel, found.address).ok())
-            .find(|id| device.context().is_of(id.device()));
+            .find(|id| port.is_of(id.device()));
+        let watch = Arc::new(PortWatch::new(PortStatus::new(&port.device, port.number, &survey)));
         let says = device.attributes();
         let attributes = options.profile.map_or(says, |profile| says.at_most(profile.attributes()));
         let device_limits = NicLimits::derive(&attributes, &options.wants())?;
         let limits = Limits { numa_node: device.numa_node(), ..device_limits.told };
         let options = VerbsOptions { sends_max: device_limits.sends, ..options };
-        let shape = Shape::of(device_limits.send_queue, limits.qps_max, QueueLimits::of(&attributes))
-            .expect("the limits are of so many connections as there are places for");
-        let domain = Rc::new(Domain::new(&device)?);
-        let completion_channel = Rc::new(CompletionChannel::new(&device)?);
-        let receive_completions =
-            CompletionQueue::new(&completion_channel, limits.srq_entries_max).map_err(|source| {
-                VerbsError::Verb {
-                    verb: "ibv_create_cq",
-                    source,
-                    advice: "the device has no room for so many completions; lower pool.srq_bytes",
-                }
-            })?;
-        let send_completions = SendCompletions::new(&completion_channel, shape);
-        let receives = SharedReceiveQueue::new(&domain, limits.srq_entries_max)?;
+        let domain = Arc::new(Domain::new(&device)?);
+        let node = options.numa_node.or(limits.numa_node);
+        let completion_channel = Arc::new(CompletionChannel::new(&device, node)?);
+        let entries = limits.srq_entries_max;
+        let receive_completions = CompletionQueue::new(&completion_channel, entries)
+            .map_err(|source| VerbsError::SrqEntries { verb: "ibv_create_cq", entries, source })?;
+        let send_completions = SendCompletions::new(&completion_channel, device_limits.shape);
+        let receives = SharedReceiveQueue::new(&domain, entries)?;
         let outgoing =
             Outgoing::new(&domain, options.sends_max, options.inline_places, device_limits.send_sges)?;
         let readiness = Readiness::new()?;
         readiness.watch(completion_channel.fd())?;
         readiness.watch(channel.fd())?;
         readiness.watch(device.context().async_fd())?;
+        let thread = Place { connections: limits.qps_max, numa_node: node, not_on: options.cpu };
+        let set_up = SetUp::new(options.set_up_thread.then_some(thread))?;
+        if let Some(fd) = set_up.fd() {
+            readiness.watch(fd)?;
+        }
         Ok(Self {
+            set_up,
             listening: Vec::new(),
             connections: Connections::new(limits.qps_max),
             receives,
@@ -185,11 +214,14 @@ impl VerbsNic {
             by_qp_number: Lookup::new(limits.qps_max as usize),
             gathered: Gathered::new(limits.scatter_max.max(device_limits.send_sges) as usize),
             events: VecDeque::with_capacity(3 * limits.qps_max as usize),
+            watch,
+            surveying: Surveying::after(&survey),
+            paths: Paths::default(),
             readiness,
             expanding: None,
             arrivals: Batch::new(),
             turn: 0,
-            next_probe: Instant::now() + options.keep_alive,
+            probing: Probing::new(options.keep_alive, Instant::now()),
             timed: Vec::with_capacity(limits.qps_max as usize),
             receives_posted: 0,
             sends: 0,
@@ -207,10 +239,20 @@ impl VerbsNic {
         self.device.name()
     }
 
+    /// What the device does of what was asked for.
+    pub fn device_limits(&self) -> &NicLimits {
+        &self.device_limits
+    }
+
     /// Its completion queues, that of arrivals first.
     pub fn completion_queues(&self) -> impl Iterator<Item = QueueUse> + '_ {
         let arrivals = self.receive_completions.in_use(self.limits.srq_entries_max);
         std::iter::once(arrivals).chain(self.send_completions.queues())
+    }
+
+    /// How its port stands, now and later.
+    pub fn watch(&self) -> Arc<PortWatch> {
+        Arc::clone(&self.watch)
     }
 
     /// Looks at the event channels now and then, gives the device what was gathered, and gives up what took too long.
@@ -218,6 +260,7 @@ impl VerbsNic {
         self.polled = true;
         self.send_completions.awake();
         self.polls_since_look = self.polls_since_look.saturating_add(1);
+        self.take_outcomes();
         let every = if self.timed.is_empty() { LOOK_EVERY } else { LOOK_EVERY_TIMED };
         if self.look_first || self.polls_since_look >= every {
             self.look();
@@ -231,22 +274,27 @@ impl VerbsNic {
         let ready = self.readiness.look(&mut none_ready());
         if ready > 0 {
             self.readiness.set_timer(None);
+            self.set_up.silence();
+            self.take_outcomes();
             self.take_completion_events();
             while let Some(event) = device_events::next(self.device.context()) {
                 self.device_said(event);
             }
-            while let Some((context, event)) = connection_manager::next_event(&self.channel) {
+            for taken in 1..=EVENTS_AT_ONCE {
+                let Some((context, event)) = connection_manager::next_event(&self.channel) else { break };
                 self.handle(context, event);
+                // The others wait for the next poll, and connections that stand do not wait for all of them.
+                self.look_first = taken == EVENTS_AT_ONCE;
             }
         }
         let now = Instant::now();
         if !self.timed.is_empty() {
             self.look_at_time(now);
         }
-        if now >= self.next_probe {
-            self.next_probe = now + self.options.keep_alive;
-            self.probe_silent();
+        if self.surveying.next().is_some_and(|next| now >= next) {
+            self.begin_survey(false);
         }
+        self.probe_silent(now);
         ready
     }
 
@@ -263,10 +311,22 @@ impl VerbsNic {
     fn has_news(&mut self) -> bool {
         !self.events.is_empty()
             || self.expanding.is_some()
+            || self.set_up.has_outcomes()
             || !self.arrivals.is_empty()
             || self.receive_completions.poll(&mut self.arrivals)
             || self.send_completions.has_news()
             || self.may_settle()
+    }
+}
+
+/// Lets this thread have its memory on the node that was asked for, or else on the device's, while the result lives.
+fn near(asked: Option<u32>, device: &Device) -> Result<Option<ThreadPrefers>, VerbsError> {
+    let Some(node) = asked.or(device.numa_node()) else { return Ok(None) };
+    match ThreadPrefers::node(node) {
+        Ok(prefers) => Ok(Some(prefers)),
+        Err(source) if asked.is_some() => Err(VerbsError::Node { node, source }),
+        // A process that may not choose (some containers) has its memory where it runs.
+        Err(_) => Ok(None),
     }
 }
 
@@ -299,7 +359,7 @@ impl Nic for VerbsNic {
     }
 
     fn stop_listening(&mut self) {
-        self.listening.clear();
+        self.end_listening();
     }
 
     fn connect(&mut self, address: &Address, private_data: &PrivateData) -> Result<Qp, ConnectError> {
@@ -366,14 +426,15 @@ impl Nic for VerbsNic {
         }
         // The look may have gathered probes.
         self.flush();
+        self.receives.arm_limit(self.receives_posted, Instant::now());
         self.receive_completions.request_event();
         self.send_completions.watch();
         // What completed before the request gives no event.
         if self.has_news() {
             return false;
         }
-        let probe = self.connections.any().then_some(self.next_probe);
-        let next = self.next_deadline().into_iter().chain(probe).min();
+        let probe = self.probing.next();
+        let next = self.next_deadline().into_iter().chain(probe).chain(self.surveying.next()).min();
         self.readiness.set_timer(next.map(|at| at.saturating_duration_since(Instant::now())));
         self.look_first = true;
         true
@@ -384,6 +445,8 @@ impl Drop for VerbsNic {
     fn drop(&mut self) {
         self.stop_listening();
         self.gathered.clear();
+        // What is with the thread for set-up goes with it.
+        self.set_up = SetUp::Here;
         for index in self.connections.indices() {
             // Its QP, and then itself; the peer is told by the kernel.
             let (_, connection) = self.connections.at(index);

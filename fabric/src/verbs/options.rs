@@ -2,20 +2,26 @@
 
 use crate::limits::{CompletionQueues, Profile, Wants};
 use std::io;
-use std::net::{IpAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 /// Scatter entries of one READ that this crate makes use of. Every place of a send queue is as large as the largest request:
-/// with 16 of them 512 bytes, on mlx5 (192 and 16 each, in steps of 64: `mlx5_calc_send_wqe`) as with rxe (208 and 16 each, a
+/// with 19 of them 512 bytes, on mlx5 (192 and 16 each, in steps of 64: `mlx5_calc_send_wqe`) as with rxe (208 and 16 each, a
 /// power of two: `rxe_qp_init_req`). A fragment of 256 KiB (Jet §3.2) is 64 slabs, in a few runs most often; where it is in more
-/// than 16, it is read in parts.
-pub(super) const SCATTER_WANTED: u32 = 16;
+/// than 19, it is read in parts.
+pub(super) const SCATTER_WANTED: u32 = 19;
 /// READs of a peer that are answered at once on one QP: what RDMA CM can say.
 const READS_ANSWERED_MAX: u32 = 255;
 /// Work of this NIC's own on a QP: a probe.
-pub(super) const PROBES_PER_QP: u32 = 1;
+const PROBES_PER_QP: u32 = 1;
 /// Bytes of a SEND's payload: one slab.
 pub(super) const PAYLOAD_BYTES_MAX: u32 = jet_wire::SLAB_BYTES_U32;
+
+/// The first address of `host:port`.
+pub(super) fn resolve(host_and_port: &str) -> io::Result<SocketAddr> {
+    let none = || io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    host_and_port.to_socket_addrs()?.next().ok_or_else(none)
+}
 
 /// Which device, of those that RDMA CM knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,6 +68,12 @@ pub struct VerbsOptions {
     pub inline_places: u32,
     /// Regions that can be registered (64).
     pub regions_max: u32,
+    /// The NUMA node that queues and staging lie on (none: the device's, where it has one).
+    pub numa_node: Option<u32>,
+    /// The processor on which who sleeps on this NIC runs, if that is always the same: completions then ring there.
+    pub cpu: Option<usize>,
+    /// Whether the slow calls of accepting and ending connections are made on a thread of their own (no): for who has many.
+    pub set_up_thread: bool,
     /// How often a SEND that finds no SRQ entry is tried again before its QP fails: 0 to 6 times, 7 for ever (7).
     pub rnr_retry: u8,
     /// How long a peer waits that found no SRQ entry, in the InfiniBand specification's code: 7 is 0.12 ms (7). What RDMA CM
@@ -80,8 +92,8 @@ pub struct VerbsOptions {
     pub farewell: Duration,
     /// How long a connection may take to come about (20 s: RDMA CM sends a request that was lost again after 4.3 s).
     pub handshake: Duration,
-    /// A connection on which nothing happens for so long is probed with a WRITE of no bytes (5 s): the word of a peer that
-    /// went may have been lost, and RC has no other way to notice.
+    /// Each connection is looked at once in this span (5 s). One on which nothing happened since the last look is probed with a WRITE
+    /// of no bytes: the word of a peer that went may have been lost, and RC has no other way to notice.
     pub keep_alive: Duration,
     /// How long a QP in the error state may take to give back its work (1 s); then it is destroyed all the same, and
     /// counted.
@@ -97,9 +109,7 @@ impl VerbsOptions {
     /// # Errors
     /// What the resolver says of the host.
     pub fn reaching(host_and_port: &str) -> io::Result<Self> {
-        let none = || io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-        let address = host_and_port.to_socket_addrs()?.next().ok_or_else(none)?;
-        Ok(Self::on(DeviceChoice::Reaching(address.ip())))
+        Ok(Self::on(DeviceChoice::Reaching(resolve(host_and_port)?.ip())))
     }
 
     /// The defaults, on this device.
@@ -117,6 +127,9 @@ impl VerbsOptions {
             sends_max: 4096,
             inline_places: 256,
             regions_max: 64,
+            numa_node: None,
+            cpu: None,
+            set_up_thread: false,
             rnr_retry: 7,
             rnr_timer: 7,
             retry: 6,
@@ -131,7 +144,7 @@ impl VerbsOptions {
     }
 
     /// What is asked of the device.
-    pub(super) fn wants(&self) -> Wants {
+    pub fn wants(&self) -> Wants {
         Wants {
             qps: self.qps_max,
             srq_entries: self.srq_entries_max,

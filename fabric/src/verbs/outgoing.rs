@@ -11,7 +11,7 @@ use super::staging::Staging;
 use crate::nic::{Payload, PostError, SendRequest};
 use jet_wire::message::HEADER_BYTES;
 use rdma_sys::ibv_sge;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// A SEND as the device is to gather it.
 pub(super) struct Laid {
@@ -32,7 +32,7 @@ pub(super) struct Outgoing {
 
 impl Outgoing {
     /// For so many SENDs, and so many payloads that are copied; `send_sges` is how many stretches the device gathers.
-    pub fn new(domain: &Rc<Domain>, sends: u32, payloads: u32, send_sges: u32) -> Result<Self, VerbsError> {
+    pub fn new(domain: &Arc<Domain>, sends: u32, payloads: u32, send_sges: u32) -> Result<Self, VerbsError> {
         let in_one_stretch = send_sges == 1;
         let beside = if in_one_stretch { HEADER_BYTES } else { 0 };
         let payload_bytes = beside + PAYLOAD_BYTES_MAX as usize;

@@ -130,7 +130,7 @@ impl VerbsNic {
         let mut filled = 0;
         while filled < out.len() {
             let (qp, connection) = self.connections.at(index);
-            let ends = matches!(connection.state, State::Draining | State::Farewell);
+            let ends = matches!(connection.state, State::Draining | State::Farewell | State::Leaving);
             let Some((position, id, posted)) = connection.take_oldest(&mut self.send_completions) else {
                 self.expanding = None;
                 return filled;

@@ -6,9 +6,6 @@ use super::gather::Verb;
 use crate::nic::{DisconnectReason, PostError, Qp, ReadRequest, SendRequest, SrqEntry};
 use jet_wire::message::HEADER_BYTES;
 
-/// Work that does not end for so many spans of `keep_alive` ends its connection.
-const STALLED_LOOKS: u8 = 4;
-
 impl VerbsNic {
     pub(super) fn post_receive(&mut self, entry: SrqEntry) -> Result<(), PostError> {
         if self.receives_posted >= self.limits.srq_entries_max {
@@ -79,31 +76,6 @@ impl VerbsNic {
         Ok(())
     }
 
-    /// Asks the device whether the peers are there of whom nothing was heard since the last time.
-    pub(super) fn probe_silent(&mut self) {
-        for index in self.connections.indices() {
-            if self.gathered.is_full() {
-                self.give_gathered();
-            }
-            let (qp, connection) = self.connections.at(index);
-            let was_active = std::mem::take(&mut connection.is_active);
-            if was_active || connection.state != State::Connected {
-                connection.stalled = 0;
-                continue;
-            }
-            if !connection.is_idle() {
-                // A peer that asked for endless retries, or answers no READ, would keep it for ever.
-                connection.stalled += 1;
-                if connection.stalled >= STALLED_LOOKS {
-                    self.fail(qp, DisconnectReason::Transport(libc::ETIMEDOUT));
-                }
-                continue;
-            }
-            let position = connection.post(0, Posted::Probe, &mut self.send_completions);
-            self.gathered.chain(qp, connection, position, &Verb::Probe, std::iter::empty());
-        }
-    }
-
     /// Rings the doorbells.
     #[inline]
     pub(super) fn give_gathered(&mut self) {
@@ -111,7 +83,6 @@ impl VerbsNic {
         if self.receives.is_dead() || self.receive_completions.is_dead() || self.send_completions.is_dead() {
             self.device_is_gone();
         }
-        self.receives.arm_limit(self.receives_posted);
         if self.gathered.connections.is_empty() {
             return;
         }

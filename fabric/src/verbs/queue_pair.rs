@@ -4,41 +4,73 @@
 //! in the process have theirs ([`super::context`]), and leaves the accepting end no choice of retries and timeouts: those are
 //! then what the other end asked for. So a QP is made and brought to work here, with the attributes that RDMA CM has for it.
 
-use super::connection_manager::ConnectionId;
+use super::completion_queue::QueueOnDemand;
+use super::connection_manager::{ConnectionId, ReadDepth};
+use super::port::{Port, Standing, mtu_bytes};
 use super::regions::Domain;
-use super::shared_receive_queue::SharedReceiveQueue;
 use rdma_sys::{
     ibv_access_flags, ibv_cq, ibv_create_qp, ibv_destroy_qp, ibv_ece, ibv_modify_qp, ibv_qp, ibv_qp_attr,
     ibv_qp_attr_mask, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_state, ibv_qp_type, ibv_query_ece, ibv_set_ece,
+    ibv_srq,
 };
 use std::io;
-use std::rc::Rc;
+use std::sync::Arc;
 
-/// What a QP is made of.
-pub(super) struct Parts<'a> {
-    pub domain: &'a Rc<Domain>,
-    /// Where what it posts completes, and where what arrives does; both must live longer.
-    pub send_completions: *mut ibv_cq,
+/// What a QP is made of. The queues must live longer than it.
+#[derive(Debug)]
+pub(super) struct Parts {
+    pub domain: Arc<Domain>,
+    pub port: Port,
+    pub send_completions: QueueOnDemand,
     pub receive_completions: *mut ibv_cq,
-    pub receives: &'a SharedReceiveQueue,
+    pub receives: *mut ibv_srq,
     pub send_entries: u32,
     pub send_sges: u32,
     /// Bytes that it is to send inline; if it cannot, half of it, or none.
     pub inline: u32,
 }
 
+// SAFETY: verbs may be called by any thread, and by several at once.
+unsafe impl Send for Parts {}
+
 /// How a QP is to work, beside what RDMA CM knows: the other end, and the way to it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct QpAttributes {
-    /// READs that it answers at once; 0: it refuses them.
-    pub reads_answered: u8,
-    /// READs that it makes at once.
-    pub reads_made: u8,
+    pub reads: ReadDepth,
     pub retry: u8,
     pub rnr_retry: u8,
     pub rnr_timer: u8,
     pub ack_timeout: u8,
     pub tos: Option<u8>,
+}
+
+/// What a QP's packets are like.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Path {
+    /// The payload of the longest.
+    pub bytes: u32,
+    /// How the port stood when the QP began to work, if it said so.
+    pub standing: Option<Standing>,
+}
+
+/// Why a QP does not begin to work.
+#[derive(Debug)]
+pub(super) enum BeginError {
+    /// The other end's packets are longer than this end's port takes: they would be dropped, each of them, without a word.
+    Packets {
+        /// How long they are.
+        bytes: u32,
+        /// What the port takes.
+        standing: Standing,
+    },
+    /// A verb failed.
+    System(io::Error),
+}
+
+impl From<io::Error> for BeginError {
+    fn from(error: io::Error) -> Self {
+        Self::System(error)
+    }
 }
 
 /// A QP, destroyed when dropped.
@@ -47,18 +79,25 @@ pub(super) struct QueuePair {
     qp: *mut ibv_qp,
     number: u32,
     inline_bytes: u32,
-    _domain: Rc<Domain>,
+    port: Port,
+    /// How the port stood when this began to work, and the payload of its longest packet.
+    path: Option<Path>,
+    _domain: Arc<Domain>,
 }
 
+// SAFETY: as above; requests are posted by one thread, and by none while another changes the QP's state.
+unsafe impl Send for QueuePair {}
+
 impl QueuePair {
-    pub fn new(parts: &Parts<'_>) -> io::Result<Self> {
+    pub fn new(parts: &Parts) -> io::Result<Self> {
+        let send_cq = parts.send_completions.make()?;
         let mut last = io::Error::from(io::ErrorKind::InvalidInput);
         for inline in [parts.inline, parts.inline / 2, 0] {
             let mut attributes = ibv_qp_init_attr {
                 qp_context: std::ptr::null_mut(),
-                send_cq: parts.send_completions,
+                send_cq,
                 recv_cq: parts.receive_completions,
-                srq: parts.receives.as_ptr(),
+                srq: parts.receives,
                 cap: ibv_qp_cap {
                     max_send_wr: parts.send_entries,
                     max_recv_wr: 0,
@@ -69,7 +108,8 @@ impl QueuePair {
                 qp_type: ibv_qp_type::IBV_QPT_RC,
                 sq_sig_all: 0,
             };
-            // SAFETY: the parts outlive the QP: the domain is kept here, the NIC drops its queues after its connections.
+            // SAFETY: the parts outlive the QP: the domain is kept here, the NIC drops its queues after its connections and its
+            // thread for set-up.
             let qp = unsafe { ibv_create_qp(parts.domain.as_ptr(), &mut attributes) };
             if qp.is_null() {
                 last = io::Error::last_os_error();
@@ -81,7 +121,9 @@ impl QueuePair {
                 qp,
                 number,
                 inline_bytes: attributes.cap.max_inline_data,
-                _domain: Rc::clone(parts.domain),
+                port: parts.port.clone(),
+                path: None,
+                _domain: Arc::clone(&parts.domain),
             });
         }
         Err(last)
@@ -109,19 +151,34 @@ impl QueuePair {
         }
     }
 
+    /// What its packets are like, once it works.
+    pub fn path(&self) -> Option<Path> {
+        self.path
+    }
+
     /// Brings it to work with the other end that its identifier knows.
-    pub fn begin_work(&self, id: &ConnectionId, wanted: &QpAttributes) -> io::Result<()> {
+    pub fn begin_work(&mut self, id: &ConnectionId, wanted: &QpAttributes) -> Result<(), BeginError> {
         let (mut attributes, mask) = id.qp_attributes(ibv_qp_state::IBV_QPS_INIT)?;
         // A WRITE of no bytes is how the other end asks whether this one is there; no region can be written by a peer.
         let mut allowed = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0;
-        if wanted.reads_answered > 0 {
+        if wanted.reads.answers > 0 {
             allowed |= ibv_access_flags::IBV_ACCESS_REMOTE_READ.0;
         }
         attributes.qp_access_flags = allowed;
         self.modify(&mut attributes, mask)?;
 
         let (mut attributes, mask) = id.qp_attributes(ibv_qp_state::IBV_QPS_RTR)?;
-        attributes.max_dest_rd_atomic = wanted.reads_answered;
+        // Both ends use the path MTU that the asking one said. An accepting one has no word for less.
+        let (standing, bytes) = (self.port.standing(), mtu_bytes(attributes.path_mtu));
+        match standing {
+            // Where the port does not say what it takes, the connection shows it.
+            Ok(standing) if standing.packet_bytes_max > 0 && bytes > standing.packet_bytes_max => {
+                return Err(BeginError::Packets { bytes, standing });
+            }
+            _ => {}
+        }
+        self.path = Some(Path { bytes, standing: standing.ok() });
+        attributes.max_dest_rd_atomic = wanted.reads.answers;
         attributes.min_rnr_timer = wanted.rnr_timer;
         if let Some(tos) = wanted.tos
             && attributes.ah_attr.is_global != 0
@@ -131,11 +188,11 @@ impl QueuePair {
         self.modify(&mut attributes, mask)?;
 
         let (mut attributes, mask) = id.qp_attributes(ibv_qp_state::IBV_QPS_RTS)?;
-        attributes.max_rd_atomic = wanted.reads_made;
+        attributes.max_rd_atomic = wanted.reads.makes;
         attributes.retry_cnt = wanted.retry;
         attributes.rnr_retry = wanted.rnr_retry;
         attributes.timeout = wanted.ack_timeout;
-        self.modify(&mut attributes, mask)
+        Ok(self.modify(&mut attributes, mask)?)
     }
 
     /// What its device can do with another of its maker.

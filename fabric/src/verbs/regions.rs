@@ -9,7 +9,6 @@ use rdma_sys::{
     ibv_access_flags, ibv_alloc_pd, ibv_dealloc_pd, ibv_dereg_mr, ibv_mr, ibv_pd, ibv_reg_mr_iova2, ibv_sge,
 };
 use std::io;
-use std::rc::Rc;
 use std::sync::Arc;
 
 /// A protection domain, freed when dropped: after everything in it.
@@ -17,6 +16,11 @@ use std::sync::Arc;
 pub(super) struct Domain {
     pd: *mut ibv_pd,
 }
+
+// SAFETY: verbs may be called by any thread, and by several at once.
+unsafe impl Send for Domain {}
+// SAFETY: as above.
+unsafe impl Sync for Domain {}
 
 impl Domain {
     pub fn new(device: &Device) -> Result<Self, VerbsError> {
@@ -35,7 +39,7 @@ impl Domain {
 
 impl Drop for Domain {
     fn drop(&mut self) {
-        // SAFETY: ours, and whoever holds something in it holds it behind an `Rc` of this.
+        // SAFETY: ours, and whoever holds something in it holds it behind an `Arc` of this.
         unsafe { ibv_dealloc_pd(self.pd) };
     }
 }
@@ -47,12 +51,12 @@ pub(super) struct Region {
     bytes: u64,
     lkey: u32,
     memory: Arc<SharedMemory>,
-    _domain: Rc<Domain>,
+    _domain: Arc<Domain>,
 }
 
 impl Region {
     /// Registers all of it. Addresses in it count from 0, so that a peer learns nothing of this process's layout.
-    pub fn new(domain: &Rc<Domain>, memory: &Arc<SharedMemory>, access: Access) -> io::Result<Self> {
+    pub fn new(domain: &Arc<Domain>, memory: &Arc<SharedMemory>, access: Access) -> io::Result<Self> {
         let allowed = match access {
             Access::LocalWrite => ibv_access_flags::IBV_ACCESS_LOCAL_WRITE,
             Access::RemoteRead => ibv_access_flags::IBV_ACCESS_REMOTE_READ,
@@ -73,7 +77,7 @@ impl Region {
             bytes: memory.bytes() as u64,
             lkey,
             memory: Arc::clone(memory),
-            _domain: Rc::clone(domain),
+            _domain: Arc::clone(domain),
         })
     }
 
@@ -106,15 +110,15 @@ impl Drop for Region {
 /// The regions that the NIC's user registered.
 #[derive(Debug)]
 pub(super) struct Regions {
-    domain: Rc<Domain>,
+    domain: Arc<Domain>,
     places: Box<[Option<Region>]>,
     by_key: Lookup,
 }
 
 impl Regions {
-    pub fn new(domain: &Rc<Domain>, max: u32) -> Self {
+    pub fn new(domain: &Arc<Domain>, max: u32) -> Self {
         Self {
-            domain: Rc::clone(domain),
+            domain: Arc::clone(domain),
             places: (0..max).map(|_| None).collect(),
             by_key: Lookup::new(max as usize),
         }

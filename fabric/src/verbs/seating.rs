@@ -1,66 +1,7 @@
-//! Which connections share a completion queue for what they post, and to which of those queues something may come.
-//!
-//! One queue for all connections would need a place for everything that all of them can have under way: megabytes, through
-//! which completions cycle, in the cache that Jet is about. A queue for each would be a command to the device more with
-//! every connection. So a few share one, and as many as are under way decide which queues are looked into.
+//! Which connections share a completion queue for what they post, and to which of those queues something may come: as many as are
+//! under way decide which queues are looked into. How many share one, and why, is a [`Shape`].
 
-use crate::limits::DeviceAttributes;
-
-/// Places of a shared queue: providers add one and round up to a power of two (rxe_queue.c; mlx5's `create_cq`), and 128
-/// places of 64 bytes are 8 KiB. 32 active connections that sit in 32 queues then cycle through 256 KiB.
-const PLACES: u32 = 127;
-
-/// How connections are spread over queues.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Shape {
-    /// Connections that share a queue.
-    pub seats: u32,
-    /// Completions of one connection at once.
-    pub entries_each: u32,
-    /// Queues, where all connections are there.
-    pub queues: u32,
-}
-
-/// What the device has of completion queues.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct QueueLimits {
-    /// Places of one.
-    pub places: u32,
-    /// Queues, without that of arrivals.
-    pub queues: u32,
-}
-
-impl QueueLimits {
-    /// What a device says of them.
-    pub fn of(device: &DeviceAttributes) -> Self {
-        let number = |says: i32| u32::try_from(says).unwrap_or(0);
-        Self { places: number(device.max_cqe), queues: number(device.max_cq).saturating_sub(1) }
-    }
-
-    /// Connections with so many completions each for which there are places.
-    #[cfg(test)]
-    pub fn connections(&self, entries_each: u32) -> u32 {
-        (self.places / entries_each).saturating_mul(self.queues)
-    }
-}
-
-impl Shape {
-    /// For so many connections with so many completions each: few to a queue, or as many as it takes for the device's queues
-    /// to suffice. `None`: these are more than [`QueueLimits::connections`].
-    pub fn of(entries_each: u32, connections: u32, device: QueueLimits) -> Option<Self> {
-        let fit = device.places / entries_each;
-        let few = (PLACES / entries_each).clamp(1, fit.max(1));
-        let needed = connections.div_ceil(device.queues.max(1));
-        let seats = few.max(needed);
-        let queues = connections.div_ceil(seats);
-        (seats <= fit && queues <= device.queues).then_some(Self { seats, entries_each, queues })
-    }
-
-    /// Places of a queue in which whatever its connections have under way fits.
-    pub fn places(&self) -> u32 {
-        self.seats * self.entries_each
-    }
-}
+use crate::limits::Shape;
 
 /// A queue's connections.
 #[derive(Clone, Copy, Debug, Default)]
@@ -178,40 +119,6 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn device(places: u32, queues: u32) -> QueueLimits {
-        QueueLimits { places, queues }
-    }
-
-    #[test]
-    fn a_daemons_connections_sit_by_four_and_a_senders_alone() {
-        // 12 SENDs and 2, 16 READs and a probe; 128 SENDs and a probe.
-        let of_daemon = Shape::of(31, 4624, device(1 << 22, 1 << 24)).unwrap();
-        assert_eq!(of_daemon, Shape { seats: 4, entries_each: 31, queues: 1156 });
-        assert!(of_daemon.places() < 128, "it would be 256 of them");
-        let of_sender = Shape::of(129, 4, device(1 << 22, 1 << 24)).unwrap();
-        assert_eq!(of_sender, Shape { seats: 1, entries_each: 129, queues: 4 });
-    }
-
-    #[test]
-    fn with_few_queues_more_share_one_and_with_too_few_it_is_said() {
-        let shape = Shape::of(31, 1000, device(1 << 15, 10)).unwrap();
-        assert_eq!(shape, Shape { seats: 100, entries_each: 31, queues: 10 });
-        assert_eq!(Shape::of(31, 1000, device(3099, 10)), None, "100 x 31 do not fit");
-        assert_eq!(Shape::of(31, 1000, device(3100, 10)), Some(shape));
-        assert_eq!(Shape::of(31, 8, device(30, 100)), None, "not even one does");
-        assert_eq!(Shape::of(31, 8, device(1 << 15, 0)), None);
-        for (places, queues) in
-            [(3099, 10), (3100, 10), (30, 100), (31, 1), (1 << 15, 0), (700, 3), (128, 1000)]
-        {
-            let device = device(places, queues);
-            let most = device.connections(31);
-            assert!(most == 0 || Shape::of(31, most, device).is_some(), "{device:?}");
-            assert_eq!(Shape::of(31, most + 1, device), None, "{device:?}");
-        }
-        // A device whose queues are small: one connection each.
-        assert_eq!(Shape::of(31, 8, device(61, 100)).map(|shape| shape.seats), Some(1));
-    }
-
     /// Who sits where, beside what is said to the seating.
     #[derive(Clone, Copy)]
     struct Guest {
@@ -225,7 +132,7 @@ mod tests {
             steps in prop::collection::vec((0u8..4, any::<prop::sample::Index>()), 0..400),
             seats in 1u32..6,
         ) {
-            let shape = Shape { seats, entries_each: 31, queues: 64 };
+            let shape = Shape { connections: 64, seats, places: seats * 31, queues: 64 };
             let (mut seating, mut made, mut most) = (Seating::new(&shape), 0, 0);
             let mut guests: Vec<Guest> = Vec::new();
             for (step, which) in steps {

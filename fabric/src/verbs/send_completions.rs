@@ -6,11 +6,11 @@
 //!   nothing, and are no part of what cycles through the cache.
 //! * A queue stays when its connections go, for those that come after them.
 
-use super::completion_queue::{Batch, CompletionChannel, CompletionQueue, Mark, QueueUse};
-use super::seating::{Seating, Shape};
+use super::completion_queue::{Batch, CompletionChannel, CompletionQueue, Mark, QueueOnDemand, QueueUse};
+use super::seating::Seating;
+use crate::limits::Shape;
 use rdma_sys::{ibv_cq, ibv_wc};
-use std::io;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// The queue of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,11 +28,11 @@ pub(super) struct SendCompletions {
     /// Who uses the NIC may be asleep: what is begun now has to wake it.
     is_watched: bool,
     is_dead: bool,
-    channel: Rc<CompletionChannel>,
+    channel: Arc<CompletionChannel>,
 }
 
 impl SendCompletions {
-    pub fn new(channel: &Rc<CompletionChannel>, shape: Shape) -> Self {
+    pub fn new(channel: &Arc<CompletionChannel>, shape: Shape) -> Self {
         let room = shape.queues as usize;
         Self {
             shape,
@@ -42,25 +42,30 @@ impl SendCompletions {
             by_address: Vec::with_capacity(room),
             is_watched: false,
             is_dead: false,
-            channel: Rc::clone(channel),
+            channel: Arc::clone(channel),
         }
     }
 
-    /// A place for a connection, in a queue that is made where none has room.
-    ///
-    /// # Errors
-    /// What the system says of one more queue.
-    pub fn take(&mut self) -> io::Result<Seat> {
+    /// A place for a connection, in a queue that is made with its QP where there is none with room.
+    pub fn take(&mut self) -> (Seat, QueueOnDemand) {
         if self.seating.vacant().is_none() {
-            let queue = CompletionQueue::new(&self.channel, self.shape.places())?;
-            let at = u32::try_from(self.queues.len()).expect("queues are few");
-            let address = queue.as_ptr().addr();
-            let position = self.by_address.partition_point(|(other, _)| *other < address);
-            self.by_address.insert(position, (address, at));
-            self.queues.push(queue);
+            self.queues.push(CompletionQueue::later(&self.channel, self.shape.places));
             self.seating.add();
         }
-        Ok(Seat(self.seating.take()))
+        let seat = Seat(self.seating.take());
+        (seat, self.queue(seat).on_demand())
+    }
+
+    /// The QP of a connection was made, and so its queue is there.
+    pub fn made(&mut self, seat: Seat) {
+        let queue = &mut self.queues[seat.0 as usize];
+        if !queue.as_ptr().is_null() {
+            return;
+        }
+        assert!(queue.is_made(), "a QP is made with its queue");
+        let address = queue.as_ptr().addr();
+        let position = self.by_address.partition_point(|(other, _)| *other < address);
+        self.by_address.insert(position, (address, seat.0));
     }
 
     /// A connection is gone from the device, and nothing of it is left in its queue.
@@ -70,10 +75,6 @@ impl SendCompletions {
 
     fn queue(&self, seat: Seat) -> &CompletionQueue {
         &self.queues[seat.0 as usize]
-    }
-
-    pub fn as_ptr(&self, seat: Seat) -> *mut ibv_cq {
-        self.queue(seat).as_ptr()
     }
 
     /// This moment in what a connection's queue gives.
@@ -182,8 +183,9 @@ impl SendCompletions {
         self.is_dead
     }
 
-    /// Each queue that there is.
+    /// Each queue that was made.
     pub fn queues(&self) -> impl Iterator<Item = QueueUse> + '_ {
-        self.queues.iter().map(|queue| queue.in_use(self.shape.places()))
+        let made = self.queues.iter().filter(|queue| !queue.as_ptr().is_null());
+        made.map(|queue| queue.in_use(self.shape.places))
     }
 }

@@ -6,7 +6,9 @@ use rdma_sys::{
     ibv_create_srq, ibv_destroy_srq, ibv_modify_srq, ibv_post_srq_recv, ibv_recv_wr, ibv_sge, ibv_srq,
     ibv_srq_attr, ibv_srq_attr_mask, ibv_srq_init_attr,
 };
-use std::rc::Rc;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Given to the device at once.
 const BATCH: usize = 64;
@@ -15,6 +17,27 @@ const SGES: usize = 2;
 const SGES_U32: u32 = 2;
 /// Fewer entries than that are few: the user is woken to post more.
 const LIMIT: u32 = 8;
+/// Between two commands to the device that ask for the event, at the least.
+const LIMIT_EVERY: Duration = Duration::from_secs(1);
+
+/// Whether the device was asked for its event.
+#[derive(Debug, Default)]
+struct Limit {
+    is_armed: bool,
+    /// When it may be asked again.
+    next: Option<Instant>,
+}
+
+impl Limit {
+    /// Whether it is to be asked now, of so many entries; then it counts as asked.
+    fn asks(&mut self, posted: u32, now: Instant) -> bool {
+        if self.is_armed || posted < 2 * LIMIT || self.next.is_some_and(|next| now < next) {
+            return false;
+        }
+        (self.is_armed, self.next) = (true, Some(now + LIMIT_EVERY));
+        true
+    }
+}
 
 /// Destroyed when dropped: after every QP that takes from it.
 pub(super) struct SharedReceiveQueue {
@@ -22,14 +45,14 @@ pub(super) struct SharedReceiveQueue {
     wrs: Box<[ibv_recv_wr]>,
     sges: Box<[[ibv_sge; SGES]]>,
     gathered: usize,
-    limit_is_armed: bool,
+    limit: Limit,
     is_dead: bool,
-    _domain: Rc<Domain>,
+    _domain: Arc<Domain>,
 }
 
 impl SharedReceiveQueue {
     /// For so many entries.
-    pub fn new(domain: &Rc<Domain>, entries: u32) -> Result<Self, VerbsError> {
+    pub fn new(domain: &Arc<Domain>, entries: u32) -> Result<Self, VerbsError> {
         let mut attributes = ibv_srq_init_attr {
             srq_context: std::ptr::null_mut(),
             attr: ibv_srq_attr { max_wr: entries, max_sge: SGES_U32, srq_limit: 0 },
@@ -37,10 +60,8 @@ impl SharedReceiveQueue {
         // SAFETY: the domain lives as long as the queue: `_domain` keeps it.
         let srq = unsafe { ibv_create_srq(domain.as_ptr(), &mut attributes) };
         if srq.is_null() {
-            return Err(VerbsError::verb(
-                "ibv_create_srq",
-                "the device has no SRQ of that size with two scatter entries; lower pool.srq_bytes, or raise ulimit -l (memlock)",
-            ));
+            let source = io::Error::last_os_error();
+            return Err(VerbsError::SrqEntries { verb: "ibv_create_srq", entries, source });
         }
         let wr =
             ibv_recv_wr { wr_id: 0, next: std::ptr::null_mut(), sg_list: std::ptr::null_mut(), num_sge: 0 };
@@ -49,9 +70,9 @@ impl SharedReceiveQueue {
             wrs: vec![wr; BATCH].into(),
             sges: vec![[ibv_sge { addr: 0, length: 0, lkey: 0 }; SGES]; BATCH].into(),
             gathered: 0,
-            limit_is_armed: false,
+            limit: Limit::default(),
             is_dead: false,
-            _domain: Rc::clone(domain),
+            _domain: Arc::clone(domain),
         })
     }
 
@@ -98,12 +119,12 @@ impl SharedReceiveQueue {
         self.is_dead
     }
 
-    /// Asks for one event when fewer than a few entries are left, where so many are posted.
-    pub fn arm_limit(&mut self, posted: u32) {
-        if self.limit_is_armed || posted < 2 * LIMIT {
+    /// Asks for one event when fewer than a few entries are left, where so many are posted. A command to the device, so for who is
+    /// about to sleep: who polls sees what arrives.
+    pub fn arm_limit(&mut self, posted: u32, now: Instant) {
+        if !self.limit.asks(posted, now) {
             return;
         }
-        self.limit_is_armed = true;
         let mut attributes = ibv_srq_attr { max_wr: 0, max_sge: 0, srq_limit: LIMIT };
         let mask = ibv_srq_attr_mask::IBV_SRQ_LIMIT.0;
         // SAFETY: the queue lives. A device that does not know limits refuses; then there are no such events.
@@ -112,7 +133,7 @@ impl SharedReceiveQueue {
 
     /// The event came: it is asked for again with the next [`Self::arm_limit`].
     pub fn limit_was_reached(&mut self) {
-        self.limit_is_armed = false;
+        self.limit.is_armed = false;
     }
 }
 
@@ -120,5 +141,25 @@ impl Drop for SharedReceiveQueue {
     fn drop(&mut self) {
         // SAFETY: ours; the NIC destroys its QPs before.
         unsafe { ibv_destroy_srq(self.srq) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_device_is_asked_once_an_event_and_not_more_often_than_every_so_often() {
+        let start = Instant::now();
+        let mut limit = Limit::default();
+        assert!(!limit.asks(2 * LIMIT - 1, start), "few are there already");
+        assert!(limit.asks(2 * LIMIT, start));
+        assert!(!limit.asks(1000, start + 10 * LIMIT_EVERY), "it was asked, and has not told");
+        limit.is_armed = false;
+        assert!(limit.asks(1000, start + 10 * LIMIT_EVERY));
+        limit.is_armed = false;
+        let soon = start + 10 * LIMIT_EVERY + LIMIT_EVERY / 2;
+        assert!(!limit.asks(1000, soon), "events that follow each other are a load");
+        assert!(limit.asks(1000, soon + LIMIT_EVERY / 2));
     }
 }

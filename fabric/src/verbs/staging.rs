@@ -5,7 +5,6 @@ use super::regions::{Domain, Region};
 use crate::memory::SharedMemory;
 use crate::nic::Access;
 use rdma_sys::ibv_sge;
-use std::rc::Rc;
 use std::sync::Arc;
 
 /// Places of one size in registered memory, last used first.
@@ -18,7 +17,12 @@ pub(super) struct Staging {
 }
 
 impl Staging {
-    pub fn new(domain: &Rc<Domain>, name: &str, places: u32, place_bytes: usize) -> Result<Self, VerbsError> {
+    pub fn new(
+        domain: &Arc<Domain>,
+        name: &str,
+        places: u32,
+        place_bytes: usize,
+    ) -> Result<Self, VerbsError> {
         let memory = Arc::new(SharedMemory::new(name, (places as usize).max(1) * place_bytes, false)?);
         let region = Region::new(domain, &memory, Access::LocalWrite).map_err(|source| VerbsError::Verb {
             verb: "ibv_reg_mr",

@@ -2,7 +2,7 @@
 //!
 //! What soft-RoCE never says (that a device failed, for one) is said in its place, by the file that the library reads events from.
 
-use super::{VerbsNic, VerbsOptions};
+use super::{VerbsNic, VerbsOptions, set_up};
 use crate::address::Address;
 use crate::nic::{Completion, Event, Nic, PostError, PrivateData, Qp, ReadRequest, Status, Work};
 use rdma_sys::{ibv_access_flags, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_init_attr, ibv_query_qp};
@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 /// The library's number of the event that says that the device failed for good.
 const DEVICE_FATAL: u32 = 8;
-/// How long anything may take before it counts as lost.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long anything may take before it counts as lost: long enough for a machine that compiles something beside it.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 fn address() -> Address {
     let ip: std::net::IpAddr = std::env::var("JET_RDMA_ADDRESS")
@@ -171,4 +171,93 @@ fn a_device_that_failed_is_there_again_when_it_is_opened_at_the_same_place() {
         last = place;
     }
     panic!("no device was opened where one had been before: nothing was seen");
+}
+
+/// A crowd of connections that one NIC has with another, which is polled elsewhere.
+struct Crowd {
+    nic: VerbsNic,
+    stands: u32,
+    ended: u32,
+}
+
+impl Crowd {
+    fn new(size: u32) -> Self {
+        let nic = VerbsNic::new(VerbsOptions { qps_max: size, ..options() });
+        let nic = nic.expect("a NIC");
+        Self { nic, stands: 0, ended: 0 }
+    }
+
+    /// All of them at once, and waits until all stand.
+    fn come(&mut self, size: u32, address: &Address) {
+        let words = PrivateData::new(b"hello").unwrap();
+        for _ in 0..size {
+            self.nic.connect(address, &words).expect("a place in the table");
+        }
+        let deadline = Instant::now() + PATIENCE;
+        while self.stands < size {
+            self.turn();
+            assert_eq!(self.ended, 0, "a connection was refused, or lost");
+            assert!(Instant::now() < deadline, "{} of {size} stand after {PATIENCE:?}", self.stands);
+        }
+    }
+
+    fn turn(&mut self) {
+        let unused = Completion {
+            qp: Qp { index: 0, generation: 0 },
+            work: Work::Send { id: 0 },
+            status: Status::Flushed,
+        };
+        self.nic.poll(&mut [unused; 16]);
+        while let Some(event) = self.nic.poll_event() {
+            match event {
+                Event::Connected { .. } => self.stands += 1,
+                Event::Disconnected { .. } => self.ended += 1,
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device, named by JET_RDMA_ADDRESS: docs/rdma.md"]
+fn a_thousand_come_at_once_and_go_at_once_and_none_of_their_calls_is_where_others_are_polled() {
+    const SIZE: u32 = 1000;
+    // With the time for a handshake that a daemon has.
+    let of_server = VerbsOptions { qps_max: SIZE + 24, set_up_thread: true, ..options() };
+    let mut server = VerbsNic::new(of_server).expect("a NIC");
+    let address = server.listen(&address()).expect("it listens");
+    let words = PrivateData::new(b"welcome").unwrap();
+    let crowd = std::thread::spawn(move || {
+        let mut crowd = Crowd::new(SIZE);
+        crowd.come(SIZE, &address);
+        // They go without a word, as with a process that exits.
+        drop(crowd);
+    });
+    let deadline = Instant::now() + 2 * PATIENCE;
+    let before = set_up::SLOW_CALLS.get();
+    let (mut asked, mut stood, mut ended) = (0, 0, 0);
+    while ended < SIZE {
+        let unused = Completion {
+            qp: Qp { index: 0, generation: 0 },
+            work: Work::Send { id: 0 },
+            status: Status::Flushed,
+        };
+        server.poll(&mut [unused; 16]);
+        while let Some(event) = server.poll_event() {
+            match event {
+                Event::ConnectRequest { qp, .. } => {
+                    asked += 1;
+                    server.accept(qp, &words).expect("accepted");
+                }
+                Event::Connected { .. } => stood += 1,
+                Event::Disconnected { .. } => ended += 1,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(Instant::now() < deadline, "{asked} asked, {stood} stood and {ended} ended of {SIZE}");
+    }
+    assert_eq!((asked, stood), (SIZE, SIZE));
+    assert_eq!(set_up::SLOW_CALLS.get(), before, "calls of set-up where the others are polled");
+    crowd.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    assert!(!server.connections.any(), "places that did not come back");
 }

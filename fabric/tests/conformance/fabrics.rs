@@ -138,6 +138,8 @@ impl Rdma {
             regions_max: options.regions_max,
             rnr_retry: if options.rnr_timeout.is_some() { 1 } else { 7 },
             farewell: options.farewell,
+            // As a daemon does; a sender makes these calls in place.
+            set_up_thread: end == "server",
             ..VerbsOptions::on(DeviceChoice::Reaching(source.unwrap_or_else(Self::server)))
         }
     }

@@ -46,7 +46,8 @@ enum {
     JET_E_WITHDRAWN = -12,  /* the rest of the message will not come: do not take what came for it */
     JET_E_SYSTEM = -13,     /* the system refused: memory, descriptors */
     JET_E_LIMIT = -14,      /* 4096 handles at once are the most */
-    JET_E_INTERNAL = -15    /* a bug in this library: the handle can only be freed */
+    JET_E_INTERNAL = -15,   /* a bug in this library: the handle can only be freed */
+    JET_E_HELD = -16        /* the session holds all that it may, and more waits: give slices back, then ask again */
 };
 
 /* The text behind this thread's last error, until its next one. Never null. */
@@ -117,7 +118,11 @@ typedef struct jet_sender_stats {
     uint64_t checksums;       /* 1: messages carry one: it was asked for, and the receiver checks */
 } jet_sender_stats;
 
-int jet_sender_options_init(jet_sender_options *options);
+/* Fills as much of the options as this header knows. */
+int jet_sender_options_init_sized(jet_sender_options *options, size_t size);
+static inline int jet_sender_options_init(jet_sender_options *options) {
+    return jet_sender_options_init_sized(options, sizeof *options);
+}
 
 /* Connects. *sender is null where it fails. JET_E_UNREACHABLE and JET_E_REFUSED may pass. */
 int jet_sender_connect(const jet_sender_options *options, jet_sender **sender);
@@ -206,7 +211,11 @@ typedef struct jet_session_stats {
     uint64_t sleeps;   /* times that it slept */
 } jet_session_stats;
 
-int jet_session_options_init(jet_session_options *options);
+/* Fills as much of the options as this header knows. */
+int jet_session_options_init_sized(jet_session_options *options, size_t size);
+static inline int jet_session_options_init(jet_session_options *options) {
+    return jet_session_options_init_sized(options, sizeof *options);
+}
 
 /* Registers. *session is null where it fails. */
 int jet_session_register(const jet_session_options *options, jet_session **session);
@@ -214,10 +223,12 @@ int jet_session_register(const jet_session_options *options, jet_session **sessi
 /* Ends the session: senders of unfinished messages hear JET_APP_GONE. */
 int jet_session_free(jet_session *session);
 
-/* The next message, as it begins to arrive: JET_OK, or JET_NOTHING. Errors are final for the session. */
+/* The next message, as it begins to arrive: JET_OK, or JET_NOTHING. Errors are final for the session, but JET_E_HELD: nothing more
+ * comes before slices are given back, or messages finished; jet_error_text() says which limit that is. */
 int jet_session_receive(jet_session *session, int64_t timeout_ns, jet_message *message);
 
-/* The next slice: JET_OK; JET_END: all were given; JET_NOTHING: ask again; JET_E_WITHDRAWN: the rest will not come. */
+/* The next slice: JET_OK; JET_END: all were given; JET_NOTHING: ask again; JET_E_WITHDRAWN: the rest will not come. Give slices back
+ * as you used them: a message may be larger than the pool, and who waits while it keeps all that it may hears JET_E_HELD. */
 int jet_message_next(jet_session *session, const jet_message *message, int64_t timeout_ns, jet_slice *slice);
 
 /* Gives a slice back, in any order; *slice is emptied. Another thread may read it before, this call is the session's. */

@@ -45,10 +45,12 @@ pub enum Code {
     Limit = -14,
     /// A bug in this library: the handle can only be freed.
     Internal = -15,
+    /// The session holds all that it may, and more waits: give slices back, then again.
+    Held = -16,
 }
 
 impl Code {
-    const ALL: [(Self, &'static CStr); 18] = [
+    const ALL: [(Self, &'static CStr); 19] = [
         (Self::Ok, c"done"),
         (Self::Nothing, c"nothing there yet, or not in time"),
         (Self::End, c"all slices of the message were given"),
@@ -72,6 +74,7 @@ impl Code {
         (Self::Withdrawn, c"the message was withdrawn: what came of it must not be taken for it"),
         (Self::System, c"the system refused"),
         (Self::Limit, c"too many handles at once: free some"),
+        (Self::Held, c"the session holds all that it may: give slices back, then ask again"),
         (Self::Internal, c"a bug in Jet's client library: the handle can only be freed"),
     ];
 

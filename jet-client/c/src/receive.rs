@@ -4,7 +4,7 @@
 use crate::code::{Code, Failure, answer};
 use crate::handles::{self, Kind};
 use crate::keys::Keys;
-use crate::text::{Out, put_sized, sized, text, timeout};
+use crate::text::{Out, put_sized, sized, structure, text, timeout};
 use jet_client::receive::{
     DetachedMessage, DetachedSlice, Message, ReceiveError, RegisterError, RegisterOptions, Session,
     SliceError, Verdict,
@@ -127,20 +127,26 @@ impl From<ReceiveError> for Failure {
             ReceiveError::DaemonGone | ReceiveError::Ended { .. } => Code::Gone,
             ReceiveError::Broken(_) => Code::Broken,
             ReceiveError::Wait(_) => Code::System,
+            ReceiveError::HoldsAll(_) => Code::Held,
         };
         Self::new(code, error)
     }
 }
 
-/// Fills options with the defaults.
+/// Fills options with the defaults, as far as the caller knows them.
 ///
 /// # Safety
-/// `options` is null or a `jet_session_options` to be written.
+/// `options` is null or `size` bytes to be written.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn jet_session_options_init(options: *mut jet_session_options) -> c_int {
+pub unsafe extern "C" fn jet_session_options_init_sized(
+    options: *mut jet_session_options,
+    size: usize,
+) -> c_int {
     answer(|| {
         // SAFETY: the caller's promise.
-        unsafe { Out::new(options) }?.put(jet_session_options::defaults());
+        unsafe {
+            put_sized(options, size, &jet_session_options { size, ..jet_session_options::defaults() })
+        }?;
         Ok(Code::Ok)
     })
 }
@@ -258,7 +264,7 @@ pub unsafe extern "C" fn jet_message_next(
 ) -> c_int {
     answer(|| {
         // SAFETY: the caller's promise.
-        let (place, message) = unsafe { (Out::new(slice)?, message.as_ref().ok_or(Code::Argument)?) };
+        let (place, message) = unsafe { (Out::new(slice)?, structure(message.cast_mut())?) };
         handles::with(session, |end: &mut SessionEnd| {
             let SessionEnd { session, messages, slices } = end;
             let next = |message| {
@@ -278,6 +284,7 @@ pub unsafe extern "C" fn jet_message_next(
                 Err(error @ SliceError::Withdrawn { .. }) => {
                     return Err(Failure::new(Code::Withdrawn, error));
                 }
+                Err(SliceError::HoldsAll(held)) => return Err(Failure::new(Code::Held, held)),
                 Err(SliceError::Receive(error)) => return Err(error.into()),
             };
             let (data, bytes, offset) = (slice.as_ptr().cast(), slice.len(), slice.offset());
@@ -316,7 +323,7 @@ pub unsafe extern "C" fn jet_message_finish(
 ) -> c_int {
     answer(|| {
         // SAFETY: the caller's promise.
-        let message = unsafe { message.as_mut() }.ok_or(Code::Argument)?;
+        let message = unsafe { structure(message) }?;
         handles::with(session, |end: &mut SessionEnd| {
             let detached = end.messages.take(message.key).ok_or(Code::Key)?;
             let verdict = NonZeroU32::new(code).map_or(Verdict::Consumed, Verdict::Rejected);

@@ -4,7 +4,7 @@
 use crate::code::{Code, Failure, answer};
 use crate::handles::{self, Kind};
 use crate::keys::Keys;
-use crate::text::{Out, bytes, put_sized, sized, text, timeout};
+use crate::text::{Out, bytes, put_sized, sized, text, timeout, wanted};
 use jet_client::send::{
     AckStatus, BufferError, Completion, RetryPolicy, SendBuffer, SendConnectError, SendError, Sender,
     SenderOptions, SubmitError,
@@ -118,6 +118,7 @@ impl From<SendConnectError> for Failure {
             SendConnectError::Welcome { .. } => Code::Broken,
             SendConnectError::Nobody { .. }
             | SendConnectError::Lost { .. }
+            | SendConnectError::Packets { .. }
             | SendConnectError::TimedOut { .. } => Code::Unreachable,
             _ => Code::System,
         };
@@ -253,15 +254,18 @@ pub extern "C" fn jet_status_text(status: c_int) -> *const c_char {
     text.as_ptr()
 }
 
-/// Fills options with the defaults.
+/// Fills options with the defaults, as far as the caller knows them.
 ///
 /// # Safety
-/// `options` is null or a `jet_sender_options` to be written.
+/// `options` is null or `size` bytes to be written.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn jet_sender_options_init(options: *mut jet_sender_options) -> c_int {
+pub unsafe extern "C" fn jet_sender_options_init_sized(
+    options: *mut jet_sender_options,
+    size: usize,
+) -> c_int {
     answer(|| {
         // SAFETY: the caller's promise.
-        unsafe { Out::new(options) }?.put(jet_sender_options::defaults());
+        unsafe { put_sized(options, size, &jet_sender_options { size, ..jet_sender_options::defaults() }) }?;
         Ok(Code::Ok)
     })
 }
@@ -310,9 +314,9 @@ pub extern "C" fn jet_sender_drain(sender: *mut jet_sender, timeout_ns: i64) -> 
     answer(|| handles::with(sender, |end: &mut SenderEnd| in_time(end.sender.drain(long(timeout_ns))?)))
 }
 
-/// Without a limit: a day.
+/// Below zero: without a limit.
 fn long(timeout_ns: i64) -> Duration {
-    timeout(timeout_ns).unwrap_or(Duration::from_secs(86_400))
+    timeout(timeout_ns).unwrap_or(Duration::MAX)
 }
 
 fn in_time(is_done: bool) -> Result<Code, Failure> {
@@ -398,12 +402,13 @@ pub unsafe extern "C" fn jet_send_small(
 ) -> c_int {
     answer(|| {
         // SAFETY: the caller's promise.
-        let (header, payload) =
-            unsafe { (bytes(user_header.cast(), user_header_bytes)?, bytes(payload.cast(), payload_bytes)?) };
+        let (header, payload, ticket) = unsafe {
+            let header = bytes(user_header.cast(), user_header_bytes)?;
+            (header, bytes(payload.cast(), payload_bytes)?, wanted(ticket)?)
+        };
         handles::with(sender, |end: &mut SenderEnd| {
             let sent = end.sender.send_small(tag, header, payload)?;
-            // SAFETY: as above.
-            unsafe { ticket.as_mut() }.into_iter().for_each(|ticket| *ticket = sent.0);
+            ticket.into_iter().for_each(|ticket| ticket.put(sent.0));
             Ok(Code::Ok)
         })
     })
@@ -426,8 +431,9 @@ pub unsafe extern "C" fn jet_send_buffer(
 ) -> c_int {
     answer(|| {
         // SAFETY: the caller's promise.
-        let (place, key, header) =
-            unsafe { (Out::new(buffer)?, (*buffer).key, bytes(user_header.cast(), user_header_bytes)?) };
+        let (place, ticket) = unsafe { (Out::new(buffer)?, wanted(ticket)?) };
+        // SAFETY: as above.
+        let (key, header) = unsafe { ((*buffer).key, bytes(user_header.cast(), user_header_bytes)?) };
         let class = match class {
             ..0 => None,
             class => Some(u8::try_from(class).map_err(|_| Code::Argument)?),
@@ -447,8 +453,7 @@ pub unsafe extern "C" fn jet_send_buffer(
             };
             let sent = buffers.change(key, send).ok_or(Code::Key)??;
             place.put(NO_BUFFER);
-            // SAFETY: as above.
-            unsafe { ticket.as_mut() }.into_iter().for_each(|ticket| *ticket = sent.0);
+            ticket.into_iter().for_each(|ticket| ticket.put(sent.0));
             Ok(Code::Ok)
         })
     })

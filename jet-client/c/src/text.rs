@@ -53,6 +53,30 @@ impl<T> Out<T> {
     }
 }
 
+/// Where an answer goes that need not be asked for.
+///
+/// # Safety
+/// As for [`Out::new`].
+pub(crate) unsafe fn wanted<T>(place: *mut T) -> Result<Option<Out<T>>, Failure> {
+    // SAFETY: the caller's promise.
+    if place.is_null() { Ok(None) } else { unsafe { Out::new(place) }.map(Some) }
+}
+
+/// A structure of the caller's that is read and changed.
+///
+/// # Safety
+/// Where it is not null, it is a `T`, and the caller's to write, until the call ends.
+pub(crate) unsafe fn structure<'a, T>(place: *mut T) -> Result<&'a mut T, Failure> {
+    if place.is_null() || !place.is_aligned() {
+        return Err(Code::Argument.into());
+    }
+    // SAFETY: the caller's promise.
+    Ok(unsafe { &mut *place })
+}
+
+/// The most bytes that a structure of any version has.
+const STRUCTURE_BYTES_MAX: usize = 4096;
+
 /// A structure that begins with its size, as the caller knows it: read as far as both know it, the rest as `default` has it.
 ///
 /// # Safety
@@ -63,7 +87,7 @@ pub(crate) unsafe fn sized<T: Copy>(place: *const T, default: T) -> Result<T, Fa
     }
     // SAFETY: the caller's promise; it begins with its size.
     let size = unsafe { place.cast::<usize>().read() };
-    if !(size_of::<usize>()..=4096).contains(&size) {
+    if !(size_of::<usize>()..=STRUCTURE_BYTES_MAX).contains(&size) {
         return Err(Failure::new(
             Code::Argument,
             format_args!("an options structure says that it has {size} bytes: fill it by its _init function"),
@@ -86,8 +110,14 @@ pub(crate) unsafe fn sized<T: Copy>(place: *const T, default: T) -> Result<T, Fa
 /// # Safety
 /// Where it is not null, `size` bytes can be written there.
 pub(crate) unsafe fn put_sized<T: Copy>(place: *mut T, size: usize, value: &T) -> Result<(), Failure> {
-    if place.is_null() {
+    if place.is_null() || !place.is_aligned() {
         return Err(Code::Argument.into());
+    }
+    if !(size_of::<usize>()..=STRUCTURE_BYTES_MAX).contains(&size) {
+        return Err(Failure::new(
+            Code::Argument,
+            format_args!("a structure cannot have {size} bytes: give the sizeof of yours"),
+        ));
     }
     let known = size.min(size_of::<T>());
     // SAFETY: the caller's promise, and `value` is as long.

@@ -37,8 +37,16 @@ int main(void) {
     options.source = NULL;
     options.size = 1;
     refused(JET_E_ARGUMENT, "_init", &options);
-    /* A caller that was compiled when the structure ended with the application's name. */
-    options.size = offsetof(jet_sender_options, source);
+    /* A caller that was compiled when the structure ended with the application's name: no more of it is written or read. */
+    struct { jet_sender_options options; } guarded;
+    memset(&guarded, 0x5a, sizeof guarded);
+    size_t known = offsetof(jet_sender_options, source);
+    ANSWERS(JET_OK, jet_sender_options_init_sized(&guarded.options, known));
+    CHECK(guarded.options.size == known && !guarded.options.app);
+    for (size_t at = known; at < sizeof guarded; at++) CHECK(((unsigned char *)&guarded)[at] == 0x5a);
+    ANSWERS(JET_E_ARGUMENT, jet_sender_options_init_sized(&guarded.options, 7));
+    ANSWERS(JET_E_ARGUMENT, jet_session_options_init_sized(NULL, sizeof session_options));
+    options.size = known;
     options.source = "nowhere";
     jet_sender *sender;
     ANSWERS(JET_OK, jet_sender_connect(&options, &sender));

@@ -71,6 +71,26 @@ int main(void) {
     for (int i = 0; i < 5; i++) ANSWERS(JET_OK, jet_buffer_free(sender, &row[i]));
     ANSWERS(JET_E_ARGUMENT, jet_buffer_get_row(sender, 16384, 5, NULL));
     ANSWERS(JET_E_SYSTEM, jet_buffer_get_row(sender, 16384, SIZE_MAX / 2, row));
+    /* With what is cut already: once around the address space. */
+    ANSWERS(JET_E_SYSTEM, jet_buffer_get_row(sender, 4096, SIZE_MAX / 4096, row));
+
+    /* Places that are not aligned, and sizes of no structure. */
+    _Alignas(16) char crooked[512];
+    jet_session_stats counted;
+    jet_sender_stats sent;
+    void *odd = crooked + 1;
+    ANSWERS(JET_E_ARGUMENT, jet_session_stats_get(session, odd, sizeof counted));
+    ANSWERS(JET_E_ARGUMENT, jet_sender_stats_get(sender, odd, sizeof sent));
+    ANSWERS(JET_E_ARGUMENT, jet_session_stats_get(session, &counted, 0));
+    ANSWERS(JET_E_ARGUMENT, jet_session_stats_get(session, &counted, SIZE_MAX));
+    ANSWERS(JET_E_ARGUMENT, jet_message_next(session, odd, 0, &slice));
+    ANSWERS(JET_E_ARGUMENT, jet_message_finish(session, odd, 0));
+    ANSWERS(JET_E_ARGUMENT, jet_sender_options_init(odd));
+    ANSWERS(JET_E_ARGUMENT, jet_send_small(sender, 0, NULL, 0, "x", 1, odd));
+    ANSWERS(JET_OK, jet_buffer_get(sender, 4096, &buffer));
+    ANSWERS(JET_E_ARGUMENT, jet_send_buffer(sender, 0, NULL, 0, &buffer, 4096, 0, odd));
+    ANSWERS(JET_OK, jet_buffer_free(sender, &buffer));
+    ANSWERS(JET_OK, jet_session_stats_get(session, &counted, sizeof counted));
 
     /* More in flight than may be. */
     ANSWERS(JET_OK, jet_send_small(sender, 0, NULL, 0, "x", 1, NULL));

@@ -1,9 +1,10 @@
 //! What can go wrong at the receiving end, one error an operation.
 
 use crate::registration::{ControlError, ErrorCode};
+use jet_fabric::advice::advised;
 use jet_fabric::memory::MapError;
 use jet_wire::ring::RingError;
-use jet_wire::segment::SegmentError;
+use jet_wire::segment::{HeldLimit, SegmentError};
 use std::io;
 
 /// Why no session came to be.
@@ -43,7 +44,7 @@ pub enum RegisterError {
     #[error("the daemon passed a bad session segment: {0}")]
     Segment(#[from] SegmentError),
     /// The system refused.
-    #[error("cannot set up the session: {0}")]
+    #[error("cannot set up the session: {}", advised(.0))]
     System(#[from] io::Error),
 }
 
@@ -108,9 +109,30 @@ pub enum Fault {
     },
 }
 
-/// Why nothing more is received. Every variant is final for the session: register again.
+/// Nothing more comes before the application gives something back: it holds all that it may, read or not, while more waits for
+/// it. Said after a second in which nothing came and nothing was given back, and again every ten.
+///
+/// The session goes on: give slices back (finish messages, where these are the limit), then wait again. Where all of a message
+/// is wanted at once, [`Message::copy_to`](super::Message::copy_to) and
+/// [`Message::read_to_end`](super::Message::read_to_end) copy it out and give back as they go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "nothing more comes before slices are given back: this application holds {held_bytes} bytes that were delivered, and {limit}; \
+     use slices as they come and give them back, or copy messages out (copy_to, read_to_end)"
+)]
+pub struct HoldsAll {
+    /// What it has used up.
+    pub limit: HeldLimit,
+    /// Slabs that were delivered and not given back, in bytes.
+    pub held_bytes: u64,
+}
+
+/// Why nothing more is received. Every variant but [`Self::HoldsAll`] is final for the session: register again.
 #[derive(Debug, thiserror::Error)]
 pub enum ReceiveError {
+    /// The application holds all that it may; the session goes on.
+    #[error(transparent)]
+    HoldsAll(HoldsAll),
     /// The daemon hung up: it stopped, or was killed. Slices that are held stay readable; what was not finished comes
     /// again, as redelivered, from the next daemon.
     #[error("the daemon is gone; register again when it runs")]
@@ -136,7 +158,7 @@ pub enum ReceiveError {
 pub enum SliceError {
     /// The rest will not come. What was given so far must not be taken for the message.
     #[error("the message was withdrawn: {}",
-            if *corrupt { "its bytes do not have the sender's checksum" } else { "its sender went away" })]
+            if *corrupt { "its bytes do not have the sender's checksum, or memory lost them" } else { "its sender went away" })]
     Withdrawn {
         /// Because the checksum did not fit; else because the sender went away.
         corrupt: bool,
@@ -144,7 +166,19 @@ pub enum SliceError {
     /// Not within the time given; ask again.
     #[error("no slice arrived in time")]
     TimedOut,
+    /// The application holds all that it may: give something back, then ask again.
+    #[error(transparent)]
+    HoldsAll(HoldsAll),
     /// The session ended.
     #[error(transparent)]
-    Receive(#[from] ReceiveError),
+    Receive(ReceiveError),
+}
+
+impl From<ReceiveError> for SliceError {
+    fn from(error: ReceiveError) -> Self {
+        match error {
+            ReceiveError::HoldsAll(held) => Self::HoldsAll(held),
+            error => Self::Receive(error),
+        }
+    }
 }

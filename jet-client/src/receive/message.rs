@@ -147,8 +147,11 @@ impl<'s> Message<'s> {
 
     /// Waits for the next slice, without limit or at most so long. `None`: all were given.
     ///
+    /// Slices are to be given back as they were used. A message may be larger than the pool: who keeps all of its slices until
+    /// the last one is there waits for what cannot come, and hears [`SliceError::HoldsAll`].
+    ///
     /// # Errors
-    /// As [`Self::try_next`], and [`SliceError::TimedOut`].
+    /// As [`Self::try_next`], [`SliceError::TimedOut`], and [`SliceError::HoldsAll`].
     pub fn next(&mut self, timeout: Option<Duration>) -> Result<Option<Slice<'s>>, SliceError> {
         let session = self.session;
         session
@@ -163,7 +166,8 @@ impl<'s> Message<'s> {
     /// Waits for the next slice. `None`: all were given. Cancelling it loses nothing.
     ///
     /// # Errors
-    /// As [`Self::try_next`].
+    /// As [`Self::try_next`]; and, as another task may be about to give something back, [`SliceError::HoldsAll`] only where none
+    /// did for more than ten seconds.
     #[cfg(feature = "tokio")]
     pub async fn next_async(&mut self) -> Result<Option<Slice<'s>>, SliceError> {
         let session = self.session;

@@ -61,7 +61,8 @@ fn an_application_registers_over_the_control_socket() {
     let (_folder, listener, options) = socket();
     let refusal =
         ControlResponse::Error { code: ErrorCode::NameTaken, message: "'store' is registered".into() };
-    let daemon = answer_each(listener, vec![(refusal, 0), (ControlResponse::Draining, 0)]);
+    let other = ControlResponse::Draining { deadline_ms: 0, again: false };
+    let daemon = answer_each(listener, vec![(refusal, 0), (other, 0)]);
     let refused = Session::register(&options).unwrap_err();
     assert!(refused.to_string().contains("'store' is registered"), "{refused}");
     assert!(matches!(Session::register(&options), Err(RegisterError::Answer(_))));

@@ -9,7 +9,7 @@ use crate::registration::{
 use crate::spin::{SPIN_MAX, Spin};
 use jet_fabric::memory::{Mapping, Protection};
 use jet_fabric::unix::{Doorbell, Rung};
-use jet_wire::segment::{AppEnd, Place, Release, app_end};
+use jet_wire::segment::{AppEnd, Notice, Place, Release, app_end};
 use jet_wire::{SLAB_BYTES, SLAB_BYTES_U32};
 use rustix::event::epoll;
 use std::cell::{Cell, RefCell};
@@ -111,11 +111,11 @@ pub struct Session {
     pub(super) flush_read: Cell<bool>,
     /// Deliveries read so far.
     pub(super) deliveries_read: Cell<u64>,
-    /// Tasks that sleep on this session, and whether there are any.
+    /// Tasks that sleep on this session.
     #[cfg(feature = "tokio")]
-    pub(super) wakers: RefCell<Vec<std::task::Waker>>,
-    #[cfg(feature = "tokio")]
-    pub(super) tasks_wait: Cell<bool>,
+    pub(super) sleepers: super::tasks::SleepingTasks,
+    /// The newest notice that the application was told of.
+    pub(super) told: Cell<Option<Notice>>,
     pool: Slabs,
     /// Where runs lie that escaped from the pool; none where the daemon has none.
     escape: Option<Slabs>,
@@ -252,9 +252,8 @@ impl Session {
             flush_read: Cell::new(false),
             deliveries_read: Cell::new(0),
             #[cfg(feature = "tokio")]
-            wakers: RefCell::new(Vec::new()),
-            #[cfg(feature = "tokio")]
-            tasks_wait: Cell::new(false),
+            sleepers: super::tasks::SleepingTasks::default(),
+            told: Cell::new(None),
             pool,
             escape,
             polls_in_vain: Cell::new(0),
@@ -316,10 +315,7 @@ impl Session {
         };
         drop(end);
         self.deliveries_read.set(self.deliveries_read.get() + 1);
-        #[cfg(feature = "tokio")]
-        if self.tasks_wait.get() {
-            self.wake_tasks();
-        }
+        self.let_tasks_look();
         match accepted {
             Ok((_, _, Accepted::Stored)) => {}
             Ok((_, message, Accepted::Withdrawn)) => self.finish_drained(message),
@@ -339,7 +335,8 @@ impl Session {
         self.show_releases();
         self.end.borrow_mut().deliveries.advance();
         let polls = self.polls_in_vain.get() + 1;
-        if polls < POLLS_PER_LOOK && !self.asleep.get() {
+        // The word of tasks that sleep stays, and what rings for them as well.
+        if polls < POLLS_PER_LOOK && (!self.asleep.get() || self.tasks_sleep()) {
             self.polls_in_vain.set(polls);
             return Ok(());
         }
@@ -348,16 +345,46 @@ impl Session {
         self.check()
     }
 
-    /// Takes the sleeping word back.
+    /// Silences the doorbell, and takes the sleeping word back, unless tasks sleep on it.
     pub(super) fn awake(&self) {
         if self.asleep.replace(false) {
             self.end.borrow_mut().deliveries.awake();
             if self.doorbell.clear() == Rung::Closed {
                 self.look_at_daemon();
                 if self.is_well() {
-                    self.health.set(Health::Gone);
+                    self.set_health(Health::Gone);
                 }
             }
+            self.sleep_on_for_tasks();
+        }
+    }
+
+    /// The word is one for all tasks of the session, as is the doorbell. Those that sleep go on sleeping, and are woken for
+    /// what came before the word was there again.
+    fn sleep_on_for_tasks(&self) {
+        if self.tasks_sleep() {
+            let sleep = self.end.borrow_mut().deliveries.prepare_sleep();
+            self.asleep.set(sleep);
+            if !sleep {
+                self.let_tasks_look();
+            }
+        }
+    }
+
+    #[inline]
+    fn tasks_sleep(&self) -> bool {
+        #[cfg(feature = "tokio")]
+        return self.sleepers.any();
+        #[cfg(not(feature = "tokio"))]
+        false
+    }
+
+    /// Something is there, or over: tasks that sleep look themselves.
+    #[inline]
+    pub(super) fn let_tasks_look(&self) {
+        #[cfg(feature = "tokio")]
+        if self.sleepers.any() {
+            self.sleepers.wake();
         }
     }
 
@@ -366,14 +393,21 @@ impl Session {
         if !self.is_well() {
             return;
         }
-        match self.control.borrow_mut().look() {
+        let look = self.control.borrow_mut().look();
+        match look {
             Look::Alive => {}
-            Look::Gone => self.health.set(Health::Gone),
+            Look::Gone => self.set_health(Health::Gone),
             Look::Ended { code, message } => {
-                self.health.set(Health::Gone);
                 *self.farewell.borrow_mut() = Some((code, message));
+                self.set_health(Health::Gone);
             }
         }
+    }
+
+    /// The session is over. What said so may be read from the descriptors by now, and would wake nobody else.
+    fn set_health(&self, health: Health) {
+        self.health.set(health);
+        self.let_tasks_look();
     }
 
     #[inline]
@@ -394,7 +428,7 @@ impl Session {
     }
 
     pub(super) fn break_down(&self, fault: Fault) {
-        self.health.set(Health::Broken(fault));
+        self.set_health(Health::Broken(fault));
     }
 
     /// Where a run lies in this process, if the pool or escape memory has it.

@@ -5,11 +5,11 @@
 //! shape, so nothing here grows.
 
 use super::error::Fault;
-use jet_wire::SLAB_BYTES_U32;
 use jet_wire::message::USER_HEADER_MAX;
 use jet_wire::segment::{
     AppEnd, DELIVERY_USER_HEADER_MAX, Delivery, SegmentShape, delivery_flags, delivery_kind,
 };
+use jet_wire::{SLAB_BYTES, SLAB_BYTES_U32};
 use std::cell::{Cell, UnsafeCell};
 
 /// The end of a list.
@@ -267,6 +267,13 @@ impl Table {
             message.withdrawn.set(Some(delivery.flags & delivery_flags::CORRUPT != 0));
         }
         Ok(Accepted::Withdrawn)
+    }
+
+    /// Slabs that were delivered and not released, in bytes. Looks at every slot.
+    #[cold]
+    pub(super) fn held_bytes(&self) -> u64 {
+        let held = self.slots.iter().filter(|slot| slot.state.get() != SlotState::Free);
+        held.map(|slot| u64::from(slot.slices_left.get()) * SLAB_BYTES as u64).sum()
     }
 
     /// Whether a message waits that the application has not seen.

@@ -160,7 +160,7 @@ impl Daemon {
     }
 }
 
-fn expected_byte(message: u32, offset: u64) -> u8 {
+pub(super) fn expected_byte(message: u32, offset: u64) -> u8 {
     ((offset / 7 + offset % 251 + u64::from(message) * 31) & 0xff) as u8
 }
 

@@ -1,20 +1,23 @@
 //! Waiting: spin, then sleep on the doorbell and the control connection.
 
-use super::error::ReceiveError;
+use super::error::{HoldsAll, ReceiveError};
 use super::message::Message;
 use super::session::Session;
+#[cfg(feature = "tokio")]
+use super::tasks::{Sleep, Watched};
+use jet_wire::segment::Notice;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
 use std::os::fd::AsFd;
 #[cfg(feature = "tokio")]
-use std::task::{Poll, Waker};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 impl Session {
     /// Waits for the next message to begin to arrive, without limit or at most so long. `None`: not in time.
     ///
     /// # Errors
-    /// [`ReceiveError`], final for the session.
+    /// [`ReceiveError`], final for the session but for [`ReceiveError::HoldsAll`].
     pub fn receive(&self, timeout: Option<Duration>) -> Result<Option<Message<'_>>, ReceiveError> {
         self.wait_for(timeout, || self.try_receive().transpose())?.transpose()
     }
@@ -24,7 +27,8 @@ impl Session {
     /// The future borrows the session and is therefore not `Send`: run it with `block_on` or in a `LocalSet`.
     ///
     /// # Errors
-    /// [`ReceiveError`], final for the session.
+    /// As [`Self::receive`]. Another task may be about to give something back: [`ReceiveError::HoldsAll`] comes only when
+    /// none did for more than ten seconds.
     #[cfg(feature = "tokio")]
     pub async fn receive_async(&self) -> Result<Message<'_>, ReceiveError> {
         self.wait_for_async(|| self.try_receive().transpose()).await?
@@ -45,11 +49,43 @@ impl Session {
     fn prepare_sleep_on_ring(&self) -> Result<bool, ReceiveError> {
         self.check()?;
         self.show_releases();
-        let mut end = self.end.borrow_mut();
-        end.deliveries.advance();
-        let sleep = end.deliveries.prepare_sleep();
+        let sleep = {
+            let mut end = self.end.borrow_mut();
+            end.deliveries.advance();
+            end.deliveries.prepare_sleep()
+        };
         self.asleep.set(sleep);
+        if !sleep {
+            // The word is taken back, for tasks as well that sleep on it.
+            self.let_tasks_look();
+        }
         Ok(sleep)
+    }
+
+    /// Whether nothing more comes before the application gives something back. For an event loop of the application's own,
+    /// and tasks: those that wait by [`Self::receive`] and [`Message::next`] are told.
+    pub fn holds_all(&self) -> Option<HoldsAll> {
+        // What was given back and not shown yet counts.
+        self.show_releases();
+        self.end.borrow().notice().map(|notice| self.held(notice))
+    }
+
+    /// About to sleep: says once for each notice of the daemon's that this is in vain. Who cannot give anything back while it
+    /// waits is told at once, others by what lasts.
+    fn check_held(&self, others_may_release: bool) -> Result<(), ReceiveError> {
+        let notice = self.end.borrow().notice().filter(|notice| notice.lasting || !others_may_release);
+        match notice {
+            Some(told) if notice != self.told.get() => {
+                self.told.set(notice);
+                self.awake();
+                Err(ReceiveError::HoldsAll(self.held(told)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn held(&self, notice: Notice) -> HoldsAll {
+        HoldsAll { limit: notice.limit, held_bytes: self.table.held_bytes() }
     }
 
     /// Looks until `look` finds something; `None` where the time ran out.
@@ -63,7 +99,8 @@ impl Session {
         }
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
-            if let Some(found) = self.spin_for(&mut look) {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if let Some(found) = self.spin_for(left, &mut look) {
                 return Ok(Some(found));
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -71,6 +108,7 @@ impl Session {
                 return Ok(None);
             }
             if self.prepare_sleep_on_ring()? {
+                self.check_held(false)?;
                 self.stats.sleeps.set(self.stats.sleeps.get() + 1);
                 self.sleep(left)?;
             }
@@ -92,24 +130,27 @@ impl Session {
             if let Some(found) = look() {
                 return Ok(found);
             }
-            if let Some(found) = self.spin_for(&mut look) {
+            if let Some(found) = self.spin_for(None, &mut look) {
                 return Ok(found);
             }
             if self.deliveries_read.get() != read {
                 continue;
             }
             if self.prepare_sleep_on_ring()? {
+                self.check_held(true)?;
                 self.stats.sleeps.set(self.stats.sleeps.get() + 1);
+                let watched = Watched::new(self).map_err(ReceiveError::Wait)?;
                 // Made for each sleep, so that a session is bound to no runtime.
-                // SAFETY: the borrowed descriptor stays open, because the session outlives the registration.
-                let fd = unsafe { AsyncFd::register_with_interest(self.as_fd(), Interest::READABLE) }
+                // SAFETY: the descriptor stays open: a copy is the registration's own, and the session outlives it.
+                let fd = unsafe { AsyncFd::register_with_interest(watched, Interest::READABLE) }
                     .map_err(|error| ReceiveError::Wait(error.into()))?;
+                let sleep = Sleep::new(&self.sleepers);
                 std::future::poll_fn(|context| {
                     // Another task of this thread may have read what this one waits for, and silenced the doorbell.
-                    if self.deliveries_read.get() != read {
+                    if sleep.is_over() {
                         return Poll::Ready(Ok(()));
                     }
-                    self.wait_with_others(context.waker());
+                    sleep.begin(context.waker());
                     fd.poll_read_ready(context).map_ok(drop)
                 })
                 .await
@@ -118,31 +159,9 @@ impl Session {
         }
     }
 
-    #[cfg(feature = "tokio")]
-    fn wait_with_others(&self, waker: &Waker) {
-        let mut wakers = self.wakers.borrow_mut();
-        if !wakers.iter().any(|known| known.will_wake(waker)) {
-            wakers.push(waker.clone());
-        }
-        self.tasks_wait.set(true);
-    }
-
-    /// Something was read: tasks that wait look again.
-    #[cfg(feature = "tokio")]
-    #[cold]
-    pub(super) fn wake_tasks(&self) {
-        self.tasks_wait.set(false);
-        // Waking may run another task's code: the list is not borrowed meanwhile.
-        loop {
-            let waker = self.wakers.borrow_mut().pop();
-            let Some(waker) = waker else { return };
-            waker.wake();
-        }
-    }
-
-    fn spin_for<T>(&self, look: impl FnMut() -> Option<T>) -> Option<T> {
+    fn spin_for<T>(&self, left: Option<Duration>, look: impl FnMut() -> Option<T>) -> Option<T> {
         let mut spin = self.spin.get();
-        let found = spin.until(look);
+        let found = spin.until(left, look);
         self.spin.set(spin);
         found
     }

@@ -105,10 +105,10 @@ impl BufferPool {
 
     fn cut(&mut self, nic: &mut dyn Nic, piece: usize) -> Result<(Region, u64), BufferError> {
         if let Some((region, used)) = &mut self.current
-            && *used + piece <= region.memory.bytes()
+            && let Some(end) = used.checked_add(piece).filter(|end| *end <= region.memory.bytes())
         {
             let offset = *used as u64;
-            *used += piece;
+            *used = end;
             return Ok((region.clone(), offset));
         }
         let bytes = piece.max(self.region_bytes);

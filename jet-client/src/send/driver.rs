@@ -2,6 +2,7 @@
 
 use super::buffer::BufferPool;
 use super::error::SendConnectError;
+use super::nic::{RECEIVE_ENTRIES, nic_for, stand_in};
 use super::options::{ProtocolOptions, RdmaOptions};
 use super::protocol::{Action, CREDIT_RETURN_ID, Protocol, Transmit};
 use super::sender::{Completion, Pending, SenderOptions, Ticket};
@@ -10,8 +11,6 @@ use jet_fabric::nic::{
     Access, Completion as NicCompletion, ConnectError, DisconnectReason, MemoryKey, Payload, PostError,
     PrivateData, SendRequest, Sge, SrqEntry, Status, Work,
 };
-use jet_fabric::soft::threaded::{Threaded, ThreadedOptions};
-use jet_fabric::soft::{SoftNic, SoftOptions};
 use jet_fabric::{Address, Event, Nic, Qp};
 use jet_wire::message::hello::{AppName, Hello, Refusal, Welcome, features};
 use jet_wire::message::{
@@ -24,8 +23,6 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Receive entries for acknowledgements; each carries up to six ranges of ends.
-const RECEIVE_ENTRIES: u16 = 64;
 const HEADER_BYTES_U32: u32 = 128;
 const _: () = assert!(HEADER_BYTES == HEADER_BYTES_U32 as usize);
 /// Completions taken at once.
@@ -39,67 +36,6 @@ const SELDOM_NS: u64 = 1_000_000;
 /// fewer costs no more than finding them.
 const COPIED_BYTES_MAX: u32 = 512;
 
-/// What a software NIC of a sender's is to hold.
-fn small_options() -> SoftOptions {
-    SoftOptions {
-        qps_max: 4,
-        srq_entries_max: u32::from(RECEIVE_ENTRIES),
-        reads_max: 1,
-        // A sender makes none; it answers those of the receiver.
-        reads_per_qp_max: 0,
-        completions: 1024,
-        ..SoftOptions::default()
-    }
-}
-
-/// The NIC for an address.
-pub(super) fn nic_for(
-    address: &Address,
-    source: Option<IpAddr>,
-    rdma: RdmaOptions,
-) -> Result<Box<dyn Nic>, SendConnectError> {
-    if !matches!(address, Address::Rdma(_)) {
-        if source.is_some() {
-            return Err(SendConnectError::Option("a source address is chosen for rdma: addresses only"));
-        }
-        if rdma != RdmaOptions::default() {
-            return Err(SendConnectError::Option(
-                "tos, ack_timeout and retry are chosen for rdma: addresses only",
-            ));
-        }
-    }
-    match address {
-        Address::Shm(_) => Ok(Box::new(SoftNic::new(small_options())?)),
-        Address::Tcp(_) => {
-            Ok(Box::new(Threaded::new(SoftNic::new(small_options())?, &ThreadedOptions::default())?))
-        }
-        #[cfg(feature = "verbs")]
-        Address::Rdma(text) => {
-            use jet_fabric::verbs::{DeviceChoice, VerbsNic, VerbsOptions};
-            let defaults = match source {
-                Some(ip) => VerbsOptions { source, ..VerbsOptions::on(DeviceChoice::Reaching(ip)) },
-                None => VerbsOptions::reaching(text)?,
-            };
-            let options = VerbsOptions {
-                qps_max: 4,
-                srq_entries_max: u32::from(RECEIVE_ENTRIES),
-                reads_max: 1,
-                // As over the others: it makes none.
-                reads_per_qp_max: 0,
-                sends_max: 512,
-                inline_places: 64,
-                tos: rdma.tos,
-                ack_timeout: rdma.ack_timeout,
-                retry: rdma.retry,
-                ..defaults
-            };
-            Ok(Box::new(VerbsNic::new(options)?))
-        }
-        #[cfg(not(feature = "verbs"))]
-        Address::Rdma(_) => Err(SendConnectError::WrongFabric { address: address.clone() }),
-    }
-}
-
 /// Where copied payloads and long user headers lie: 4 KiB for each message that may be in flight.
 #[derive(Debug)]
 pub(super) struct CopyArea {
@@ -110,6 +46,8 @@ pub(super) struct CopyArea {
 impl CopyArea {
     fn new(nic: &mut dyn Nic, places: u32, access: Access) -> Result<Self, SendConnectError> {
         let memory = Arc::new(SharedMemory::new("jet-copies", places as usize * SLAB_BYTES, false)?);
+        // It may be passed to the peer, which only reads it.
+        memory.seal_future_writes()?;
         let key = nic.register(&memory, access)?;
         Ok(Self { memory, key })
     }
@@ -472,10 +410,9 @@ impl Driver {
     /// A device can leave only when nobody holds anything of it. Until another is there, a NIC without connections stands
     /// in: what is done meanwhile with memory is done again when the next is set up.
     fn let_go_of_the_device(&mut self) {
-        let options = SoftOptions { qps_max: 1, ..small_options() };
         // Where even that is refused, the next turn tries again.
-        if let Ok(stand_in) = SoftNic::new(options) {
-            self.nic = Box::new(stand_in);
+        if let Ok(stand_in) = stand_in() {
+            self.nic = stand_in;
             self.device = DeviceState::Gone;
         }
     }
@@ -510,6 +447,9 @@ impl Driver {
     fn failure_of(&self, reason: DisconnectReason) -> SendConnectError {
         let address = self.address.clone();
         match reason {
+            DisconnectReason::Transport(errno) if errno == rustix::io::Errno::MSGSIZE.raw_os_error() => {
+                SendConnectError::Packets { address }
+            }
             DisconnectReason::Transport(errno) => {
                 let source = std::io::Error::from_raw_os_error(errno);
                 let source = ConnectError::System { address: address.clone(), source };

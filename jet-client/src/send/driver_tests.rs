@@ -1,8 +1,10 @@
 //! The driver over a NIC whose completions and events come in an order that a test chooses.
 
+use super::buffer::BufferPool;
 use super::driver::Driver;
+use super::error::BufferError;
 use super::sender::SenderOptions;
-use jet_fabric::memory::SharedMemory;
+use jet_fabric::memory::{Mapping, Protection, SharedMemory};
 use jet_fabric::nic::{
     Access, Completion, ConnectError, Counters, DisconnectReason, Limits, ListenError, MemoryKey, PostError,
     PrivateData, ReadRequest, RegisterError, SendRequest, SrqEntry, Status, Work,
@@ -22,6 +24,8 @@ struct Script {
     events: VecDeque<Event>,
     srq: VecDeque<SrqEntry>,
     registered: Vec<Arc<SharedMemory>>,
+    /// Of them: what the peer may READ, and may be given.
+    shown: Vec<Arc<SharedMemory>>,
     connects: u16,
     sends: u32,
 }
@@ -61,8 +65,11 @@ impl Nic for ScriptedNic {
         Counters::default()
     }
 
-    fn register(&mut self, memory: &Arc<SharedMemory>, _: Access) -> Result<MemoryKey, RegisterError> {
+    fn register(&mut self, memory: &Arc<SharedMemory>, access: Access) -> Result<MemoryKey, RegisterError> {
         let mut script = self.script();
+        if access == Access::RemoteRead {
+            script.shown.push(Arc::clone(memory));
+        }
         script.registered.push(Arc::clone(memory));
         Ok(MemoryKey(u32::try_from(script.registered.len() - 1).unwrap()))
     }
@@ -133,14 +140,19 @@ fn qp(attempt: u16) -> Qp {
     Qp { index: 0, generation: attempt.into() }
 }
 
-/// A driver that is connecting, on `qp(1)`, with one small message to send.
-fn connecting() -> (Driver, Arc<Mutex<Script>>) {
+/// A driver that has not begun, to that address.
+fn made(address: Address) -> (Driver, Arc<Mutex<Script>>) {
     let script = Arc::new(Mutex::new(Script::default()));
     let limits = SoftNic::new(SoftOptions::default()).unwrap().limits();
     let (bell, _) = Doorbell::pair().unwrap();
     let nic = ScriptedNic { script: Arc::clone(&script), limits, bell };
-    let options = SenderOptions::new(Address::Tcp("127.0.0.1:1".to_owned()), "store");
-    let mut driver = Driver::new(&options, Box::new(nic)).unwrap();
+    let options = SenderOptions::new(address, "store");
+    (Driver::new(&options, Box::new(nic)).unwrap(), script)
+}
+
+/// A driver that is connecting, on `qp(1)`, with one small message to send.
+fn connecting() -> (Driver, Arc<Mutex<Script>>) {
+    let (mut driver, script) = made(Address::Tcp("127.0.0.1:1".to_owned()));
     driver.protocol.submit_small(0, 0).unwrap();
     driver.drive();
     assert_eq!(script.lock().unwrap().connects, 1);
@@ -162,6 +174,42 @@ fn connected(qp: Qp) -> Event {
 
 fn credit() -> HeaderBytes {
     CreditHeader::encode(1, false)
+}
+
+#[test]
+fn nobody_else_can_write_what_the_peer_is_shown() {
+    let (mut driver, script) = made(Address::Shm("/nowhere/nic.sock".into()));
+    let buffer = driver.buffers.get(driver.nic.as_mut(), 10_000).unwrap();
+    // Copied payloads and long user headers, and a buffer's region.
+    let shown = std::mem::take(&mut script.lock().unwrap().shown);
+    assert_eq!(shown.len(), 2);
+    for memory in shown {
+        let writing = Mapping::of_stranger(memory.as_fd(), Protection::ReadWrite, 1 << 30);
+        assert!(writing.is_err(), "{memory:?} can be mapped for writing");
+        Mapping::of_stranger(memory.as_fd(), Protection::Read, 1 << 30).unwrap();
+    }
+    // Its owner can.
+    driver.copy_area.write(0, b"a payload");
+    drop(buffer);
+}
+
+#[test]
+fn pieces_beyond_all_memory_are_refused() {
+    let (mut driver, _script) = made(Address::Tcp("127.0.0.1:1".to_owned()));
+    let nic = driver.nic.as_mut();
+    let first = driver.buffers.get(nic, 4096).unwrap();
+    let second = driver.buffers.get(nic, 4096).unwrap();
+    // With what is cut already these would be a whole number of turns around the address space.
+    let all = [(4096, usize::MAX / 4096), (8192, usize::MAX / 8192), (1 << 51, 8191), (4096, 1 << 52)];
+    for (bytes, count) in all {
+        let error = driver.buffers.get_row(nic, bytes, count).expect_err("nobody has so much");
+        assert!(matches!(error, BufferError::Memory { .. }), "{bytes} x {count}: {error}");
+    }
+    drop((first, second));
+    for region_bytes in [0, 1, usize::MAX] {
+        let mut pool = BufferPool::new(region_bytes);
+        assert_eq!(pool.get(nic, 5000).is_ok(), region_bytes < 2);
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use super::protocol::SubmitError;
 use jet_fabric::Address;
+use jet_fabric::advice::{self, Advised, advised};
 use jet_fabric::nic::{ConnectError, DisconnectReason, RegisterError};
 use jet_wire::message::hello::{AppNameError, HelloError, Refusal};
 use jet_wire::message::{SMALL_USER_HEADER_MAX, USER_HEADER_MAX};
@@ -28,9 +29,7 @@ pub enum SendConnectError {
     #[error(transparent)]
     Verbs(#[from] jet_fabric::verbs::VerbsError),
     /// Nobody listens there.
-    #[error(
-        "cannot connect: {source} If not, start it with `jet daemon`, and let its `listen` name {address}"
-    )]
+    #[error("{source}{}", if source.is_absence() { START_IT } else { "" })]
     Nobody {
         /// The address.
         address: Address,
@@ -63,6 +62,15 @@ pub enum SendConnectError {
         /// Why.
         reason: DisconnectReason,
     },
+    /// The receiver's port takes shorter packets than this end's, which would be dropped.
+    #[error(
+        "{address} takes shorter packets than this host sends; give the interfaces at both ends the same MTU (ip link set dev \
+         INTERFACE mtu N), and the switches between them"
+    )]
+    Packets {
+        /// The address.
+        address: Address,
+    },
     /// No answer in time.
     #[error("{address} did not answer within {timeout:?}; is the jetd there stopped or overloaded?")]
     TimedOut {
@@ -75,14 +83,17 @@ pub enum SendConnectError {
     #[error(transparent)]
     Register(#[from] RegisterError),
     /// The system refused.
-    #[error("cannot set up the sender: {0}")]
+    #[error("cannot set up the sender: {}", advised(.0))]
     System(#[from] io::Error),
 }
+
+const START_IT: &str = " If not, start it with `jet daemon`, and let its `listen` name that address";
 
 impl SendConnectError {
     /// Whether trying again later may help: the receiver may start, its pool may empty, a device may come back.
     pub fn is_passing(&self) -> bool {
         match self {
+            Self::Nobody { source: ConnectError::System { source, .. }, .. } => advice::may_pass(source),
             Self::Nobody { .. } | Self::Lost { .. } | Self::TimedOut { .. } | Self::Refused { .. } => true,
             #[cfg(feature = "verbs")]
             Self::Verbs(error) => error.is_passing(),
@@ -137,7 +148,8 @@ impl SendError {
 #[derive(Debug, thiserror::Error)]
 pub enum BufferError {
     /// No memory.
-    #[error("cannot get {bytes} bytes for a send buffer: {source}; check the memory limit and ulimit -n")]
+    #[error("cannot get {bytes} bytes for a send buffer: {}",
+            Advised { error: source, otherwise: "check the memory limit" })]
     Memory {
         /// Bytes asked for.
         bytes: usize,

@@ -8,11 +8,14 @@ mod connection;
 mod driver;
 mod error;
 mod exchange;
+mod nic;
 mod options;
 pub mod protocol;
 mod sender;
 mod silence;
 mod table;
+#[cfg(feature = "tokio")]
+mod timer;
 mod window;
 
 pub use buffer::SendBuffer;

@@ -15,6 +15,8 @@ use jet_wire::message::{
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fmt;
 use std::net::IpAddr;
+#[cfg(feature = "tokio")]
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 /// How to connect, and how much may be in flight.
@@ -140,6 +142,8 @@ pub struct Sender {
     crc: bool,
     unchecked: u64,
     spin: Spin,
+    #[cfg(feature = "tokio")]
+    timer: super::timer::Timer,
 }
 
 impl Sender {
@@ -148,7 +152,7 @@ impl Sender {
     /// # Errors
     /// [`SendConnectError`]; only this first connection: a lost one is made again.
     pub fn connect(options: SenderOptions) -> Result<Self, SendConnectError> {
-        let nic = super::driver::nic_for(&options.address, options.source, options.rdma)?;
+        let nic = super::nic::nic_for(&options.address, options.source, options.rdma)?;
         Self::connect_with(options, nic)
     }
 
@@ -162,9 +166,11 @@ impl Sender {
             crc: options.crc,
             unchecked: 0,
             spin: Spin::new(options.spin_max),
+            #[cfg(feature = "tokio")]
+            timer: super::timer::Timer::default(),
         };
         let timeout = options.connect_timeout;
-        let deadline = Instant::now() + timeout;
+        let deadline = Instant::now().checked_add(timeout);
         loop {
             sender.driver.drive();
             if sender.driver.protocol.is_connected() {
@@ -173,11 +179,11 @@ impl Sender {
             if let Some(failure) = sender.driver.take_failure() {
                 return Err(failure);
             }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            let left = left_until(deadline);
+            if left == Some(Duration::ZERO) {
                 return Err(SendConnectError::TimedOut { address: options.address, timeout });
             }
-            sender.sleep(Some(left)).map_err(|WaitError(error)| SendConnectError::System(error))?;
+            sender.sleep(left).map_err(|WaitError(error)| SendConnectError::System(error))?;
         }
     }
 
@@ -318,12 +324,12 @@ impl Sender {
                 return Ok(None);
             }
             let mut spin = self.spin;
-            let found = spin.until(|| self.poll());
+            let found = spin.until(left_until(deadline), || self.poll());
             self.spin = spin;
             if found.is_some() {
                 return Ok(found);
             }
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let left = left_until(deadline);
             if left == Some(Duration::ZERO) {
                 return Ok(None);
             }
@@ -331,7 +337,8 @@ impl Sender {
         }
     }
 
-    /// Waits for the next end. `None`: nothing is in flight. Cancelling it loses nothing.
+    /// Waits for the next end. `None`: nothing is in flight. Cancelling it loses nothing. The runtime needs its I/O driver
+    /// (`enable_io`), and no timers.
     ///
     /// # Errors
     /// [`WaitError`]: the system refuses to wait.
@@ -346,7 +353,7 @@ impl Sender {
                 return Ok(None);
             }
             let mut spin = self.spin;
-            let found = spin.until(|| self.poll());
+            let found = spin.until(None, || self.poll());
             self.spin = spin;
             if found.is_some() {
                 return Ok(found);
@@ -354,19 +361,22 @@ impl Sender {
             if !self.driver.nic.arm() {
                 continue;
             }
-            let left = self.driver.until_timeout();
-            let fd = self.driver.nic.wait_fd();
-            // SAFETY: the borrowed descriptor stays open, because the NIC outlives the registration.
-            let fd = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }
-                .map_err(|error| WaitError(error.into()))?;
-            match left {
-                None => drop(fd.readable().await.map_err(WaitError)?),
-                Some(left) => {
-                    if let Ok(ready) = tokio::time::timeout(left, fd.readable()).await {
-                        drop(ready.map_err(WaitError)?);
-                    }
+            // A clock of its own: a runtime need not have one.
+            let timer = self.timer.set(self.driver.until_timeout())?;
+            let watch = |fd| {
+                // SAFETY: the borrowed descriptors stay open, because the NIC and the timer outlive their registrations.
+                unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }
+                    .map_err(|error| WaitError(error.into()))
+            };
+            let (nic, timer) = (watch(self.driver.nic.wait_fd())?, timer.map(watch).transpose()?);
+            std::future::poll_fn(|context| {
+                if timer.as_ref().is_some_and(|timer| timer.poll_read_ready(context).is_ready()) {
+                    return Poll::Ready(Ok(()));
                 }
-            }
+                nic.poll_read_ready(context).map_ok(drop)
+            })
+            .await
+            .map_err(WaitError)?;
         }
     }
 
@@ -375,8 +385,8 @@ impl Sender {
         self.driver.drive();
     }
 
-    /// Waits, at most so long, until every message has its end; the ends are then there to [`Self::poll`].
-    /// `false`: not in time.
+    /// Waits, at most so long ([`Duration::MAX`]: without limit), until every message has its end; the ends are then there to
+    /// [`Self::poll`]. `false`: not in time.
     ///
     /// # Errors
     /// [`WaitError`]: the system refuses to wait.
@@ -440,17 +450,17 @@ impl Sender {
     }
 
     fn drive_until(&mut self, timeout: Duration, done: impl Fn(&Driver) -> bool) -> Result<bool, WaitError> {
-        let deadline = Instant::now() + timeout;
+        let deadline = Instant::now().checked_add(timeout);
         loop {
             self.driver.drive();
             if done(&self.driver) {
                 return Ok(true);
             }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            let left = left_until(deadline);
+            if left == Some(Duration::ZERO) {
                 return Ok(false);
             }
-            self.sleep(Some(left))?;
+            self.sleep(left)?;
         }
     }
 
@@ -466,6 +476,11 @@ impl Sender {
             Err(error) => Err(WaitError(error.into())),
         }
     }
+}
+
+/// How long until then; `None`: without limit.
+fn left_until(deadline: Option<Instant>) -> Option<Duration> {
+    deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
 }
 
 struct Fields<'a> {

@@ -484,12 +484,36 @@ fn who_cannot_connect_hears_what_to_change() {
 #[test]
 fn ends_are_awaited() {
     over_both(&[Behaviour::HangUp, Behaviour::HangUp], |_, options| {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        // A runtime without timers: connections are lost and made again, after waits.
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
         let options = SenderOptions { spin_max: Duration::ZERO, ..options };
         let mut sender = Sender::connect(options).unwrap();
         sender.send_small(1, b"", b"a").unwrap();
         let completion = runtime.block_on(sender.wait_async()).unwrap().expect("one is in flight");
         assert_eq!(completion.status, AckStatus::Consumed);
         assert!(runtime.block_on(sender.wait_async()).unwrap().is_none());
+    });
+}
+
+#[test]
+fn times_without_an_end_are_no_limit() {
+    over_both(&[], |_, options| {
+        let forever = Duration::MAX;
+        let options = SenderOptions {
+            connect_timeout: forever,
+            reconnect_for: forever,
+            silence_max: forever,
+            spin_max: forever,
+            retry: RetryPolicy::all_for_ns(u64::MAX),
+            ..options
+        };
+        let mut sender = Sender::connect(options).unwrap();
+        sender.send_small(1, b"", b"a").unwrap();
+        assert!(sender.drain(forever).unwrap());
+        assert_eq!(sender.wait(Some(forever)).unwrap().unwrap().status, AckStatus::Consumed);
+        // However long it may spin, no longer than the wait.
+        sender.send_small(2, b"", b"b").unwrap();
+        assert!(sender.close(forever).unwrap());
+        assert!(sender.poll().is_some());
     });
 }

@@ -1,17 +1,23 @@
 //! The daemon `jetd`.
 
 use clap::Parser;
+use jet::commands::ignore_file_size_signal;
 use jet::daemon::{DaemonArgs, run_from_args};
+use jet::output;
 use std::process::ExitCode;
 
 /// Jet's receiver on this host: keeps arriving data in the last-level cache and hands it to local applications.
 #[derive(Parser)]
-#[command(name = "jetd", version, about)]
+#[command(name = "jetd", version)]
 struct Args {
     #[command(flatten)]
     daemon: DaemonArgs,
 }
 
 fn main() -> ExitCode {
-    run_from_args(&Args::parse().daemon)
+    ignore_file_size_signal();
+    match output::command_line::<Args>() {
+        Ok(args) => output::exit_code(run_from_args(&args.daemon)),
+        Err(code) => code,
+    }
 }

@@ -1,8 +1,9 @@
 //! `jet cache`: what would be reserved, what is, making a reservation that stands, and giving back.
 
 use super::{fail, print, print_json, text};
-use crate::daemon::cache::{CacheError, DEFAULT_GROUP, Recovered, Reserve, recover};
+use crate::daemon::cache::{CacheError, DEFAULT_GROUP, Extent, Recovered, Reserve, recover};
 use crate::daemon::{ConfigError, DaemonArgs};
+use crate::say;
 use jet_cat::plan::Plan;
 use jet_cat::resctrl::{AccessError, GroupName, Line, Mode, Resctrl, Resource};
 use jet_cat::reservation::{Reservation, preview, reserved};
@@ -24,7 +25,8 @@ Examples:
   jet cache plan --config /etc/jet/jetd.toml       what the daemon would reserve; changes nothing
   jet cache plan --set cache.bytes=25165824
   jet cache apply                                  reserves it until it is given back; a daemon then uses that
-  jet cache restore                                gives back, and what killed daemons had left, too";
+  jet cache restore                                gives back, and what killed daemons had left, too
+  jet cache restore --forget                       what cannot be given back stays as it is, and is told and forgotten";
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
@@ -39,7 +41,14 @@ enum What {
     /// Reserves it, until it is given back: a daemon with the same group uses it, and leaves it.
     Apply(Configured),
     /// Gives back what was reserved so, and what daemons that were killed had reserved. What a living daemon has stays.
-    Restore(Configured),
+    Restore {
+        #[command(flatten)]
+        configured: Configured,
+        /// Where something cannot be given back, since another tool has changed it or has the ways: give back the rest, say what
+        /// stays as it is, and forget what it was before. Without, nothing of that reservation is touched
+        #[arg(long)]
+        forget: bool,
+    },
 }
 
 #[derive(Debug, clap::Args)]
@@ -83,7 +92,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
         What::Show { json } => show(*json),
         What::Plan(configured) => planned(configured),
         What::Apply(configured) => apply(configured),
-        What::Restore(configured) => restore(configured),
+        What::Restore { configured, forget } => restore(configured, *forget),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -195,7 +204,7 @@ fn planned(configured: &Configured) -> Result<(), Failure> {
     }
     let plan = preview(&resctrl, &request, &config.cache.journals)?;
     if config.cache.reserve == Reserve::Off {
-        eprintln!("jet: cache.reserve is \"off\": a daemon with this configuration reserves none of this");
+        say!("jet: cache.reserve is \"off\": a daemon with this configuration reserves none of this");
     }
     tell(configured, &plan);
     Ok(())
@@ -241,10 +250,11 @@ fn tell(configured: &Configured, plan: &Plan) {
     }
 }
 
-fn restore(configured: &Configured) -> Result<(), Failure> {
+fn restore(configured: &Configured, forget: bool) -> Result<(), Failure> {
     let journals = configured.daemon.load()?.cache.journals;
+    let extent = if forget { Extent::Forget } else { Extent::Standing };
     // Who never reserved anything has no such folder.
-    let recovered = if journals.is_dir() { recover(&journals, true)? } else { Vec::new() };
+    let recovered = if journals.is_dir() { recover(&journals, extent)? } else { Vec::new() };
     let (well, failed): (Vec<_>, Vec<_>) = recovered.iter().partition(|left| left.is_well());
     if configured.json {
         print_json(&json!({ "left": recovered.iter().map(row).collect::<Vec<_>>() }));
@@ -264,7 +274,12 @@ fn row(recovered: &Recovered) -> Value {
     };
     match recovered {
         Recovered::Reserved(left) => match &left.restored {
-            Ok(restored) => json!({ "what": "reservation", "group": left.group, "restored": restored }),
+            Ok(restored) => json!({
+                "what": "reservation",
+                "group": left.group,
+                "restored": restored,
+                "stays": left.stays,
+            }),
             Err(error) => json!({ "what": "reservation", "group": left.group, "error": error.to_string() }),
         },
         Recovered::Registers(restored) => {
@@ -273,6 +288,7 @@ fn row(recovered: &Recovered) -> Value {
         Recovered::Adjusted(restored) => {
             result("adjustments", restored.as_ref().err().map(ToString::to_string))
         }
+        Recovered::Forgotten(what, why) => json!({ "what": what, "restored": "forgotten", "stays": [why] }),
         Recovered::Unseen(_) | Recovered::Unread(_) => result("reservation", Some(recovered.to_string())),
     }
 }

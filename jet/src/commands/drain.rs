@@ -13,24 +13,28 @@ pub(super) struct Args {
     /// The daemon's control socket.
     #[arg(long, value_name = "PATH", default_value = CONTROL_SOCKET)]
     control_socket: PathBuf,
-    /// After so many seconds it stops anyway.
-    #[arg(long, value_name = "SECS", default_value = "30", value_parser = seconds)]
-    deadline: Duration,
+    /// After so many seconds it stops anyway [default: its shutdown.drain_ms; for one that drains already, as it is].
+    #[arg(long, value_name = "SECS", value_parser = seconds)]
+    deadline: Option<Duration>,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
 }
 
 pub(super) fn run(args: &Args) -> ExitCode {
-    let deadline_ms = u64::try_from(args.deadline.as_millis()).unwrap_or(u64::MAX);
+    let deadline_ms = args.deadline.map(|deadline| u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX));
     let answer = ControlConnection::connect(&args.control_socket)
         .and_then(|mut connection| connection.request(&ControlRequest::Drain { deadline_ms }));
     match answer {
-        Ok((ControlResponse::Draining, _)) => {
+        Ok((ControlResponse::Draining { deadline_ms, again }, _)) => {
             if args.json {
-                print_json(&serde_json::json!({ "draining": true, "deadline_ms": deadline_ms }));
+                print_json(
+                    &serde_json::json!({ "draining": true, "deadline_ms": deadline_ms, "again": again }),
+                );
             } else {
-                print(&format!("the daemon drains; it stops within {} s\n", args.deadline.as_secs_f64()));
+                let already = if again { " already" } else { "" };
+                let seconds = Duration::from_millis(deadline_ms).as_secs_f64();
+                print(&format!("the daemon drains{already}; it stops within {seconds} s\n"));
             }
             ExitCode::SUCCESS
         }

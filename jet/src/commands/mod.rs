@@ -9,16 +9,17 @@ mod signals;
 pub(crate) mod status;
 pub(crate) mod text;
 
+use crate::{output, say};
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
 
+pub(crate) use crate::output::{print, print_json};
 pub(crate) use signals::wait_readable;
-pub use signals::{Signals, unblock as unblock_signals};
+pub use signals::{Signals, ignore_file_size_signal, unblock as unblock_signals};
 
 /// Receives from remote hosts by RDMA into a pool that stays in the cache, and hands the bytes to applications here.
 #[derive(Debug, Parser)]
-#[command(name = "jet", version, about, long_about = None, after_help = EXAMPLES)]
+#[command(name = "jet", version, after_help = EXAMPLES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -52,7 +53,12 @@ enum Command {
 
 /// The tool: reads the command line and does what it says.
 pub fn main() -> ExitCode {
-    let code = match Cli::parse().command {
+    ignore_file_size_signal();
+    let cli = match output::command_line::<Cli>() {
+        Ok(cli) => cli,
+        Err(code) => return code,
+    };
+    let code = match cli.command {
         Command::Daemon(args) => daemon::run(&args),
         Command::Send(args) => send::run(args),
         Command::Recv(args) => recv::run(args),
@@ -61,34 +67,19 @@ pub fn main() -> ExitCode {
         Command::Drain(args) => drain::run(&args),
         Command::Demo(args) => crate::demo::run(&args),
     };
-    if PRINTING_FAILED.load(Ordering::Relaxed) { ExitCode::FAILURE } else { code }
+    output::exit_code(code)
 }
 
 /// Says what went wrong, and gives the exit code for it.
 pub(crate) fn fail(error: impl std::fmt::Display) -> ExitCode {
-    eprintln!("jet: {error}");
+    say!("jet: {error}");
     ExitCode::FAILURE
 }
 
-/// Whether something could not be printed, for [`main`].
-static PRINTING_FAILED: AtomicBool = AtomicBool::new(false);
-
-/// Prints a JSON object on a line of its own; otherwise as [`print`].
-pub(crate) fn print_json(value: &serde_json::Value) {
-    print(&format!("{value}\n"));
-}
-
-/// Prints text. A reader that went away is no error: what was asked is done. Other failures make the exit code 1.
-pub(crate) fn print(text: &str) {
-    use std::io::Write;
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            eprintln!("jet: cannot print to stdout: {error}");
-            PRINTING_FAILED.store(true, Ordering::Relaxed);
-        }
-        Ok(()) | Err(_) => {}
-    }
+/// An admission class from the command line.
+pub(crate) fn class(text: &str) -> Result<u8, String> {
+    let class = text.parse().ok().filter(|&class| usize::from(class) < jet_core::CLASSES_MAX);
+    class.ok_or_else(|| format!("write a class from 0, the most urgent, to {}", jet_core::CLASSES_MAX - 1))
 }
 
 /// Seconds from the command line: decimals are allowed, up to a year.
@@ -108,6 +99,20 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn classes_are_those_that_there_can_be() {
+        assert_eq!((class("0"), class("7")), (Ok(0), Ok(7)));
+        for bad in ["8", "255", "256", "-1", ""] {
+            assert!(class(bad).unwrap_err().contains("0, the most urgent, to 7"), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_tool_says_what_it_does_and_not_what_the_crate_is() {
+        let help = Cli::command().render_help().to_string();
+        assert!(help.starts_with("Receives from remote hosts by RDMA"), "{help}");
     }
 
     #[test]

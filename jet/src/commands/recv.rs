@@ -2,8 +2,9 @@
 
 use super::{Signals, fail, print, print_json, seconds, text};
 use crate::files::receiving::{Options, Received, Receiving, Served, Slow};
+use crate::say;
 use jet_client::receive::{ReceiveError, RegisterError, RegisterOptions, Session};
-use jet_client::registration::{CONTROL_SOCKET, ControlError, ErrorCode};
+use jet_client::registration::{CONTROL_SOCKET, ErrorCode};
 use jet_wire::message::hello::AppName;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -45,7 +46,7 @@ pub(super) struct Args {
     #[arg(long)]
     fsync: bool,
     /// Admission class of this application's messages, 0 the most urgent; a sender may ask for a less urgent one.
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = super::class)]
     class: u8,
     /// Take memory outside the cache instead of waiting for room in it.
     #[arg(long)]
@@ -113,17 +114,17 @@ pub(super) fn run(args: Args) -> ExitCode {
         Err(error) => return fail(error),
     };
     if let Some(error) = receiving.io_uring_refusal() {
-        eprintln!("jet: this kernel or container allows no io_uring ({error}); writing with pwrite");
+        say!("jet: this kernel or container allows no io_uring ({error}); writing with pwrite");
     }
     if args.sweep {
         match receiving.parts().sweep() {
-            Ok(1) => eprintln!("jet: removed 1 part"),
-            Ok(swept) => eprintln!("jet: removed {swept} parts"),
+            Ok(1) => say!("jet: removed 1 part"),
+            Ok(swept) => say!("jet: removed {swept} parts"),
             Err(error) => return fail(format_args!("cannot sweep {}: {error}", args.out.display())),
         }
     }
     if let Some(slow) = &args.slow {
-        eprintln!("jet: receiving as {}, slow on purpose: {}", args.app, slow.in_words());
+        say!("jet: receiving as {}, slow on purpose: {}", args.app, slow.in_words());
     }
     let began = Instant::now();
     let mut sessions = 0u64;
@@ -140,9 +141,9 @@ pub(super) fn run(args: Args) -> ExitCode {
             Ok(Served::Enough) => break Ok("count"),
             Ok(Served::Idle) => break Ok("idle"),
             Ok(Served::SessionEnded(ReceiveError::DaemonGone)) => {
-                eprintln!("jet: the daemon is gone; registering again as soon as one runs");
+                say!("jet: the daemon is gone; registering again as soon as one runs");
             }
-            Ok(Served::SessionEnded(error)) => eprintln!("jet: {error}; registering again"),
+            Ok(Served::SessionEnded(error)) => say!("jet: {error}; registering again"),
             Err(error) => break Err(error.to_string()),
         }
     };
@@ -172,19 +173,18 @@ fn register(args: &Args, signals: &Signals, again: bool) -> Result<Option<Sessio
         let error = match Session::register(&options) {
             Ok(session) => {
                 if told || again {
-                    eprintln!("jet: registered as {}", args.app);
+                    say!("jet: registered as {}", args.app);
                 }
                 return Ok(Some(session));
             }
             Err(error) => error,
         };
         // A name that is taken may be that of a receiver that is just ending.
-        let away = matches!(
-            error,
-            RegisterError::Control(
-                ControlError::Connect { .. } | ControlError::Closed | ControlError::TimedOut { .. }
-            ) | RegisterError::Refused { code: ErrorCode::Draining, .. }
-        );
+        let away = match &error {
+            RegisterError::Control(error) => error.is_passing(),
+            RegisterError::Refused { code, .. } => *code == ErrorCode::Draining,
+            _ => false,
+        };
         let passing = away || matches!(error, RegisterError::Refused { code: ErrorCode::NameTaken, .. });
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         if !passing || left == Some(Duration::ZERO) {
@@ -193,7 +193,7 @@ fn register(args: &Args, signals: &Signals, again: bool) -> Result<Option<Sessio
         // That the daemon went away was said when the session ended.
         let said = again && away;
         if !said && !std::mem::replace(&mut told, true) {
-            eprintln!("jet: {error}; trying again");
+            say!("jet: {error}; trying again");
         }
         let wait = left.map_or(backoff, |left| left.min(backoff));
         if signals.wait(wait)? {
@@ -203,10 +203,11 @@ fn register(args: &Args, signals: &Signals, again: bool) -> Result<Option<Sessio
     }
 }
 
-/// What is said once.
+/// What is said once, or once each time that it happens.
 #[derive(Debug, Default)]
 struct Notices {
     direct: bool,
+    replaced: u64,
 }
 
 impl Notices {
@@ -215,16 +216,18 @@ impl Notices {
             && let Some(error) = receiving.direct_refusal()
         {
             self.direct = true;
-            eprintln!(
-                "jet: the file system of --out takes no O_DIRECT ({error}); writing through the page cache"
-            );
+            say!("jet: the file system of --out takes no O_DIRECT ({error}); writing through the page cache");
+        }
+        let replaced = receiving.parts().replaced();
+        if std::mem::replace(&mut self.replaced, replaced) < replaced {
+            say!("jet: --out leads to another directory than before; files go there from now on");
         }
         let (complaints, more) = receiving.take_complaints();
         for complaint in complaints {
-            eprintln!("jet: rejected: {complaint}");
+            say!("jet: rejected: {complaint}");
         }
         if more > 0 {
-            eprintln!("jet: rejected: {more} more messages");
+            say!("jet: rejected: {more} more messages");
         }
     }
 }
@@ -269,6 +272,8 @@ fn report(args: &Args, receiving: &Receiving, sessions: u64, elapsed: Duration, 
         ("O_DIRECT", format!("{}{}", text::bytes(received.bytes_direct), refused(direct_refused))),
         ("page cache", text::bytes(received.bytes_buffered)),
         ("rejected", received.rejected.to_string()),
+        ("lost", received.lost.to_string()),
+        ("proven by reading", received.proven.to_string()),
         ("redelivered", received.redelivered.to_string()),
         ("withdrawn", received.withdrawn.to_string()),
         ("sessions", sessions.to_string()),

@@ -1,11 +1,14 @@
 //! `jet send`.
 
 use super::{Signals, fail, print, print_json, seconds, text};
-use crate::files::sending::{Event, Link, MESSAGES_MAX, Options, Sending, Sent};
+use crate::files::proof::{BLOCK_BYTES, Hash};
+use crate::files::sending::{Event, GIVE_UP_MAX, Link, MESSAGES_MAX, Options, Sending, Sent};
 use crate::files::walk::Walk;
+use crate::output::say_over;
+use crate::say;
 use jet_client::send::{RetryPolicy, SendConnectError, Sender, SenderOptions};
 use jet_fabric::Address;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -14,14 +17,17 @@ use std::time::{Duration, Instant};
 /// Between two attempts to connect for the first time.
 const CONNECT_BACKOFF_FIRST: Duration = Duration::from_millis(20);
 const CONNECT_BACKOFF_MAX: Duration = Duration::from_secs(1);
+/// How long an attempt may take where the time for all of them is shorter.
+const CONNECT_ONCE: Duration = Duration::from_secs(1);
 /// The shell's code for a process that SIGINT ended.
 const INTERRUPTED: u8 = 130;
 
 /// Sends files and directories.
 ///
 /// A directory is called by its last component at the receiver, with everything in it below; `.` sends the contents
-/// alone. A file counts as sent when the receiver has written every byte of it and given it its name. Symbolic links
-/// and devices in a directory are left out and counted; given by name, a device or a pipe is an error.
+/// alone. A file counts as sent when the receiver has written every byte of it, has proven that, and has given it its
+/// name. Holes of sparse files stay holes. A file that changes while it is sent is sent again, a few times at most.
+/// Symbolic links and devices in a directory are left out and counted; given by name, a device or a pipe is an error.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -51,13 +57,20 @@ pub(super) struct Args {
     /// Large pieces in flight; each takes --piece-bytes of memory.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=200))]
     in_flight: u16,
-    /// Bytes of a large piece.
+    /// Bytes of a large piece, rounded up to whole 4 KiB; less where the receiver takes no such long messages.
     #[arg(long, value_name = "N", default_value_t = 8 << 20,
           value_parser = clap::value_parser!(u32).range(4097..=1 << 30))]
     piece_bytes: u32,
     /// Admission class of large pieces, 0 the most urgent.
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = super::class)]
     class: u8,
+    /// The hash that proves at the receiver that a file is there, and is what was read.
+    ///
+    /// fast: 128 bits of XXH3, against accidents. blake3: also against whoever may choose the files' bytes; 20 times the
+    /// work. off: the receiver only accounts for the bytes. Bytes that were damaged between the disks are then noticed
+    /// by nobody (but see --crc), and a receiver that is started again in the middle of a file has all of it sent again.
+    #[arg(long, value_name = "HASH", default_value = "fast")]
+    proof: ProofBy,
     /// Let the receiver check a CRC32C of every message.
     #[arg(long)]
     crc: bool,
@@ -73,6 +86,38 @@ pub(super) struct Args {
     /// Show none.
     #[arg(long)]
     no_progress: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum ProofBy {
+    Fast,
+    Blake3,
+    Off,
+}
+
+impl ProofBy {
+    fn hash(self) -> Option<Hash> {
+        match self {
+            Self::Fast => Some(Hash::Fast),
+            Self::Blake3 => Some(Hash::Blake3),
+            Self::Off => None,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Fast => "fast",
+            Self::Blake3 => "blake3",
+            Self::Off => "off",
+        }
+    }
+}
+
+impl Args {
+    /// Pieces end where blocks do.
+    fn piece_bytes(&self) -> usize {
+        (self.piece_bytes as usize).next_multiple_of(BLOCK_BYTES)
+    }
 }
 
 pub(super) fn run(args: Args) -> ExitCode {
@@ -91,8 +136,9 @@ pub(super) fn run(args: Args) -> ExitCode {
     };
     let options = Options {
         in_flight: usize::from(args.in_flight),
-        piece_bytes: args.piece_bytes as usize,
+        piece_bytes: args.piece_bytes(),
         class: args.class,
+        proof: args.proof.hash(),
     };
     let mut line = ProgressLine::new(args.progress || (!args.no_progress && std::io::stderr().is_terminal()));
     let verbose = args.verbose;
@@ -104,6 +150,14 @@ pub(super) fn run(args: Args) -> ExitCode {
         Event::FileFailed(failure) => {
             line.say(format_args!("jet: {} was not sent: {}", failure.path, failure.error));
         }
+        Event::Again { path, why } if verbose => {
+            line.say(format_args!("jet: {path} is sent again from its beginning: {why}"));
+        }
+        Event::Again { .. } => {}
+        Event::Shorter { max } => line.say(format_args!(
+            "jet: the receiver takes messages of at most {max} bytes (its read.message_bytes_max), less than \
+             --piece-bytes: sending shorter pieces"
+        )),
         Event::Skipped { source, what } if verbose => {
             line.say(format_args!("{} is left out: {what}", source.display()));
         }
@@ -115,7 +169,10 @@ pub(super) fn run(args: Args) -> ExitCode {
     let stop = || {
         if signals.take().is_some() {
             interrupted.set(true);
-            eprintln!("jet: giving up what is not sent; once more to leave at once");
+            say!(
+                "jet: giving up what is not sent; leaving in {} s at the latest, and at once when told once more",
+                GIVE_UP_MAX.as_secs()
+            );
             // A second one ends the process at once.
             let _ = super::signals::unblock();
         }
@@ -152,14 +209,17 @@ fn connect(args: &Args, signals: &Signals) -> Result<Option<Sender>, SendConnect
     options.source = args.from;
     options.rdma.tos = args.tos;
     options.in_flight_max = MESSAGES_MAX;
-    options.window_bytes = options.window_bytes.max(u64::from(args.in_flight) * u64::from(args.piece_bytes));
+    options.window_bytes = options.window_bytes.max(u64::from(args.in_flight) * args.piece_bytes() as u64);
     options.reconnect_for = args.retry_for;
     options.retry = RetryPolicy::all_for_ns(u64::try_from(args.retry_for.as_nanos()).unwrap_or(u64::MAX));
     options.crc = args.crc;
     // A NIC registers a bounded number of regions: few of them hold all pieces.
     let pieces_per_region = usize::from(args.in_flight).div_ceil(16);
-    options.region_bytes = (args.piece_bytes as usize).next_power_of_two() * pieces_per_region;
+    options.region_bytes = args.piece_bytes().next_power_of_two() * pieces_per_region;
     let deadline = Instant::now() + args.retry_for;
+    let attempt_max = options.connect_timeout;
+    // Whoever tries once waits for an answer all the same.
+    options.connect_timeout = args.retry_for.clamp(CONNECT_ONCE, attempt_max);
     let mut backoff = CONNECT_BACKOFF_FIRST;
     let mut told = false;
     loop {
@@ -172,12 +232,13 @@ fn connect(args: &Args, signals: &Signals) -> Result<Option<Sender>, SendConnect
             return Err(error);
         }
         if !std::mem::replace(&mut told, true) {
-            eprintln!("jet: {error}; trying again for {} s", args.retry_for.as_secs_f64());
+            say!("jet: {error}; trying again for {} s", args.retry_for.as_secs_f64());
         }
         if signals.wait(backoff.min(left)).unwrap_or(false) {
             return Ok(None);
         }
         backoff = (backoff * 2).min(CONNECT_BACKOFF_MAX);
+        options.connect_timeout = deadline.saturating_duration_since(Instant::now()).min(attempt_max);
     }
 }
 
@@ -196,20 +257,19 @@ impl ProgressLine {
         if self.on {
             let bytes = text::bytes(sent.bytes);
             let rate = text::rate(sent.bytes_per_s());
-            eprint!("\r\x1b[K{} files, {bytes}, {rate}", sent.files);
-            let _ = std::io::stderr().flush();
+            say_over(format_args!("{} files, {bytes}, {rate}", sent.files));
             self.shown = true;
         }
     }
 
     fn say(&mut self, what: std::fmt::Arguments<'_>) {
         self.clear();
-        eprintln!("{what}");
+        say!("{what}");
     }
 
     fn clear(&mut self) {
         if std::mem::take(&mut self.shown) {
-            eprint!("\r\x1b[K");
+            say_over(format_args!(""));
         }
     }
 }
@@ -227,6 +287,9 @@ fn report(args: &Args, sent: &Sent) -> ExitCode {
             "total": sent.total(),
             "skipped": sent.skipped,
             "bytes": sent.bytes,
+            "hole_bytes": sent.hole_bytes,
+            "sent_again": sent.again,
+            "proof": args.proof.name(),
             "messages": sent.messages,
             "seconds": sent.seconds,
             "bytes_per_s": sent.bytes_per_s(),
@@ -241,10 +304,15 @@ fn report(args: &Args, sent: &Sent) -> ExitCode {
             "stopped": sent.stopped,
         }));
     } else {
+        let proof = match args.proof {
+            ProofBy::Off => "nothing (--proof off): damage between the disks would not be noticed",
+            proof => proof.name(),
+        };
         let mut rows = vec![
             ("files", sent.files.to_string()),
             ("directories", sent.directories.to_string()),
             ("bytes", format!("{} ({})", sent.bytes, text::bytes(sent.bytes))),
+            ("proven by", proof.to_owned()),
             ("messages", sent.messages.to_string()),
             ("throughput", format!("{} over {:.2} s", text::rate(sent.bytes_per_s()), sent.seconds)),
             (
@@ -266,6 +334,12 @@ fn report(args: &Args, sent: &Sent) -> ExitCode {
                 ),
             ),
         ];
+        if sent.hole_bytes > 0 {
+            rows.push(("holes", text::bytes(sent.hole_bytes)));
+        }
+        if sent.again > 0 {
+            rows.push(("sent again", format!("{} files, from their beginnings (-v says why)", sent.again)));
+        }
         if sent.skipped > 0 {
             rows.push(("left out", format!("{} (links, devices; -v names them)", sent.skipped)));
         }
@@ -281,7 +355,7 @@ fn report(args: &Args, sent: &Sent) -> ExitCode {
         print(&text::rows(&rows));
     }
     if let Some(why) = &sent.stopped {
-        eprintln!("jet: stopped before everything was tried: {why}");
+        say!("jet: stopped before everything was tried: {why}");
     }
     if sent.is_complete() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -75,8 +75,8 @@ pub fn unblock() -> io::Result<()> {
     }
 }
 
-/// Makes a write beyond the file size limit an error (EFBIG) instead of the process's end.
-pub(crate) fn ignore_file_size_signal() {
+/// Makes a write beyond the file size limit an error (EFBIG) instead of the process's end; a log may be such a file.
+pub fn ignore_file_size_signal() {
     // SAFETY: ignoring a signal runs no handler of ours.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }

@@ -1,5 +1,6 @@
 //! The daemon's configuration: TOML, every number of the paper a key with the paper's default.
 
+pub(super) mod keys;
 mod sections;
 
 pub use sections::{
@@ -150,20 +151,6 @@ pub enum ConfigError {
         /// What it is.
         bytes: u64,
     },
-    /// The NIC's SRQ is smaller than that of the configuration.
-    #[error(
-        "configuration: pool.srq_bytes = {bytes} is more than the {entries_max} slabs of 4096 bytes that the NIC's SRQ takes; set \
-         it to {bytes_max} or less, and pool.srq_floor_bytes, pool.srq_reserve_entries and limits.credit_per_peer to no more \
-         than is in that"
-    )]
-    SrqEntries {
-        /// What it is.
-        bytes: u64,
-        /// Entries that the NIC takes.
-        entries_max: u32,
-        /// What they come to.
-        bytes_max: u64,
-    },
     /// A size of escape memory is no multiple of the slab, or far too large.
     #[error("configuration: {key} = {bytes} must be a multiple of the 4096-byte slab, and at most 4 GiB")]
     MemorySlabs {
@@ -194,7 +181,7 @@ pub enum ConfigError {
         max: u64,
     },
     /// The numbers do not fit each other.
-    #[error("configuration: {}", with_keys(.0))]
+    #[error("configuration: {}", keys::of_receiver(.0))]
     Core(#[from] jet_core::ConfigError),
     /// The section `[cache]`.
     #[error("configuration: {0}")]
@@ -221,53 +208,6 @@ fn as_a_word(mut table: toml::Table, error: &toml::de::Error) -> Option<toml::de
     let value = table.get_mut(section)?.get_mut(key)?;
     *value = toml::Value::String(value.to_string());
     table.try_into::<Config>().err()
-}
-
-/// The receiver's own names are not what is written in the file: names the key, and the unit where it differs.
-fn with_keys(error: &jet_core::ConfigError) -> String {
-    let (name, found, min, max) = match error {
-        jet_core::ConfigError::Range { name, found, min, max } => (*name, found, min, max),
-        jet_core::ConfigError::Escape(error) => {
-            return error
-                .to_string()
-                .replacen("escape: ", "escape.", 1)
-                .replace("straggler_ns", "straggler_us");
-        }
-        jet_core::ConfigError::FragmentAlignment { .. } => return error.to_string(),
-        jet_core::ConfigError::Following => {
-            return "read.footprint is \"follow\", which takes escape to tell stragglers; set escape.enabled = true".to_owned();
-        }
-    };
-    let key = match name {
-        "pool_slabs" => "pool.bytes, in slabs of 4096 bytes,",
-        "srq_slabs" => "pool.srq_bytes, in slabs of 4096 bytes,",
-        "srq_floor_slabs" => "pool.srq_floor_bytes, in slabs of 4096 bytes,",
-        "srq_reserve_entries" => "pool.srq_reserve_entries",
-        "fragment_bytes" => "read.fragment_bytes",
-        "reads_max" => "read.concurrency",
-        "in_flight_bytes" => "read.in_flight_bytes",
-        "message_bytes_max" => "read.message_bytes_max",
-        "classes" => "admission.classes",
-        "peers_max" => "limits.peers",
-        "sessions_max" => "limits.sessions",
-        "messages_max" => "limits.messages",
-        "requests_per_peer" => "limits.requests_per_peer",
-        "credit_max" => "limits.credit_per_peer",
-        "heartbeat_ns" => "limits.heartbeat_ms, in nanoseconds,",
-        "session_slots" => "session.slots",
-        "session_messages" => "session.messages",
-        "replace_slabs_max" => "escape.replace_bytes, in slabs of 4096 bytes,",
-        "memory_slabs" => "escape.memory_bytes, in slabs of 4096 bytes,",
-        "session_memory_slabs" => "escape.session_memory_bytes, in slabs of 4096 bytes,",
-        other => other,
-    };
-    // What a bound comes from, where another key sets it.
-    let from = match name {
-        "credit_max" => ": at most the slabs of pool.srq_bytes",
-        "messages_max" => ": at least the slabs of pool.srq_bytes and read.concurrency together",
-        _ => "",
-    };
-    format!("{key} is {found}, but must be {min} to {max}{from}")
 }
 
 impl Config {
@@ -376,19 +316,6 @@ impl Config {
     pub fn check_device(&self) -> Result<(), ConfigError> {
         let is_used = self.addresses()?.iter().any(|address| matches!(address, Address::Rdma(_)));
         if is_used || self.rdma == Rdma::default() { Ok(()) } else { Err(ConfigError::NoRdma) }
-    }
-
-    /// That a NIC takes all SRQ entries that the receiver will ever post at once.
-    ///
-    /// # Errors
-    /// [`ConfigError::SrqEntries`].
-    pub fn check_srq(&self, entries_max: u32) -> Result<(), ConfigError> {
-        let (bytes, bytes_max) = (self.pool.srq_bytes, u64::from(entries_max) * SLAB_BYTES);
-        if bytes <= bytes_max {
-            Ok(())
-        } else {
-            Err(ConfigError::SrqEntries { bytes, entries_max, bytes_max })
-        }
     }
 
     /// The NUMA node that the pool is to lie on, as far as the configuration tells: its own, or the device's that it names.

@@ -2,16 +2,22 @@
 
 use super::cache::CacheControl;
 use super::congestion::CongestionView;
-use super::reactor::{Command, Commands, NewSession};
+use super::ending::{Asked, Ending};
+use super::peer_process::PeerProcess;
+use super::rdma::RdmaView;
+use super::reactor::{Command, Commands, NewSession, SessionTicket};
+use super::status::Rows;
+use crate::say;
 use jet_client::registration::{
-    ControlRequest, ControlResponse, ErrorCode, FrameDecoder, FrameError, PROTOCOL_VERSION, encode_frame,
+    ControlRequest, ControlResponse, ErrorCode, FrameDecoder, FrameError, PROTOCOL_VERSION, RowsFrom,
+    encode_frame,
 };
-use jet_core::{OpenError, SessionEnd};
+use jet_core::{OpenError, SessionEnd, Standstill};
+use jet_fabric::advice::advised;
 use jet_fabric::memory::SharedMemory;
 use jet_fabric::unix::{Doorbell, send_with_fds};
 use jet_wire::message::hello::AppName;
-use jet_wire::segment::{SegmentLayout, SegmentShape, daemon_end};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use jet_wire::segment::{HeldLimit, SegmentLayout, SegmentShape, daemon_end};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -19,7 +25,7 @@ use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncReadExt, Interest};
 use tokio::net::UnixStream;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 /// What every connection needs.
 pub struct ControlContext {
@@ -39,10 +45,12 @@ pub struct ControlContext {
     pub congestion: CongestionView,
     /// The pool's place in the cache.
     pub cache: Arc<CacheControl>,
+    /// The RDMA port.
+    pub rdma: RdmaView,
     /// Changes with every start.
     pub incarnation: u64,
-    /// Rings when the tool asks for a drain: its deadline.
-    pub drain: tokio::sync::mpsc::Sender<u64>,
+    /// Asked for a drain.
+    pub ending: Arc<Ending>,
 }
 
 /// A client has this long to say what it wants, and to read what it is told.
@@ -68,10 +76,13 @@ pub async fn serve(context: Arc<ControlContext>, mut stream: UnixStream) {
                 return;
             }
             ControlRequest::Status => status(&context).await,
+            ControlRequest::StatusRows { from } => status_rows(&context, from).await,
             ControlRequest::Drain { deadline_ms } => {
-                // A drain that is under way already is no error.
-                let _ = context.drain.try_send(deadline_ms);
-                ControlResponse::Draining
+                let Asked { left, again } = context.ending.ask(deadline_ms.map(Duration::from_millis));
+                ControlResponse::Draining {
+                    deadline_ms: u64::try_from(left.as_millis()).unwrap_or(u64::MAX),
+                    again,
+                }
             }
         };
         if answer(&stream, &response, &[]).await.is_err() {
@@ -138,6 +149,7 @@ async fn status(context: &ControlContext) -> ControlResponse {
     context.commands.send(Command::Status { reply }).await;
     let status = hears.await.map(|mut status| {
         status.congestion = context.congestion.rows();
+        status.rdma = context.rdma.status();
         status.cache = Some(context.cache.status());
         serde_json::to_value(status)
     });
@@ -145,6 +157,21 @@ async fn status(context: &ControlContext) -> ControlResponse {
         Ok(Ok(status)) => ControlResponse::Status { status },
         _ => refusal(ErrorCode::Internal, "the daemon is stopping".into()),
     }
+}
+
+async fn status_rows(context: &ControlContext, from: RowsFrom) -> ControlResponse {
+    let (reply, hears) = oneshot::channel();
+    context.commands.send(Command::StatusRows { from, reply }).await;
+    let stopping = || refusal(ErrorCode::Internal, "the daemon is stopping".into());
+    let Ok(Rows { sessions, peers, rest }) = hears.await else { return stopping() };
+    match (values(&sessions), values(&peers)) {
+        (Ok(sessions), Ok(peers)) => ControlResponse::StatusRows { sessions, peers, rest },
+        (Err(error), _) | (_, Err(error)) => refusal(ErrorCode::Internal, error.to_string()),
+    }
+}
+
+fn values<T: serde::Serialize>(rows: &[T]) -> Result<Vec<serde_json::Value>, serde_json::Error> {
+    rows.iter().map(serde_json::to_value).collect()
 }
 
 /// Registers an application and stays with it until one of the two is gone.
@@ -169,7 +196,7 @@ async fn register(
             return;
         }
     };
-    let Prepared { new, memory, bell, process, ended } = prepared;
+    let Prepared { new, memory, bell, process, heard } = prepared;
     let (reply, hears) = oneshot::channel();
     context.commands.send(Command::Open { new, reply }).await;
     let ticket = match hears.await {
@@ -200,48 +227,112 @@ async fn register(
     let told = answer(&stream, &registered, &fds).await;
     drop(bell);
     if told.is_ok() {
-        // With the descriptor this is the process that asked, and no later one of its number.
-        let process_id = process.as_ref().and_then(|_| stream.peer_cred().ok()?.pid());
+        let process_id = process.as_ref().map(|process| process.id);
         let _application = process_id.and_then(|id| context.cache.application(id));
-        accompany(&stream, process, ended).await;
+        let application = Application { name: app, process_id, stream: &stream };
+        tokio::select! {
+            () = died(process.map(|process| process.pidfd)) => {}
+            () = accompany(&context.commands, ticket, &application, heard) => {}
+        }
     }
-    context.commands.send(Command::Close { ticket }).await;
+    context.commands.send(Command::Gone { ticket }).await;
 }
 
-/// Returns when the application's connection or process is gone, or after telling it that its session was ended.
-async fn accompany(stream: &UnixStream, process: Option<OwnedFd>, ended: oneshot::Receiver<SessionEnd>) {
+/// What is heard of a session from the reactor.
+struct Heard {
+    ended: oneshot::Receiver<SessionEnd>,
+    standstill: watch::Receiver<Option<Standstill>>,
+}
+
+/// An application that is registered, or was.
+struct Application<'a> {
+    name: &'a str,
+    process_id: Option<i32>,
+    stream: &'a UnixStream,
+}
+
+/// Returns when the application has closed its connection. A session that was ended before that is over, but its
+/// application may go on reading what it held: so this stays with it.
+async fn accompany(commands: &Commands, ticket: SessionTicket, application: &Application<'_>, heard: Heard) {
+    let Heard { ended, mut standstill } = heard;
+    let tell = async {
+        while standstill.changed().await.is_ok() {
+            let standing = *standstill.borrow_and_update();
+            // It has heard itself before, and is not merely slow: told for the second time.
+            if let Some(Standstill { limit, told: 1 }) = standing {
+                application.complain_of(limit);
+            }
+        }
+        std::future::pending().await
+    };
+    tokio::select! {
+        closed = application.heard_from() => {
+            if closed {
+                return;
+            }
+            // What it says is not understood here.
+            commands.send(Command::End { ticket }).await;
+        }
+        end = ended => match end {
+            Ok(SessionEnd::Release(error)) => {
+                let _ = answer(application.stream, &refusal(ErrorCode::BadRequest, error.to_string()), &[]).await;
+            }
+            Ok(SessionEnd::Gone) => {}
+            // The reactor is gone.
+            Err(_) => return,
+        },
+        () = tell => {}
+    }
+    while !application.heard_from().await {}
+}
+
+/// Returns when the process has ended; never where it cannot be told.
+async fn died(process: Option<OwnedFd>) {
     // SAFETY: the `AsyncFd` owns the descriptor, which therefore stays open while it is registered.
     let process =
         process.and_then(|fd| unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }.ok());
-    let died = async {
-        match &process {
-            // A pidfd is readable once its process has ended, whoever else holds its descriptors.
-            Some(fd) => drop(fd.readable().await),
-            None => std::future::pending().await,
-        }
-    };
-    tokio::select! {
-        () = hung_up(stream) => {}
-        () = died => {}
-        end = ended => {
-            if let Ok(SessionEnd::Release(error)) = end {
-                let _ = answer(stream, &refusal(ErrorCode::BadRequest, error.to_string()), &[]).await;
-            }
-        }
+    match &process {
+        // A pidfd is readable once its process has ended, whoever else holds its descriptors.
+        Some(fd) => drop(fd.readable().await),
+        None => std::future::pending().await,
     }
 }
 
-/// Waits for the other end to close. What it says meanwhile is not understood here, and ends the session as well.
-async fn hung_up(stream: &UnixStream) {
-    let _ = stream.readable().await;
+impl Application<'_> {
+    /// Waits until it says something, which is not kept, or closes its end: `true`.
+    async fn heard_from(&self) -> bool {
+        let mut bytes = [0; 4096];
+        loop {
+            if self.stream.readable().await.is_err() {
+                return true;
+            }
+            match self.stream.try_read(&mut bytes) {
+                Ok(0) => return true,
+                Ok(_) => return false,
+                Err(error)
+                    if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+                Err(_) => return true,
+            }
+        }
+    }
+
+    fn complain_of(&self, limit: HeldLimit) {
+        let process = self.process_id.map(|id| format!(", process {id}")).unwrap_or_default();
+        say!(
+            "jetd: application {}{process}: more waits for it, and it gave nothing back for 10 s: {limit}. Nothing more \
+             comes to it before it gives slices back. If it waits for all of a large message: it is to use slices as they \
+             come, or to copy them out (docs/architecture.md, \"A message larger than the pool\")",
+            self.name
+        );
+    }
 }
 
 struct Prepared {
     new: Box<NewSession>,
     memory: Arc<SharedMemory>,
     bell: Doorbell,
-    process: Option<OwnedFd>,
-    ended: oneshot::Receiver<SessionEnd>,
+    process: Option<PeerProcess>,
+    heard: Heard,
 }
 
 fn prepare(
@@ -258,7 +349,9 @@ fn prepare(
         return Err((ErrorCode::Version, text));
     }
     let app = AppName::new(app).map_err(|error| (ErrorCode::BadRequest, error.to_string()))?;
-    let internal = |error: io::Error| (ErrorCode::Internal, format!("cannot make a session: {error}"));
+    let internal = |error: io::Error| {
+        (ErrorCode::Internal, format!("the daemon cannot make a session: {}", advised(&error)))
+    };
     let bytes = SegmentLayout::new(context.shape).total_bytes();
     let memory = Arc::new(SharedMemory::new("jet-session", bytes, false).map_err(internal)?);
     // SAFETY: the mapping is zeroed, page-aligned and kept by the session as long as its end; this is the only end.
@@ -266,12 +359,9 @@ fn prepare(
     let segment = segment.map_err(|error| (ErrorCode::Internal, error.to_string()))?;
     let (doorbell, bell) = Doorbell::pair().map_err(internal)?;
     let (ends, ended) = oneshot::channel();
-    // Without the process's descriptor (an old kernel, or a process that died already) the connection alone tells.
-    let process = stream
-        .peer_cred()
-        .ok()
-        .and_then(|credentials| Pid::from_raw(credentials.pid()?))
-        .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+    let (tells, standstill) = watch::channel(None);
+    // Without the process's descriptor the connection alone tells.
+    let process = PeerProcess::of(stream);
     let new = Box::new(NewSession {
         app,
         class,
@@ -280,6 +370,7 @@ fn prepare(
         memory: Arc::clone(&memory),
         doorbell,
         ended: ends,
+        standstill: tells,
     });
-    Ok(Prepared { new, memory, bell, process, ended })
+    Ok(Prepared { new, memory, bell, process, heard: Heard { ended, standstill } })
 }

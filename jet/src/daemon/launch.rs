@@ -5,13 +5,19 @@ use super::config::{HugePages, NicThread};
 use super::congestion::Mark;
 use super::control_socket::SOCKET_MODE;
 use super::escape::{self, PrepareError};
+use super::poison;
+use super::rdma::RdmaView;
 use super::reactor::{
     self, Command, CommandInbox, Commands, Epoll, EscapeHands, Hands, PoolMemory, Reactor, ReactorOptions,
 };
 use super::workers::Workers;
 use super::{Config, ConfigError, DaemonError, system};
+use crate::say;
 use jet_core::{Checksums, Receiver};
 use jet_fabric::Address;
+use jet_fabric::limits::LimitError;
+#[cfg(feature = "verbs")]
+use jet_fabric::limits::NicLimits;
 use jet_fabric::memory::{Pages, SharedMemory};
 use jet_fabric::nic::{Access, Nic};
 use jet_fabric::soft::threaded::{Threaded, ThreadedOptions};
@@ -45,8 +51,10 @@ impl Launch<'_> {
         #[cfg(feature = "verbs")]
         if let Some(Address::Rdma(text)) = config.addresses()?.first() {
             let nic = VerbsNic::new(verbs_options(config, text)?)?;
+            say!("jetd: {}", what_it_has(nic.device(), nic.device_limits()));
             let cache = cache_near(config, &nic)?;
-            return self.on(nic, false, cache);
+            let rdma = RdmaView::of(nic.watch());
+            return Ok(Started { rdma, ..self.on(nic, false, cache)? });
         }
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threaded = match config.nic.thread {
@@ -54,18 +62,14 @@ impl Launch<'_> {
             NicThread::Off => false,
             NicThread::Auto => cores > 2,
         };
-        let what = match config.nic.profile {
-            Some(_) => "cannot make a software NIC that keeps to nic.profile",
-            None => "cannot make the software NIC",
-        };
-        let nic = SoftNic::new(options).map_err(system(what))?;
+        let nic = SoftNic::new(options).map_err(no_software_nic)?;
         let cache = cache_near(config, &nic)?;
         if !threaded {
             return self.on(nic, false, cache);
         }
         let options = ThreadedOptions {
             cpu: config.nic.cpu,
-            sends_max: config.limits.peers.saturating_mul(8) + 64,
+            sends_max: sends_max(config),
             ..ThreadedOptions::default()
         };
         let nic = cache.inside(|| Threaded::new(nic, &options));
@@ -82,16 +86,18 @@ impl Launch<'_> {
         let Self { config, commands, inbox, mark, ended } = self;
         let numa_node = numa_node(config, &nic);
         let limits = nic.limits();
-        config.check_srq(limits.srq_entries_max)?;
         let core = config.core(limits.scatter_max)?;
         if limits.qps_max < config.limits.peers {
-            eprintln!(
+            say!(
                 "jetd: limits.peers is {}, but the device has room for {} connections (docs/rdma.md); a sender beyond \
                  them is refused",
-                config.limits.peers, limits.qps_max
+                config.limits.peers,
+                limits.qps_max
             );
         }
         let pool = pool_memory(config, numa_node)?;
+        poison::install().map_err(system("cannot watch for memory that the hardware lost"))?;
+        poison::watch(pool.base(), pool.bytes());
         let header_bytes = core.srq_slabs as usize * HEADER_BYTES;
         let headers = SharedMemory::near("jet-headers", header_bytes, false, numa_node)
             .map(Arc::new)
@@ -99,10 +105,10 @@ impl Launch<'_> {
         let pool_key = nic.register(&pool, Access::LocalWrite)?;
         let headers_key = nic.register(&headers, Access::LocalWrite)?;
         let escape = match escape_memory(&core, numa_node) {
-            Ok(region) => region,
+            Ok(region) => region.inspect(|region| poison::watch(region.base(), region.bytes())),
             Err(error) => {
                 // The receiver works without: Algorithm 1 goes to its next stage. Said here and in the status.
-                eprintln!("jetd: {error}");
+                say!("jetd: {error}");
                 let report = Command::EscapeMemory { ready_slabs: 0, error: Some(error.to_string()) };
                 commands.send_blocking(report);
                 None
@@ -156,6 +162,7 @@ impl Launch<'_> {
         cache.inside(|| reactor.spawn(run)).map_err(system("cannot start the reactor's thread"))?;
         Ok(Started {
             cache,
+            rdma: RdmaView::default(),
             pool,
             pool_slabs: core.pool_slabs,
             escape,
@@ -170,6 +177,7 @@ impl Launch<'_> {
 pub(super) struct Started {
     /// Puts everything back when the last who knows of it lets go.
     pub cache: Arc<CacheControl>,
+    pub rdma: RdmaView,
     pub pool: Arc<SharedMemory>,
     pub pool_slabs: u32,
     pub escape: Option<Arc<SharedMemory>>,
@@ -177,6 +185,19 @@ pub(super) struct Started {
     _preparing: Option<escape::Preparing>,
     pub listen: Vec<String>,
     pub incarnation: u64,
+}
+
+/// Why there is no NIC in software.
+fn no_software_nic(source: io::Error) -> DaemonError {
+    match source.get_ref().and_then(|inner| inner.downcast_ref::<LimitError>()) {
+        Some(error) => DaemonError::Profile(*error),
+        None => system("cannot make the software NIC")(source),
+    }
+}
+
+/// SENDs on the way altogether: a few to each peer, since few have all that they may have.
+fn sends_max(config: &Config) -> u32 {
+    config.limits.peers.saturating_mul(8) + 64
 }
 
 /// What of each kind a NIC is to have room for.
@@ -190,11 +211,29 @@ fn sizes(config: &Config) -> SoftOptions {
         reads_per_qp_max: config.read.concurrency,
         // A daemon reads, and has nothing that is to be read.
         reads_answered_per_qp_max: 0,
-        // Every SRQ entry, every READ, and the few SENDs that each peer may have on the way.
-        completions: srq_entries + config.read.concurrency + peers.saturating_mul(8) + 64,
+        sends_per_qp_max: jet_core::Config::default().sends_per_peer_max(),
+        // Every SRQ entry, every READ, and the SENDs.
+        completions: srq_entries + config.read.concurrency + sends_max(config),
         profile: config.nic.profile.map(|profile| profile.0),
         ..SoftOptions::default()
     }
+}
+
+/// What connections have on a device, of what was asked for.
+#[cfg(feature = "verbs")]
+fn what_it_has(device: &str, limits: &NicLimits) -> String {
+    let count = |number: u32, one: &str, more: &str| match number {
+        1 => format!("1 {one}"),
+        _ => format!("{number} {more}"),
+    };
+    let told = &limits.told;
+    format!(
+        "{device}: {} and {} a connection, {}, {} a completion queue",
+        count(told.reads_per_qp_max, "READ", "READs"),
+        count(told.sends_per_qp_max, "SEND", "SENDs"),
+        count(told.scatter_max, "scatter entry", "scatter entries"),
+        count(limits.shape.seats, "connection", "connections"),
+    )
 }
 
 /// The node that the pool is to lie on, and near which its cache is.
@@ -229,10 +268,13 @@ pub fn verbs_options(config: &Config, listen: &str) -> Result<VerbsOptions, Daem
         reads_max: sizes.reads_max,
         reads_per_qp_max: sizes.reads_per_qp_max.min(defaults.reads_per_qp_max),
         reads_answered_per_qp_max: sizes.reads_answered_per_qp_max,
-        // What the receiver has on the way to a peer, a farewell and a congestion signal. A connection's queues have a place for
-        // each, whether they are used or not.
-        sends_per_qp_max: jet_core::Config::default().control_sends_max + 2,
-        sends_max: sizes.completions - sizes.srq_entries_max - sizes.reads_max,
+        // A connection's queues have a place for each, whether they are used or not.
+        sends_per_qp_max: sizes.sends_per_qp_max,
+        sends_max: sends_max(config),
+        numa_node: config.pool.numa_node,
+        cpu: config.reactor.cpu,
+        // Many come and go, and those that stay are not to wait for them.
+        set_up_thread: true,
         // A daemon sends headers only.
         inline_places: 1,
         profile: sizes.profile,
@@ -258,11 +300,11 @@ fn pool_memory(config: &Config, numa_node: Option<u32>) -> Result<Arc<SharedMemo
     if let Some(node) = numa_node {
         match pool.bytes_elsewhere(node) {
             Ok(0) => {}
-            Ok(elsewhere) => eprintln!(
+            Ok(elsewhere) => say!(
                 "jetd: {elsewhere} of the pool's {} bytes are not on NUMA node {node}, which has no room for them",
                 pool.bytes()
             ),
-            Err(error) => eprintln!("jetd: whether the pool is on NUMA node {node} cannot be told: {error}"),
+            Err(error) => say!("jetd: whether the pool is on NUMA node {node} cannot be told: {error}"),
         }
     }
     Ok(Arc::new(pool))
@@ -291,7 +333,7 @@ fn prepare_escape(region: &Arc<SharedMemory>, commands: &Arc<Commands>) -> io::R
     escape::prepare(Arc::clone(region), move |ready, error| {
         let error = error.map(|error| error.to_string());
         if let Some(error) = &error {
-            eprintln!("jetd: {error}");
+            say!("jetd: {error}");
         }
         let ready_slabs = u32::try_from(ready / jet_wire::SLAB_BYTES).unwrap_or(u32::MAX);
         commands.send_blocking(Command::EscapeMemory { ready_slabs, error });
@@ -316,4 +358,37 @@ fn incarnation() -> io::Result<u64> {
     let mut bytes = [0u8; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
     Ok(u64::from_ne_bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use jet_fabric::limits::Wants;
+
+    /// What Jet does on devices that are not at hand is tested by these wants.
+    #[test]
+    fn a_daemon_of_the_defaults_wants_what_its_limits_were_derived_from() {
+        let config = Config::default();
+        assert_eq!(sizes(&config).wants(), Wants::SOFTWARE_DAEMON);
+        #[cfg(feature = "verbs")]
+        assert_eq!(verbs_options(&config, "192.0.2.10:7450").unwrap().wants(), Wants::VERBS_DAEMON);
+    }
+
+    #[cfg(feature = "verbs")]
+    #[test]
+    fn what_a_device_leaves_of_what_was_asked_for_is_told() {
+        use jet_fabric::limits::Profile;
+        let told = |profile: Profile, srq_entries| {
+            let wants = Wants { srq_entries, ..Wants::VERBS_DAEMON };
+            what_it_has("mlx5_0", &NicLimits::derive(profile.attributes(), &wants).unwrap())
+        };
+        assert_eq!(
+            told(Profile::CONNECTX_6, 1024),
+            "mlx5_0: 16 READs and 13 SENDs a connection, 19 scatter entries, 6 connections a completion queue"
+        );
+        assert_eq!(
+            told(Profile::MEAN, 64),
+            "mlx5_0: 1 READ and 13 SENDs a connection, 1 scatter entry, 10 connections a completion queue"
+        );
+    }
 }

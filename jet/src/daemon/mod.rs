@@ -5,8 +5,12 @@ pub mod config;
 pub mod congestion;
 mod control;
 mod control_socket;
+mod ending;
 pub mod escape;
 mod launch;
+mod peer_process;
+mod poison;
+pub mod rdma;
 mod reactor;
 pub mod status;
 mod workers;
@@ -15,22 +19,29 @@ pub use config::{Config, ConfigError};
 #[cfg(feature = "verbs")]
 pub use launch::verbs_options;
 
+use crate::output::print;
+use crate::say;
 use cache::CacheError;
 use congestion::CongestionControl;
 use control::ControlContext;
 use control_socket::RemoveOnDrop;
+use ending::{Asked, Ending};
+use jet_fabric::advice::{Advised, advised};
+use jet_fabric::limits::LimitError;
 use jet_fabric::nic::{ListenError, RegisterError};
 #[cfg(feature = "verbs")]
 use jet_fabric::verbs::VerbsError;
 use jet_wire::segment::SegmentShape;
 use launch::Launch;
+use rdma::RdmaTeller;
 use reactor::{Command, Commands};
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{Semaphore, oneshot};
 
 /// The daemon's arguments. What they set goes before the configuration file.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -71,8 +82,7 @@ pub enum DaemonError {
         path: PathBuf,
     },
     /// The control socket cannot be made.
-    #[error("cannot make the control socket {}: {source}; its directory must exist and be writable (as root: \
-             mkdir -p /run/jet), or choose another with --control-socket", path.display())]
+    #[error("cannot make the control socket {}: {}", path.display(), Advised { error: source, otherwise: SOCKET_ADVICE })]
     ControlSocket {
         /// The socket.
         path: PathBuf,
@@ -91,9 +101,12 @@ pub enum DaemonError {
     /// The pool cannot be registered.
     #[error(transparent)]
     Register(#[from] RegisterError),
+    /// The device that the software NIC is to be like has too little.
+    #[error("cannot make a software NIC that keeps to nic.profile: {}", config::keys::of_limits(.0))]
+    Profile(LimitError),
     /// There is no NIC on verbs.
     #[cfg(feature = "verbs")]
-    #[error(transparent)]
+    #[error("{}", config::keys::of_verbs(.0))]
     Verbs(#[from] VerbsError),
     /// The pool cannot be had.
     #[error("cannot get {bytes} bytes of memory for the pool: {source}")]
@@ -126,7 +139,7 @@ pub enum DaemonError {
         needed: u64,
     },
     /// The system refused something else.
-    #[error("{what}: {source}")]
+    #[error("{what}: {}", advised(source))]
     System {
         /// What was tried.
         what: &'static str,
@@ -148,6 +161,9 @@ pub enum DaemonError {
     #[error("the reactor stopped unexpectedly; its last words are above")]
     Reactor,
 }
+
+const SOCKET_ADVICE: &str = "its directory must exist and be writable (as root: mkdir -p /run/jet), or choose another with \
+                             --control-socket";
 
 fn system(what: &'static str) -> impl FnOnce(io::Error) -> DaemonError {
     move |source| DaemonError::System { what, source }
@@ -177,7 +193,7 @@ pub fn run_from_args(args: &DaemonArgs) -> ExitCode {
     let result = args.load().map_err(DaemonError::from).and_then(|config| {
         if args.print_config {
             let text = toml::to_string(&config).expect("a configuration is always TOML");
-            print!("{text}");
+            print(&text);
             return Ok(());
         }
         run(&config)
@@ -185,7 +201,7 @@ pub fn run_from_args(args: &DaemonArgs) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("jetd: {error}");
+            say!("jetd: {error}");
             ExitCode::FAILURE
         }
     }
@@ -218,7 +234,7 @@ async fn govern(config: &Config) -> Result<(), DaemonError> {
     // Restores whatever it lowered when this function ends, however it ends.
     let congestion = CongestionControl::start(&config.congestion, &config.control_socket)?;
     let (commands, inbox) = Commands::new().map_err(system("cannot make the command queue"))?;
-    let (drain, mut drains) = mpsc::channel(4);
+    let ending = Arc::new(Ending::new(Duration::from_millis(config.shutdown.drain_ms)));
     let (ended, mut reactor_ended) = oneshot::channel();
     let started = Launch { config, commands: &commands, inbox, mark: congestion.mark(), ended }.start()?;
     let context = Arc::new(ControlContext {
@@ -229,21 +245,24 @@ async fn govern(config: &Config) -> Result<(), DaemonError> {
         escape: started.escape,
         congestion: congestion.view(),
         cache: Arc::clone(&started.cache),
+        rdma: started.rdma.clone(),
         shape: SegmentShape::new(config.session.slots, config.session.messages),
         incarnation: started.incarnation,
-        drain,
+        ending: Arc::clone(&ending),
     });
-    eprintln!(
+    say!(
         "jetd: listening on {}; control socket {}",
         started.listen.join(", "),
         config.control_socket.display()
     );
+    let mut rdma = RdmaTeller::new(started.rdma);
+    rdma.news().iter().for_each(|line| say!("jetd: {line}"));
     started.cache.warm(&context.pool, config.reactor.cpu);
     let connections_max = config.limits.sessions as usize + ASKERS_MAX;
     let connections = Arc::new(Semaphore::new(connections_max));
-    let mut draining = false;
+    let (mut draining, mut interrupted) = (false, false);
     loop {
-        let deadline_ms = tokio::select! {
+        tokio::select! {
             accepted = listener.accept() => {
                 match accepted {
                     Ok((stream, _)) => match Arc::clone(&connections).try_acquire_owned() {
@@ -255,20 +274,31 @@ async fn govern(config: &Config) -> Result<(), DaemonError> {
                             });
                         }
                         // Hung up at once: better than making everybody wait behind a crowd.
-                        Err(_) => eprintln!("jetd: more than {connections_max} control connections; one is refused"),
+                        Err(_) => say!("jetd: more than {connections_max} control connections; one is refused"),
                     },
                     Err(error) => {
                         // Out of descriptors, most likely: let those that are open finish first.
-                        eprintln!("jetd: cannot accept a control connection: {error}");
-                        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                        say!("jetd: cannot accept a control connection: {}", advised(&error));
+                        tokio::time::sleep(Duration::from_millis(100)).await;
                     }
                 }
-                continue;
             }
-            _ = terminate.recv() => config.shutdown.drain_ms,
-            _ = interrupt.recv() => config.shutdown.drain_ms,
-            _ = hangup.recv() => config.shutdown.drain_ms,
-            Some(deadline_ms) = drains.recv() => deadline_ms,
+            () = rdma.changed() => rdma.news().iter().for_each(|line| say!("jetd: {line}")),
+            _ = terminate.recv() => told_by("SIGTERM", ending.ask(None)),
+            _ = hangup.recv() => told_by("SIGHUP", ending.ask(None)),
+            _ = interrupt.recv() => {
+                if std::mem::replace(&mut interrupted, true) {
+                    say!("jetd: SIGINT a second time; stopping at once");
+                    return Ok(());
+                }
+                told_by("SIGINT", ending.ask(None));
+            }
+            left = ending.asked() => {
+                let now = if std::mem::replace(&mut draining, true) { "now " } else { "" };
+                say!("jetd: draining, {now}for at most {} s", whole_seconds(left));
+                let deadline_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
+                commands.send(Command::Drain { deadline_ms }).await;
+            }
             result = &mut reactor_ended => {
                 return match result {
                     Ok(Ok(())) if draining => Ok(()),
@@ -276,15 +306,23 @@ async fn govern(config: &Config) -> Result<(), DaemonError> {
                     _ => Err(DaemonError::Reactor),
                 };
             }
-        };
-        if draining {
-            eprintln!("jetd: told twice; stopping at once");
-            return Ok(());
         }
-        eprintln!("jetd: draining, for at most {} s", deadline_ms.div_ceil(1000));
-        draining = true;
-        commands.send(Command::Drain { deadline_ms }).await;
     }
+}
+
+/// A signal asked for a drain.
+fn told_by(signal: &str, asked: Asked) {
+    if asked.again {
+        say!(
+            "jetd: {signal} while draining, which goes on for at most {} s; SIGINT twice, or jet drain --deadline 0, stops \
+             at once",
+            whole_seconds(asked.left)
+        );
+    }
+}
+
+fn whole_seconds(span: Duration) -> u64 {
+    span.as_secs() + u64::from(span.subsec_nanos() > 0)
 }
 
 /// Each sender costs a descriptor and each application four; take as many as the system allows.

@@ -1,8 +1,13 @@
 //! What `jet status` shows, as the daemon tells it.
 
+mod rows;
+
+pub use rows::{PeerStatus, PostNicStatus, Rows, SessionStatus, StandstillStatus};
+
 use super::cache::CacheStatus;
 use super::congestion::ActuatorRow;
-use jet_core::{Checksums, EndCounts, EscapeStats, SessionStats, Stats};
+use super::rdma::RdmaStatus;
+use jet_core::{Checksums, EndCounts, EscapeStats, Stats};
 use jet_escape::Pressure;
 use jet_fabric::nic::Counters;
 use serde::Serialize;
@@ -40,20 +45,20 @@ pub struct Status {
     pub congestion: Vec<ActuatorRow>,
     /// The pool's place in the last-level cache; the control plane adds it.
     pub cache: Option<CacheStatus>,
+    /// The RDMA port, if the NIC has one; the control plane adds it.
+    pub rdma: Option<RdmaStatus>,
     /// What others did wrong.
     pub faults: FaultStatus,
     /// The NIC's counters.
     pub nic: NicStatus,
-    /// Applications.
-    pub sessions: Vec<SessionStatus>,
-    /// Senders; at most [`PEERS_SHOWN`].
-    pub peers: Vec<PeerStatus>,
+    /// Applications altogether.
+    pub session_count: u32,
     /// Senders altogether.
     pub peer_count: u32,
+    /// Applications and senders one by one, the first of them.
+    #[serde(flatten)]
+    pub rows: Rows,
 }
-
-/// The most senders that a status lists one by one, so that it fits a frame.
-pub const PEERS_SHOWN: usize = 2048;
 
 /// The pool, in slabs.
 #[derive(Clone, Debug, Serialize)]
@@ -72,6 +77,8 @@ pub struct PoolStatus {
     pub read: u32,
     /// Of dead applications.
     pub quarantined: u32,
+    /// Out of use for good: the hardware lost them.
+    pub retired: u32,
     /// What the SRQ share may use.
     pub srq_limit: u32,
     /// The most in use at once.
@@ -80,7 +87,7 @@ pub struct PoolStatus {
     pub pages: &'static str,
     /// The NUMA node that it was asked onto, if it was.
     pub numa_node: Option<u32>,
-    /// Every slab is free or posted.
+    /// Every slab that is not retired is free or posted.
     pub whole: bool,
     /// Times that the line between the shares moved.
     pub line_moves: u64,
@@ -184,6 +191,8 @@ pub struct EscapeMemoryStatus {
     pub used_max: u32,
     /// Slabs in use times the milliseconds that they were: divided by a span, the mean over it.
     pub used_slab_ms: u64,
+    /// Out of use for good: the hardware lost them.
+    pub retired: u32,
     /// Why there is none, or less than was asked for.
     pub error: Option<String>,
 }
@@ -225,6 +234,7 @@ impl EscapeStatus {
                 used: stats.memory_used,
                 used_max: stats.memory_used_max,
                 used_slab_ms: stats.memory_used_slab_ms,
+                retired: stats.memory_retired,
                 error: error.map(str::to_owned),
             },
             replaced: EscapedStatus { now: stats.replaced_now, total: stats.replaced_total },
@@ -273,77 +283,6 @@ pub struct NicStatus {
     pub last_wqe_missed: u64,
 }
 
-/// One application.
-#[derive(Clone, Debug, Serialize)]
-pub struct SessionStatus {
-    /// Its number.
-    pub session: u32,
-    /// Its name.
-    pub app: String,
-    /// Its class.
-    pub class: u8,
-    /// Slabs that it holds, in the pool and in memory.
-    pub held_slabs: u32,
-    /// Of them: in the pool's budget for longer than the straggler threshold.
-    pub straggler_slabs: u32,
-    /// Of them: replaced in the pool.
-    pub replaced_slabs: u32,
-    /// Of them: copied to memory.
-    pub copied_slabs: u32,
-    /// Of them: in memory, copied or taken instead of waiting.
-    pub memory_slabs: u32,
-    /// Slabs replaced so far.
-    pub replaced_total: u64,
-    /// Slabs copied so far.
-    pub copied_total: u64,
-    /// Slabs taken from memory instead of waiting so far.
-    pub memory_total: u64,
-    /// Most of what it holds are stragglers.
-    pub slow: bool,
-    /// It is granted nothing new for now.
-    pub suspended: bool,
-    /// It may take memory instead of waiting.
-    pub memory_instead_of_waiting: bool,
-    /// Messages delivered to it.
-    pub delivered_messages: u64,
-    /// Bytes delivered to it.
-    pub delivered_bytes: u64,
-    /// Measured throughput.
-    pub bytes_per_s: u64,
-    /// From delivery to release.
-    pub post_nic_ns: PostNicStatus,
-    /// Messages that wait for its slots.
-    pub backlog: u32,
-}
-
-/// Post-NIC time.
-#[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs)] // the names say it
-pub struct PostNicStatus {
-    pub mean: u64,
-    pub p50: u64,
-    pub p99: u64,
-    pub p999: u64,
-    pub max: u64,
-}
-
-/// One sender.
-#[derive(Clone, Debug, Serialize)]
-pub struct PeerStatus {
-    /// Its number.
-    pub peer: u32,
-    /// Its identity.
-    pub sender: String,
-    /// The application that it sends to.
-    pub app: String,
-    /// SENDs that arrived.
-    pub arrived: u64,
-    /// Credit that it has.
-    pub credit: u64,
-    /// Messages without an end.
-    pub unfinished: u32,
-}
-
 impl PoolStatus {
     /// From what the receiver counts.
     pub fn new(stats: &Stats, pages: &'static str, numa_node: Option<u32>) -> Self {
@@ -355,12 +294,13 @@ impl PoolStatus {
             small_held: stats.small_held_slabs,
             read: stats.read_slabs,
             quarantined: stats.quarantined_slabs,
+            retired: stats.retired_slabs,
             srq_limit: stats.srq_limit_slabs,
             high_water: stats.high_water_slabs,
             pages,
             numa_node,
             // More than all: what stands in for a straggler that came home is still posted.
-            whole: stats.free_slabs + stats.posted_slabs >= stats.pool_slabs,
+            whole: stats.free_slabs + stats.posted_slabs + stats.retired_slabs >= stats.pool_slabs,
             line_moves: stats.line_moves,
         }
     }
@@ -448,34 +388,6 @@ impl From<Counters> for NicStatus {
     }
 }
 
-impl SessionStatus {
-    /// From what the receiver counts.
-    pub fn new(session: u32, stats: &SessionStats) -> Self {
-        let [p50, p99, p999, max] = stats.post_nic_quantiles_ns;
-        Self {
-            session,
-            app: stats.app.to_string(),
-            class: stats.class,
-            held_slabs: stats.held_slabs,
-            straggler_slabs: stats.straggler_slabs,
-            replaced_slabs: stats.replaced_slabs,
-            copied_slabs: stats.copied_slabs,
-            memory_slabs: stats.memory_slabs,
-            replaced_total: stats.replaced_total,
-            copied_total: stats.copied_total,
-            memory_total: stats.granted_total,
-            slow: stats.slow,
-            suspended: stats.barred,
-            memory_instead_of_waiting: stats.takes_memory,
-            delivered_messages: stats.delivered_messages,
-            delivered_bytes: stats.delivered_bytes,
-            bytes_per_s: stats.bytes_per_ms.saturating_mul(1000),
-            post_nic_ns: PostNicStatus { mean: stats.post_nic_ns, p50, p99, p999, max },
-            backlog: stats.backlog,
-        }
-    }
-}
-
 /// The pressure's word.
 pub fn pressure_word(pressure: Pressure) -> &'static str {
     match pressure {
@@ -488,7 +400,6 @@ pub fn pressure_word(pressure: Pressure) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use jet_wire::message::hello::AppName;
     use serde_json::json;
 
     #[test]
@@ -499,6 +410,7 @@ mod tests {
             memory_ready: 2,
             memory_used: 3,
             memory_used_max: 4,
+            memory_retired: 20,
             memory_used_slab_ms: 5,
             replaced_now: 6,
             replaced_total: 7,
@@ -519,7 +431,7 @@ mod tests {
         };
         let told = json!({
             "enabled": true,
-            "memory": {"slabs": 1, "ready": 2, "used": 3, "used_max": 4, "used_slab_ms": 5, "error": "no more"},
+            "memory": {"slabs": 1, "ready": 2, "used": 3, "used_max": 4, "used_slab_ms": 5, "retired": 20, "error": "no more"},
             "replaced": {"now": 6, "total": 7},
             "copied": {"now": 8, "total": 9, "bytes": 36_864, "pinned": 10, "failed": 11, "in_flight": 12},
             "memory_grants": {"now": 13, "total": 14},
@@ -529,38 +441,5 @@ mod tests {
         assert_eq!(serde_json::to_value(EscapeStatus::new(&stats, Some("no more"))).unwrap(), told);
         let none = serde_json::to_value(EscapeStatus::new(&EscapeStats::default(), None)).unwrap();
         assert!(none["memory"]["error"].is_null() && none["enabled"] == false, "{none}");
-    }
-
-    #[test]
-    fn a_session_is_told_under_the_names_that_readers_look_for() {
-        let stats = SessionStats {
-            app: AppName::new("store").unwrap(),
-            class: 1,
-            held_slabs: 2,
-            delivered_messages: 3,
-            delivered_bytes: 4,
-            bytes_per_ms: 5,
-            post_nic_ns: 6,
-            post_nic_quantiles_ns: [7, 8, 9, 10],
-            backlog: 11,
-            straggler_slabs: 12,
-            replaced_slabs: 13,
-            copied_slabs: 14,
-            memory_slabs: 15,
-            replaced_total: 16,
-            copied_total: 17,
-            granted_total: 18,
-            slow: true,
-            barred: false,
-            takes_memory: true,
-        };
-        let told = json!({
-            "session": 0, "app": "store", "class": 1, "held_slabs": 2, "straggler_slabs": 12, "replaced_slabs": 13,
-            "copied_slabs": 14, "memory_slabs": 15, "replaced_total": 16, "copied_total": 17, "memory_total": 18,
-            "slow": true, "suspended": false, "memory_instead_of_waiting": true, "delivered_messages": 3,
-            "delivered_bytes": 4, "bytes_per_s": 5000, "backlog": 11,
-            "post_nic_ns": {"mean": 6, "p50": 7, "p99": 8, "p999": 9, "max": 10},
-        });
-        assert_eq!(serde_json::to_value(SessionStatus::new(0, &stats)).unwrap(), told);
     }
 }

@@ -1,6 +1,7 @@
 //! Threads that copy (Jet §4.3) and make checksums (Jet §4.2.2). They decide nothing: a job says what is to be done with
-//! which bytes, and its end is reported.
+//! which bytes, and its end is reported. Memory that the hardware lost ends the job, not the process.
 
+use super::poison::{self, Piece, Poisoned};
 use crossbeam_queue::ArrayQueue;
 use jet_wire::sleep::{Sleeper, Sleepers};
 use std::io;
@@ -13,10 +14,7 @@ const LOOKS: u32 = 800;
 /// The most threads: so many that sleep can be told apart.
 pub const WORKERS_MAX: usize = Sleepers::MAX;
 
-/// A copy to be made.
-///
-/// Whoever submits it answers for this, until its end is taken: both places are valid for so many bytes and do not
-/// overlap, nobody writes the source, and nobody else touches the destination.
+/// A copy to be made. What holds of its places: see [`Workers::submit`].
 #[derive(Debug)]
 pub struct CopyJob {
     /// Comes back with the end.
@@ -29,19 +27,7 @@ pub struct CopyJob {
     pub bytes: usize,
 }
 
-/// A stretch of bytes.
-#[derive(Clone, Copy, Debug)]
-pub struct Piece {
-    /// From here.
-    pub start: *const u8,
-    /// So many bytes.
-    pub bytes: usize,
-}
-
-/// A CRC32C to be made.
-///
-/// Whoever submits it answers for this, until its end is taken: there are so many pieces, each is valid for its bytes, and
-/// nobody writes any of them, the list included.
+/// A CRC32C to be made. What holds of its pieces: see [`Workers::submit`].
 #[derive(Debug)]
 pub struct CheckJob {
     /// Comes back with the end.
@@ -76,12 +62,24 @@ pub enum Done {
         /// CRC32C of all pieces.
         crc: u32,
     },
+    /// This copy was not made.
+    CopyFailed {
+        /// The job's.
+        id: u32,
+        /// What cannot be read, or written.
+        poisoned: Poisoned,
+    },
+    /// This checksum was not made.
+    CheckFailed {
+        /// The job's.
+        id: u32,
+        /// What cannot be read.
+        poisoned: Poisoned,
+    },
 }
 
-// SAFETY: the places are shared memory that any thread may touch under the terms above.
+// SAFETY: the places are shared memory that any thread may touch under the terms of `Workers::submit`.
 unsafe impl Send for CopyJob {}
-// SAFETY: as above.
-unsafe impl Send for Piece {}
 // SAFETY: as above, and the list is read only.
 unsafe impl Send for CheckJob {}
 
@@ -89,19 +87,30 @@ impl Job {
     fn carry_out(self) -> Done {
         match self {
             Self::Copy(CopyJob { id, from, to, bytes }) => {
-                // SAFETY: the job's terms.
-                unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
-                Done::Copy { id }
+                let touched = [Piece { start: from, bytes }, Piece { start: to, bytes }];
+                // SAFETY: the terms of `Workers::submit`; a copy that is half made is thrown away.
+                let made =
+                    unsafe { poison::guarded(&touched, || std::ptr::copy_nonoverlapping(from, to, bytes)) };
+                match made {
+                    Ok(()) => Done::Copy { id },
+                    Err(poisoned) => Done::CopyFailed { id, poisoned },
+                }
             }
             Self::Check(CheckJob { id, pieces, count }) => {
-                // SAFETY: the job's terms.
+                // SAFETY: the terms of `Workers::submit`.
                 let pieces = unsafe { std::slice::from_raw_parts(pieces, count) };
-                let crc = pieces.iter().fold(0, |crc, piece| {
-                    // SAFETY: the job's terms.
-                    let bytes = unsafe { std::slice::from_raw_parts(piece.start, piece.bytes) };
-                    crc32c::crc32c_append(crc, bytes)
-                });
-                Done::Check { id, crc }
+                let check = || {
+                    pieces.iter().fold(0, |crc, piece| {
+                        // SAFETY: the terms of `Workers::submit`.
+                        let bytes = unsafe { std::slice::from_raw_parts(piece.start, piece.bytes) };
+                        crc32c::crc32c_append(crc, bytes)
+                    })
+                };
+                // SAFETY: it reads only.
+                match unsafe { poison::guarded(pieces, check) } {
+                    Ok(crc) => Done::Check { id, crc },
+                    Err(poisoned) => Done::CheckFailed { id, poisoned },
+                }
             }
         }
     }
@@ -145,6 +154,7 @@ impl Workers {
         bell: impl Fn() + Send + Sync + 'static,
     ) -> io::Result<Self> {
         assert!(threads <= WORKERS_MAX, "{threads} threads, but at most {WORKERS_MAX} can be told apart");
+        poison::install()?;
         let capacity = capacity.max(1);
         let shared = Arc::new(Shared {
             copies: ArrayQueue::new(capacity),
@@ -167,9 +177,15 @@ impl Workers {
 
     /// Has a job carried out. A system call only where a worker sleeps.
     ///
+    /// # Safety
+    /// Until the job's end is taken, or these workers are dropped:
+    /// * of a copy: both places are valid for so many bytes and do not overlap, nobody writes the source, and nobody else
+    ///   touches the destination;
+    /// * of a check: there are so many pieces, each is valid for its bytes, and nobody writes any of them, the list included.
+    ///
     /// # Errors
     /// [`QueueFull`]: as many jobs are under way as there is room for; always where there are no threads.
-    pub fn submit(&mut self, job: Job) -> Result<(), QueueFull> {
+    pub unsafe fn submit(&mut self, job: Job) -> Result<(), QueueFull> {
         if self.threads.is_empty() || self.under_way == self.capacity {
             return Err(QueueFull);
         }
@@ -283,6 +299,12 @@ mod tests {
         Job::Copy(CopyJob { id, from: from.as_ptr(), to: to.as_mut_ptr(), bytes: to.len() })
     }
 
+    /// The tests' places outlive their workers, and each is used by one job at a time.
+    fn submit(workers: &mut Workers, job: Job) -> Result<(), QueueFull> {
+        // SAFETY: as said above.
+        unsafe { workers.submit(job) }
+    }
+
     fn copied(id: u32) -> Option<Done> {
         Some(Done::Copy { id })
     }
@@ -299,7 +321,7 @@ mod tests {
         let mut workers = Workers::start(1, 4, move || ring.send(()).expect("somebody listens")).unwrap();
         for count in [0, 1, 2, 4] {
             let id = u32::try_from(count).unwrap();
-            workers.submit(Job::Check(CheckJob { id, pieces: pieces.as_ptr(), count })).unwrap();
+            submit(&mut workers, Job::Check(CheckJob { id, pieces: pieces.as_ptr(), count })).unwrap();
             let done = loop {
                 if let Some(done) = workers.take_done() {
                     break done;
@@ -313,6 +335,52 @@ mod tests {
             let crc = crc32c::crc32c(&bytes[..checked]);
             assert_eq!(done, Done::Check { id, crc });
         }
+    }
+
+    #[test]
+    fn a_job_over_lost_memory_fails_and_the_next_is_done() {
+        use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+        const PAGE: usize = 4096;
+        let file = rustix::fs::memfd_create("jet-test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        // SAFETY: a new mapping, wherever there is room.
+        let lost = unsafe {
+            mmap(std::ptr::null_mut(), PAGE, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &file, 0)
+        };
+        // The file has no such page: touching it is answered as a machine check is.
+        let lost = lost.unwrap().cast::<u8>();
+        let (good, mut target) = (vec![7u8; PAGE], vec![0u8; PAGE]);
+        let (ring, bell) = mpsc::channel();
+        let mut workers = Workers::start(2, 8, move || ring.send(()).expect("somebody listens")).unwrap();
+        let piece = |start| Piece { start, bytes: PAGE };
+        let pieces = [piece(good.as_ptr()), piece(lost)];
+        let check = |id, count| Job::Check(CheckJob { id, pieces: pieces.as_ptr(), count });
+        let to = target.as_mut_ptr();
+        let copy = |id, from: *const u8, to| Job::Copy(CopyJob { id, from, to, bytes: PAGE });
+        let poisoned = Poisoned { start: lost as usize, bytes: PAGE };
+        let crc = crc32c::crc32c(&good);
+        let expected = [
+            (check(0, 2), Done::CheckFailed { id: 0, poisoned }),
+            (check(1, 1), Done::Check { id: 1, crc }),
+            (copy(2, lost, to), Done::CopyFailed { id: 2, poisoned }),
+            (copy(3, good.as_ptr(), lost), Done::CopyFailed { id: 3, poisoned }),
+            (copy(4, good.as_ptr(), to), Done::Copy { id: 4 }),
+        ];
+        for (job, expected) in expected {
+            submit(&mut workers, job).unwrap();
+            let done = loop {
+                if let Some(done) = workers.take_done() {
+                    break done;
+                }
+                if workers.arm() {
+                    bell.recv_timeout(Duration::from_secs(60)).expect("the bell rings");
+                }
+            };
+            assert_eq!(done, expected);
+        }
+        drop(workers);
+        assert_eq!(target, good);
+        // SAFETY: the mapping is this test's.
+        unsafe { munmap(lost.cast(), PAGE).unwrap() };
     }
 
     #[test]
@@ -338,7 +406,7 @@ mod tests {
                     to[place].fill(!stamp[0]);
                     busy[place] = true;
                     let id = u32::try_from(place).unwrap();
-                    workers.submit(job(id, &from[place], &mut to[place])).unwrap();
+                    submit(&mut workers, job(id, &from[place], &mut to[place])).unwrap();
                     submitted += 1;
                 }
                 // As the reactor sleeps; a ring that is lost ends here.
@@ -408,10 +476,10 @@ mod tests {
         let piece = Piece { start: from.as_ptr(), bytes: from.len() };
         let check = |id| Job::Check(CheckJob { id, pieces: &raw const piece, count: 1 });
         let (mut workers, entered, leave) = held_up(4);
-        workers.submit(check(0)).unwrap();
+        submit(&mut workers, check(0)).unwrap();
         entered.recv().unwrap();
-        workers.submit(check(1)).unwrap();
-        workers.submit(job(2, &from, &mut to)).unwrap();
+        submit(&mut workers, check(1)).unwrap();
+        submit(&mut workers, job(2, &from, &mut to)).unwrap();
         drop(leave);
         let mut ends = Vec::new();
         while ends.len() < 3 {
@@ -429,17 +497,17 @@ mod tests {
         let from = vec![1u8; 8];
         let mut places = vec![vec![0u8; 8]; 5];
         let mut none = Workers::start(0, 4, || {}).unwrap();
-        assert_eq!(none.submit(job(0, &from, &mut places[0])), Err(QueueFull));
+        assert_eq!(submit(&mut none, job(0, &from, &mut places[0])), Err(QueueFull));
         assert!(none.arm());
         let (mut workers, entered, leave) = held_up(2);
-        workers.submit(job(0, &from, &mut places[0])).unwrap();
+        submit(&mut workers, job(0, &from, &mut places[0])).unwrap();
         entered.recv().unwrap();
         // The first is done and not taken. It counts, or there would be no place for the end of the last.
-        workers.submit(job(1, &from, &mut places[1])).unwrap();
-        assert_eq!(workers.submit(job(2, &from, &mut places[2])), Err(QueueFull));
+        submit(&mut workers, job(1, &from, &mut places[1])).unwrap();
+        assert_eq!(submit(&mut workers, job(2, &from, &mut places[2])), Err(QueueFull));
         assert_eq!(workers.take_done(), copied(0));
-        workers.submit(job(3, &from, &mut places[3])).unwrap();
-        assert_eq!(workers.submit(job(4, &from, &mut places[4])), Err(QueueFull));
+        submit(&mut workers, job(3, &from, &mut places[3])).unwrap();
+        assert_eq!(submit(&mut workers, job(4, &from, &mut places[4])), Err(QueueFull));
         drop(leave);
         drop(workers);
         let written: Vec<bool> = places.iter().map(|place| *place == from).collect();
@@ -452,7 +520,7 @@ mod tests {
         let mut places = vec![vec![0u8; 1 << 16]; 32];
         let (mut workers, entered, leave) = held_up(32);
         for (id, place) in (0..).zip(&mut places) {
-            workers.submit(job(id, &from, place)).unwrap();
+            submit(&mut workers, job(id, &from, place)).unwrap();
         }
         entered.recv().unwrap();
         drop(leave);

@@ -1,6 +1,7 @@
 //! The demo's processes: this same program, started again. None outlives the demo.
 
 use crate::commands::unblock_signals;
+use crate::say;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use std::fs::File;
 use std::io;
@@ -132,7 +133,7 @@ impl Drop for WorkDirectory {
         if !self.keep
             && let Err(error) = std::fs::remove_dir_all(&self.path)
         {
-            eprintln!("jet: cannot remove {}: {error}", self.path.display());
+            say!("jet: cannot remove {}: {error}", self.path.display());
         }
     }
 }

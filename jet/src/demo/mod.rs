@@ -8,6 +8,7 @@ mod tree;
 mod verify;
 
 use crate::commands::{Signals, fail, print, print_json, text};
+use crate::say;
 use children::WorkDirectory;
 use run::{DemoError, Run};
 use std::path::{Path, PathBuf};
@@ -95,7 +96,7 @@ fn demonstrate(args: &Args) -> Result<ExitCode, DemoError> {
         .map_err(|source| DemoError::Work { path: parent.clone(), source })?;
     let quiet = args.json || args.no_progress;
     if !quiet {
-        eprintln!("jet: making the trees in {}", work.path().display());
+        say!("jet: making the trees in {}", work.path().display());
     }
     let shares = match &args.dir {
         Some(dir) => shares_of(dir, usize::from(args.senders))
@@ -119,11 +120,11 @@ fn demonstrate(args: &Args) -> Result<ExitCode, DemoError> {
     }
     for row in &rows {
         for difference in &row.mismatches_named {
-            eprintln!("jet: over {}: {difference}", row.fabric);
+            say!("jet: over {}: {difference}", row.fabric);
         }
     }
     if args.keep {
-        eprintln!("jet: everything is kept in {}", work.path().display());
+        say!("jet: everything is kept in {}", work.path().display());
     }
     if !good {
         return Ok(fail("not every file arrived as it was sent, or slabs are missing"));

@@ -5,10 +5,12 @@ use super::report::Row;
 use super::verify::{Differences, Manifest};
 use crate::commands::status::{ask, is_whole, number};
 use crate::commands::{Signals, text, wait_readable};
+use crate::output::say_over;
+use crate::say;
 use jet_client::registration::{ControlConnection, ControlRequest};
 use serde_json::Value;
 use std::ffi::OsStr;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -172,7 +174,7 @@ impl Run<'_> {
         for sender in &senders {
             let words = sender.last_words();
             if !words.is_empty() {
-                eprintln!("jet: the {} said:\n{words}", sender.name);
+                say!("jet: the {} said:\n{words}", sender.name);
             }
         }
         if !self.keep {
@@ -334,15 +336,14 @@ impl Run<'_> {
         if !self.quiet {
             // Over and over on a terminal; anywhere else the lines would only pile up.
             if io::stderr().is_terminal() {
-                eprint!("\r\x1b[K{what}");
-                let _ = io::stderr().flush();
+                say_over(what);
             }
         }
     }
 
     fn clear_line(&self) {
         if !self.quiet && io::stderr().is_terminal() {
-            eprint!("\r\x1b[K");
+            say_over(format_args!(""));
         }
     }
 }
@@ -355,6 +356,6 @@ fn address(status: &Value) -> Option<String> {
 fn drain(control: &Path) {
     const DEADLINE_MS: u64 = 5000;
     if let Ok(mut connection) = ControlConnection::connect(control) {
-        let _ = connection.request(&ControlRequest::Drain { deadline_ms: DEADLINE_MS });
+        let _ = connection.request(&ControlRequest::Drain { deadline_ms: Some(DEADLINE_MS) });
     }
 }

@@ -1,28 +1,40 @@
 //! Files on their way: hidden parts below the receiver's directory, and how they get their names.
 //!
+//! Only the beginning of a file makes its part. A piece finds it, or hears that it is gone; then its sender begins anew.
+//! So no part has holes where pieces were written to another.
+//!
 //! Nothing here follows a symbolic link or leaves the directory: paths were checked for `..` before they come here,
 //! directories are opened with `openat2` and `RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS`, and everything else is one
 //! component below an open directory.
 
-use super::header::MODE_MASK;
+mod directories;
+mod file;
+mod ledger;
+mod naming;
 mod sweep;
+#[cfg(test)]
+mod tests;
 
+pub use directories::Unsynced;
+pub use naming::Found;
+pub(crate) use naming::set_mode;
 pub use sweep::SweepError;
 
-use super::path::{PART_PREFIX, RelativePath, printable};
+use super::path::{RelativePath, printable};
+use super::proof::{Hash, Sum};
+use directories::Directories;
+use file::{Identity, beneath, create, hold, identity_of, length_of, part_name};
+use jet_fabric::advice::Advised;
 use jet_wire::SLAB_BYTES;
-use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
+use ledger::Ledgers;
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 use std::collections::HashMap;
-use std::ffi::OsStr;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-
-/// Directories that are kept open.
-const DIRECTORIES_MAX: usize = 64;
+use std::time::Instant;
 
 /// A file of a sender: (its identity, its number for the file).
 pub type Key = (u64, u64);
@@ -31,20 +43,29 @@ pub type Key = (u64, u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartIndex(usize);
 
-/// A file has its name.
-#[derive(Debug)]
-pub struct Named {
-    /// Its directory, to be synced.
-    pub directory: Rc<OwnedFd>,
-    /// It got it just now, and not from the same message before.
-    pub first: bool,
+/// A file cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum PartError {
+    /// Its part is not there: never begun, removed, or discarded.
+    #[error("its part is gone")]
+    Gone,
+    /// The system refused.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl From<Errno> for PartError {
+    fn from(errno: Errno) -> Self {
+        Self::Io(errno.into())
+    }
 }
 
 /// The receiver's directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum OutError {
-    /// Not made, or not opened.
-    #[error("cannot use {} as --out: {source}; name a directory that this user may write", path.display())]
+    /// Not made, not opened, or not to be written to.
+    #[error("cannot use {} as --out: {}", path.display(),
+            Advised { error: source, otherwise: "name a directory that this user may write" })]
     Open {
         /// The directory.
         path: PathBuf,
@@ -65,11 +86,13 @@ pub enum OutError {
 #[derive(Debug)]
 struct Part {
     key: Key,
+    path: Vec<u8>,
+    /// The one that it lay in when it was opened.
     directory: Rc<OwnedFd>,
-    directory_path: Vec<u8>,
-    name: Vec<u8>,
+    /// Where somebody needed it.
+    identity: Option<Identity>,
     file_bytes: u64,
-    buffered: Option<Rc<OwnedFd>>,
+    buffered: Rc<OwnedFd>,
     direct: Option<Rc<OwnedFd>>,
     /// The file system takes no `O_DIRECT` here.
     no_direct: bool,
@@ -78,80 +101,199 @@ struct Part {
     used_at: u64,
     /// Has its name: a message that came twice finds it so.
     named: bool,
-    /// Named or given up: closed when its last user is gone.
+    /// Named, given up or gone: closed when its last user is gone.
     discarded: bool,
 }
 
 /// The directory that files are received into, and at most so many of them open.
 #[derive(Debug)]
 pub struct Parts {
-    root: Rc<OwnedFd>,
+    directories: Directories,
+    ledgers: Ledgers,
     parts: Vec<Option<Part>>,
     by_key: HashMap<Key, usize>,
-    directories: HashMap<Vec<u8>, (Rc<OwnedFd>, u64)>,
     clock: u64,
+    began: Instant,
     direct: bool,
     /// Why `O_DIRECT` was refused, until somebody asks.
     direct_refusal: Option<io::Error>,
 }
 
+/// How a receiver's directory is used.
+#[derive(Clone, Copy, Debug)]
+pub struct PartsOptions {
+    /// Parts that are open at once.
+    pub open_max: usize,
+    /// `O_DIRECT` is tried.
+    pub direct: bool,
+    /// The directory's own name is to last.
+    pub fsync: bool,
+}
+
 impl Parts {
-    /// Makes the directory where it is not there. At most `open_max` parts are open at once. With `direct`, `O_DIRECT`
-    /// is tried. As long as it lives, no other receiver can sweep the directory.
+    /// Makes the directory where it is not there. As long as it lives, no other receiver can sweep the directory.
     ///
     /// # Errors
     /// [`OutError`].
-    pub fn new(out: &Path, open_max: usize, direct: bool) -> Result<Self, OutError> {
-        let failed = |source: io::Error| OutError::Open { path: out.to_owned(), source };
-        std::fs::create_dir_all(out).map_err(failed)?;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = rustix::fs::open(out, flags, Mode::empty()).map_err(|errno| failed(errno.into()))?;
-        match beneath(&root, b".", flags, Mode::empty()) {
-            Ok(_) => {}
-            Err(Errno::NOSYS) => return Err(OutError::NoOpenat2),
-            Err(errno) => return Err(failed(errno.into())),
-        }
-        sweep::share(&root, out)?;
+    pub fn new(out: &Path, options: PartsOptions) -> Result<Self, OutError> {
+        let PartsOptions { open_max, direct, fsync } = options;
         Ok(Self {
-            root: Rc::new(root),
+            directories: Directories::new(out, fsync)?,
+            ledgers: Ledgers::default(),
             parts: (0..open_max).map(|_| None).collect(),
             by_key: HashMap::with_capacity(open_max),
-            directories: HashMap::with_capacity(DIRECTORIES_MAX),
             clock: 0,
+            began: Instant::now(),
             direct,
             direct_refusal: None,
         })
     }
 
-    /// Opens the part of a file for a message, and counts the message as its user until [`Self::leave`].
+    /// A round of work begins: directories are looked for anew, because others may have moved them.
+    pub fn look_anew(&mut self) {
+        self.directories.forget();
+    }
+
+    /// A file of several pieces begins: its part is made, empty and of its full length. One that came twice changes
+    /// nothing.
     ///
     /// # Errors
-    /// What the system says; `InvalidInput` where the file's length is another than before.
+    /// What the system says.
+    pub fn begin(
+        &mut self,
+        key: Key,
+        path: RelativePath<'_>,
+        file_bytes: u64,
+        hash: Option<Hash>,
+    ) -> io::Result<()> {
+        let known = self.ledgers.get(key);
+        if known.is_some() && known == self.look(key, path)? {
+            return Ok(());
+        }
+        self.lose(key);
+        let (directory, file) = self.make_part(key, path)?;
+        hold(&file);
+        let begun =
+            rustix::fs::ftruncate(&file, file_bytes).and_then(|()| identity_of(&file)).inspect_err(|_| {
+                // Not removable either: then it stays for --sweep.
+                let _ = rustix::fs::unlinkat(&directory, &*part_name(key), AtFlags::empty());
+            })?;
+        self.ledgers.begin(key, begun, file_bytes, hash);
+        Ok(())
+    }
+
+    /// Opens the part of a file that has begun, and counts the message as its user until [`Self::leave`].
+    ///
+    /// # Errors
+    /// [`PartError`].
     ///
     /// # Panics
     /// Where as many parts as may be open are all in use: the caller takes fewer messages at once.
-    pub fn enter(&mut self, key: Key, path: RelativePath<'_>, file_bytes: u64) -> io::Result<PartIndex> {
-        self.clock += 1;
-        if let Some(&index) = self.by_key.get(&key) {
-            let part = self.parts[index].as_mut().expect("indexed parts exist");
-            if part.file_bytes != file_bytes {
-                return Err(io::ErrorKind::InvalidInput.into());
-            }
-            part.users += 1;
-            part.used_at = self.clock;
-            return Ok(PartIndex(index));
+    pub fn enter(&mut self, key: Key, path: RelativePath<'_>) -> Result<PartIndex, PartError> {
+        let found = self.look(key, path)?;
+        let opened = self.by_key.get(&key).map(|&index| {
+            let part = self.parts[index].as_ref().expect("indexed parts exist");
+            (index, part.identity.map(|identity| (identity, part.file_bytes)))
+        });
+        // Another file, or another length, than what was begun here or was opened before.
+        let stale = found.is_none()
+            || self.ledgers.get(key).is_some_and(|known| Some(known) != found)
+            || opened.is_some_and(|(_, opened)| opened != found);
+        if stale {
+            self.lose(key);
+            return Err(PartError::Gone);
         }
-        let (directory_path, name) = path.split();
-        let directory = self.directory(directory_path)?;
-        let directory_path = directory_path.map_or(&[][..], RelativePath::as_bytes).to_vec();
+        if let Some((index, _)) = opened {
+            return Ok(self.user_of(index));
+        }
+        let (directory, name) = (self.directories.make(path.split().0)?, part_name(key));
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = match beneath(&directory, name.as_bytes(), flags, Mode::empty()) {
+            Ok(file) => file,
+            Err(Errno::NOENT) => return Err(PartError::Gone),
+            Err(errno) => return Err(errno.into()),
+        };
+        let stat = rustix::fs::fstat(&file)?;
+        if found != Some((Identity::of(&stat), length_of(&stat))) {
+            return Err(PartError::Gone);
+        }
+        // A killed receiver's writes may be on their way still, from memory that is used again by then.
+        if self.ledgers.get(key).is_none() && !self.wait_left(&file) {
+            rustix::fs::unlinkat(&directory, &*name, AtFlags::empty())?;
+            return Err(PartError::Gone);
+        }
+        hold(&file);
+        Ok(self.insert(key, path, directory, file, Some(Identity::of(&stat)), length_of(&stat)))
+    }
+
+    /// Makes the part of a file of one message, and counts the message as its user until [`Self::leave`]. Of a message that
+    /// came twice the second one has the part.
+    ///
+    /// # Errors
+    /// What the system says.
+    ///
+    /// # Panics
+    /// As [`Self::enter`].
+    pub fn create(&mut self, key: Key, path: RelativePath<'_>, file_bytes: u64) -> io::Result<PartIndex> {
+        self.lose(key);
+        let (directory, file) = self.make_part(key, path)?;
+        if file_bytes > SLAB_BYTES as u64 {
+            // The length first: writes within it run beside each other, writes that extend it one after the other.
+            rustix::fs::ftruncate(&file, file_bytes).inspect_err(|_| {
+                let _ = rustix::fs::unlinkat(&directory, &*part_name(key), AtFlags::empty());
+            })?;
+        }
+        Ok(self.insert(key, path, directory, file, None, file_bytes))
+    }
+
+    fn make_part(&mut self, key: Key, path: RelativePath<'_>) -> io::Result<(Rc<OwnedFd>, OwnedFd)> {
+        let make = |directories: &mut Directories| -> io::Result<(Rc<OwnedFd>, OwnedFd)> {
+            let directory = directories.make(path.split().0)?;
+            let file = create(&directory, key)?;
+            Ok((directory, file))
+        };
+        match make(&mut self.directories) {
+            // A directory was removed since it was looked for.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.directories.forget();
+                make(&mut self.directories)
+            }
+            made => made,
+        }
+    }
+
+    /// Waits until an earlier receiver's last write to a part has ended, as long as it can have been killed just now.
+    /// `false`: that write is still on its way.
+    fn wait_left(&self, file: &OwnedFd) -> bool {
+        loop {
+            if flock(file, FlockOperation::NonBlockingLockExclusive) != Err(Errno::WOULDBLOCK) {
+                return true;
+            }
+            if self.began.elapsed() > sweep::ENDING_MAX {
+                return false;
+            }
+            std::thread::sleep(sweep::ENDING_LOOK);
+        }
+    }
+
+    fn insert(
+        &mut self,
+        key: Key,
+        path: RelativePath<'_>,
+        directory: Rc<OwnedFd>,
+        file: OwnedFd,
+        identity: Option<Identity>,
+        file_bytes: u64,
+    ) -> PartIndex {
         let index = self.vacant();
+        self.clock += 1;
         self.parts[index] = Some(Part {
             key,
+            path: path.as_bytes().to_vec(),
             directory,
-            directory_path,
-            name: name.to_vec(),
+            identity,
             file_bytes,
-            buffered: None,
+            buffered: Rc::new(file),
             direct: None,
             no_direct: !self.direct,
             users: 1,
@@ -160,17 +302,62 @@ impl Parts {
             discarded: false,
         });
         self.by_key.insert(key, index);
-        if let Err(error) = self.file(PartIndex(index), false) {
-            self.discard(PartIndex(index));
-            self.leave(PartIndex(index));
-            return Err(error);
+        PartIndex(index)
+    }
+
+    fn user_of(&mut self, index: usize) -> PartIndex {
+        self.clock += 1;
+        let clock = self.clock;
+        let part = self.part(PartIndex(index));
+        part.users += 1;
+        part.used_at = clock;
+        PartIndex(index)
+    }
+
+    /// Which file the part's name leads to now, and its length.
+    fn look(&mut self, key: Key, path: RelativePath<'_>) -> io::Result<Option<(Identity, u64)>> {
+        let mut name = path.split().0.map_or_else(Vec::new, |directory| directory.as_bytes().to_vec());
+        if !name.is_empty() {
+            name.push(b'/');
         }
-        Ok(PartIndex(index))
+        name.extend_from_slice(part_name(key).as_bytes());
+        let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        match beneath(self.directories.root()?, &name, flags, Mode::empty()) {
+            Ok(file) => {
+                let stat = rustix::fs::fstat(file)?;
+                Ok(Some((Identity::of(&stat), length_of(&stat))))
+            }
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// The part is not what it was: who uses it hears so, and nothing is believed of it any more.
+    fn lose(&mut self, key: Key) {
+        self.ledgers.forget(key);
+        if let Some(index) = self.by_key.remove(&key) {
+            let part = self.part(PartIndex(index));
+            part.discarded = true;
+            if part.users == 0 {
+                self.parts[index] = None;
+            }
+        }
     }
 
     /// How the part's file will be called, printable.
     pub fn name(&self, index: PartIndex) -> String {
-        self.parts[index.0].as_ref().map_or_else(String::new, |part| printable(&part.name))
+        self.parts[index.0].as_ref().map_or_else(String::new, |part| printable(&part.path))
+    }
+
+    /// The whole file's bytes.
+    pub fn file_bytes(&mut self, index: PartIndex) -> u64 {
+        self.part(index).file_bytes
+    }
+
+    /// The hash that pieces of the file are counted with, if any.
+    pub fn hash(&mut self, index: PartIndex) -> Option<Hash> {
+        let key = self.part(index).key;
+        self.ledgers.hash(key)
     }
 
     /// A message is done with its part.
@@ -185,42 +372,22 @@ impl Parts {
     /// A descriptor of the part: with `O_DIRECT` where that is wanted and possible; the flag says which it is.
     ///
     /// # Errors
-    /// What the system says.
-    pub fn file(&mut self, index: PartIndex, want_direct: bool) -> io::Result<(Rc<OwnedFd>, bool)> {
-        let part = self.parts[index.0].as_mut().expect("a part in use exists");
-        if want_direct && !part.no_direct {
-            if part.direct.is_none() {
-                match part.open(OFlags::DIRECT) {
-                    Ok(file) => part.direct = Some(Rc::new(file)),
-                    Err(Errno::INVAL | Errno::OPNOTSUPP) => {
-                        self.refuse_direct(index, Errno::INVAL.into());
-                        return self.file(index, false);
-                    }
-                    Err(errno) => return Err(errno.into()),
-                }
-            }
-            if let Some(file) = &part.direct {
-                return Ok((Rc::clone(file), true));
+    /// [`PartError`].
+    pub fn file(&mut self, index: PartIndex, want_direct: bool) -> Result<(Rc<OwnedFd>, bool), PartError> {
+        let part = self.part(index);
+        if want_direct && !part.no_direct && part.direct.is_none() {
+            match part.open_direct() {
+                Ok(file) => part.direct = Some(Rc::new(file)),
+                Err(Errno::INVAL | Errno::OPNOTSUPP) => self.refuse_direct(index, Errno::INVAL.into()),
+                Err(Errno::NOENT) => return Err(PartError::Gone),
+                Err(errno) => return Err(errno.into()),
             }
         }
-        if part.buffered.is_none() {
-            let opened = match part.open(OFlags::empty()) {
-                // Somebody removed the directory that was kept open: make it again.
-                Err(Errno::NOENT) => {
-                    let path = part.directory_path.clone();
-                    self.directories.remove(&path);
-                    let path = RelativePath::new(&path).ok();
-                    let directory = self.directory(path)?;
-                    let part = self.part(index);
-                    part.directory = directory;
-                    part.open(OFlags::empty())
-                }
-                opened => opened,
-            };
-            self.part(index).buffered = Some(Rc::new(opened?));
+        let part = self.part(index);
+        match &part.direct {
+            Some(file) if want_direct => Ok((Rc::clone(file), true)),
+            _ => Ok((Rc::clone(&part.buffered), false)),
         }
-        let file = self.part(index).buffered.as_ref().expect("opened above");
-        Ok((Rc::clone(file), false))
     }
 
     /// The file system refused a direct write to this part: it is written through the page cache from now on.
@@ -231,30 +398,34 @@ impl Parts {
         self.direct_refusal.get_or_insert(error);
     }
 
+    /// How often `--out` was found to lead to another directory than before.
+    pub fn replaced(&self) -> u64 {
+        self.directories.replaced()
+    }
+
     /// Why `O_DIRECT` was refused, if it was.
     pub fn direct_refusal(&self) -> Option<&io::Error> {
         self.direct_refusal.as_ref()
     }
 
-    /// The part takes its name and permission bits, unless it did already.
+    /// Bytes of the part were written, or are a hole (without a sum).
     ///
     /// # Errors
-    /// What the system says, EISDIR where the name is a directory's.
-    pub fn complete(&mut self, index: PartIndex, mode: u16) -> io::Result<Named> {
+    /// [`PartError::Gone`]: they were written to a part that is gone.
+    pub fn written(
+        &mut self,
+        index: PartIndex,
+        from: u64,
+        bytes: u64,
+        sum: Option<&Sum>,
+    ) -> Result<(), PartError> {
         let part = self.part(index);
-        if part.named {
-            return Ok(Named { directory: Rc::clone(&part.directory), first: false });
+        if part.discarded {
+            return Err(PartError::Gone);
         }
-        let (file, _) = self.file(index, false)?;
-        rustix::fs::fchmod(&*file, mode_of(mode))?;
-        let part = self.part(index);
-        let (name, part_name) = (OsStr::from_bytes(&part.name), part_name(part.key));
-        rustix::fs::renameat(&part.directory, &*part_name, &part.directory, name)?;
-        part.named = true;
-        part.discarded = true;
-        let (key, directory) = (part.key, Rc::clone(&part.directory));
-        self.by_key.remove(&key);
-        Ok(Named { directory, first: true })
+        let key = part.key;
+        self.ledgers.add(key, from, from + bytes, sum);
+        Ok(())
     }
 
     /// What was written of the part is removed.
@@ -266,110 +437,24 @@ impl Parts {
             // Not there, or not removable: then it stays for --sweep.
             let _ = rustix::fs::unlinkat(&part.directory, &*part_name(key), AtFlags::empty());
             self.by_key.remove(&key);
+            self.ledgers.forget(key);
         }
-    }
-
-    /// A file of several pieces is whole: see [`Self::complete`].
-    ///
-    /// `again` says that the message was sent before: then the file may have its name already.
-    ///
-    /// # Errors
-    /// What the system says; `NotFound` where there is no part, or one of another length.
-    pub fn complete_file(
-        &mut self,
-        key: Key,
-        path: RelativePath<'_>,
-        file_bytes: u64,
-        mode: u16,
-        again: bool,
-    ) -> io::Result<Named> {
-        let (directory_path, name) = path.split();
-        let directory = self.directory(directory_path)?;
-        let length_of = |name: &OsStr| {
-            rustix::fs::statat(&*directory, name, AtFlags::SYMLINK_NOFOLLOW)
-                .map(|stat| u64::try_from(stat.st_size).unwrap_or(0))
-        };
-        match length_of(OsStr::new(&part_name(key))) {
-            Ok(length) if length == file_bytes => {}
-            Ok(_) => return Err(io::ErrorKind::NotFound.into()),
-            Err(Errno::NOENT) => {
-                return if again && length_of(OsStr::from_bytes(name)) == Ok(file_bytes) {
-                    Ok(Named { directory, first: false })
-                } else {
-                    Err(io::ErrorKind::NotFound.into())
-                };
-            }
-            Err(errno) => return Err(errno.into()),
-        }
-        let index = self.enter(key, path, file_bytes)?;
-        let completed = self.complete(index, mode);
-        self.leave(index);
-        completed
     }
 
     /// The sender gave the file up: what was written is removed.
     ///
     /// # Errors
     /// What the system says.
-    pub fn abandon_file(&mut self, key: Key, path: RelativePath<'_>) -> io::Result<()> {
-        if let Some(&index) = self.by_key.get(&key) {
-            self.discard(PartIndex(index));
-            if self.part(PartIndex(index)).users == 0 {
-                self.parts[index] = None;
+    pub fn abandon(&mut self, key: Key, path: RelativePath<'_>) -> io::Result<()> {
+        match self.enter(key, path) {
+            Ok(index) => {
+                self.discard(index);
+                self.leave(index);
+                Ok(())
             }
-            return Ok(());
+            Err(PartError::Gone) => Ok(()),
+            Err(PartError::Io(error)) => Err(error),
         }
-        let directory = self.directory(path.split().0)?;
-        match rustix::fs::unlinkat(&*directory, &*part_name(key), AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(errno) => Err(errno.into()),
-        }
-    }
-
-    /// Makes a directory with these permission bits. Returns it, to be synced.
-    ///
-    /// # Errors
-    /// What the system says.
-    pub fn make_directory(&mut self, path: RelativePath<'_>, mode: u16) -> io::Result<Rc<OwnedFd>> {
-        let directory = self.directory(Some(path))?;
-        rustix::fs::fchmod(&*directory, mode_of(mode))?;
-        Ok(directory)
-    }
-
-    /// Opens a directory, and makes it where it is not there. `None`: the receiver's own.
-    fn directory(&mut self, path: Option<RelativePath<'_>>) -> io::Result<Rc<OwnedFd>> {
-        let Some(path) = path else { return Ok(Rc::clone(&self.root)) };
-        self.clock += 1;
-        let clock = self.clock;
-        if let Some((directory, used_at)) = self.directories.get_mut(path.as_bytes()) {
-            *used_at = clock;
-            return Ok(Rc::clone(directory));
-        }
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let directory = match beneath(&self.root, path.as_bytes(), flags, Mode::empty()) {
-            Ok(directory) => Rc::new(directory),
-            Err(Errno::NOENT) => {
-                let mut at = Rc::clone(&self.root);
-                for component in path.as_bytes().split(|&byte| byte == b'/') {
-                    match rustix::fs::mkdirat(&*at, OsStr::from_bytes(component), Mode::from_raw_mode(0o777))
-                    {
-                        Ok(()) | Err(Errno::EXIST) => {}
-                        Err(errno) => return Err(errno.into()),
-                    }
-                    at = Rc::new(beneath(&at, component, flags, Mode::empty())?);
-                }
-                at
-            }
-            Err(errno) => return Err(errno.into()),
-        };
-        if self.directories.len() >= DIRECTORIES_MAX {
-            let oldest = self.directories.iter().min_by_key(|(_, (_, used_at))| *used_at);
-            if let Some(oldest) = oldest.map(|(path, _)| path.clone()) {
-                self.directories.remove(&oldest);
-            }
-        }
-        self.directories.insert(path.as_bytes().to_vec(), (Rc::clone(&directory), clock));
-        Ok(directory)
     }
 
     /// A free place, made by closing the part that was not used for the longest time where there is none.
@@ -385,14 +470,10 @@ impl Parts {
             .filter(|(_, part)| part.users == 0)
             .min_by_key(|(_, part)| part.used_at)
             .expect("fewer messages than parts are taken at once");
-        self.forget(index);
-        index
-    }
-
-    fn forget(&mut self, index: usize) {
         if let Some(part) = self.parts[index].take() {
             self.by_key.remove(&part.key);
         }
+        index
     }
 
     fn part(&mut self, index: PartIndex) -> &mut Part {
@@ -401,164 +482,15 @@ impl Parts {
 }
 
 impl Part {
-    fn open(&self, more: OFlags) -> Result<OwnedFd, Errno> {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW | more;
-        let name = part_name(self.key);
-        let file = beneath(&self.directory, name.as_bytes(), flags, Mode::RUSR | Mode::WUSR)?;
-        if self.file_bytes > SLAB_BYTES as u64 {
-            // The length first: writes within it run beside each other, writes that extend it one after the other.
-            rustix::fs::ftruncate(&file, self.file_bytes)?;
+    /// The part once more, with `O_DIRECT`; `NOENT` where its name leads elsewhere.
+    fn open_direct(&self) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::DIRECT;
+        let file = beneath(&self.directory, part_name(self.key).as_bytes(), flags, Mode::empty())?;
+        let identity = self.identity.map_or_else(|| identity_of(&self.buffered), Ok)?;
+        if identity_of(&file)? != identity {
+            return Err(Errno::NOENT);
         }
+        hold(&file);
         Ok(file)
-    }
-}
-
-fn part_name((sender, file_id): Key) -> String {
-    // PART_PREFIX is ASCII.
-    format!("{}{sender:016x}-{file_id:x}", String::from_utf8_lossy(PART_PREFIX))
-}
-
-fn mode_of(mode: u16) -> Mode {
-    Mode::from_raw_mode(u32::from(mode & MODE_MASK))
-}
-
-fn beneath(
-    directory: impl std::os::fd::AsFd,
-    path: &[u8],
-    flags: OFlags,
-    mode: Mode,
-) -> Result<OwnedFd, Errno> {
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    rustix::fs::openat2(directory, OsStr::from_bytes(path), flags, mode, resolve)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::fs;
-
-    fn path(text: &str) -> RelativePath<'_> {
-        RelativePath::new(text.as_bytes()).unwrap()
-    }
-
-    fn write(parts: &mut Parts, index: PartIndex, bytes: &[u8], offset: u64) {
-        let (file, direct) = parts.file(index, false).unwrap();
-        assert!(!direct);
-        assert_eq!(rustix::io::pwrite(&*file, bytes, offset).unwrap(), bytes.len());
-    }
-
-    #[test]
-    fn a_part_takes_its_name_when_it_is_complete_and_not_before() {
-        let out = tempfile::tempdir().unwrap();
-        let mut parts = Parts::new(out.path(), 2, false).unwrap();
-        let name = path("a/b/file");
-        let index = parts.enter((1, 1), name, 3).unwrap();
-        write(&mut parts, index, b"abc", 0);
-        assert!(!out.path().join("a/b/file").exists());
-        parts.complete(index, 0o640).unwrap();
-        parts.leave(index);
-        let file = out.path().join("a/b/file");
-        assert_eq!(fs::read(&file).unwrap(), b"abc");
-        use std::os::unix::fs::PermissionsExt;
-        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o7777, 0o640);
-        assert_eq!(fs::read_dir(out.path().join("a/b")).unwrap().count(), 1);
-    }
-
-    #[test]
-    fn a_message_that_came_twice_completes_its_file_once() {
-        let out = tempfile::tempdir().unwrap();
-        let mut parts = Parts::new(out.path(), 2, false).unwrap();
-        let first = parts.enter((1, 1), path("file"), 1).unwrap();
-        let second = parts.enter((1, 1), path("file"), 1).unwrap();
-        assert_eq!(first, second);
-        write(&mut parts, first, b"x", 0);
-        for (index, is_first) in [(first, true), (second, false)] {
-            assert_eq!(parts.complete(index, 0o600).unwrap().first, is_first);
-            parts.leave(index);
-        }
-        assert_eq!(fs::read(out.path().join("file")).unwrap(), b"x");
-    }
-
-    #[test]
-    fn another_receiver_goes_on_with_a_part() {
-        let out = tempfile::tempdir().unwrap();
-        let (key, name) = ((7, 1), path("file"));
-        for (at, bytes) in [(0, b"ab"), (2, b"cd")] {
-            let mut parts = Parts::new(out.path(), 1, false).unwrap();
-            let index = parts.enter(key, name, 4).unwrap();
-            write(&mut parts, index, bytes, at);
-            parts.leave(index);
-        }
-        let mut parts = Parts::new(out.path(), 1, false).unwrap();
-        parts.complete_file(key, name, 4, 0o600, false).unwrap();
-        assert_eq!(fs::read(out.path().join("file")).unwrap(), b"abcd");
-        // Said twice: the same; said for what never was: an error.
-        parts.complete_file(key, name, 4, 0o600, true).unwrap();
-        assert!(parts.complete_file((7, 2), path("other"), 4, 0o600, true).is_err());
-    }
-
-    #[test]
-    fn more_parts_than_may_be_open_are_closed_and_opened_again() {
-        let out = tempfile::tempdir().unwrap();
-        let mut parts = Parts::new(out.path(), 2, false).unwrap();
-        let names = ["d/0", "d/1", "d/2", "e/3"];
-        for (round, bytes) in [b"ab", b"cd"].into_iter().enumerate() {
-            for (number, name) in names.iter().enumerate() {
-                let index = parts.enter((1, number as u64), path(name), 4).unwrap();
-                write(&mut parts, index, bytes, 2 * round as u64);
-                parts.leave(index);
-            }
-        }
-        for (number, name) in names.iter().enumerate() {
-            parts.complete_file((1, number as u64), path(name), 4, 0o600, false).unwrap();
-            assert_eq!(fs::read(out.path().join(name)).unwrap(), b"abcd");
-        }
-    }
-
-    #[test]
-    fn links_are_not_followed() {
-        let (out, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        std::os::unix::fs::symlink(elsewhere.path(), out.path().join("link")).unwrap();
-        let mut parts = Parts::new(out.path(), 2, false).unwrap();
-        for name in ["link/file", "link/deep/file"] {
-            let error = parts.enter((1, 1), path(name), 1).unwrap_err();
-            assert!(matches!(error.raw_os_error(), Some(libc::ELOOP | libc::ENOTDIR)), "{error}");
-        }
-        assert!(parts.make_directory(path("link"), 0o700).is_err());
-        assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 0);
-        // A link in the file's own place is replaced, not followed.
-        std::os::unix::fs::symlink(elsewhere.path().join("target"), out.path().join("file")).unwrap();
-        let index = parts.enter((1, 2), path("file"), 1).unwrap();
-        write(&mut parts, index, b"x", 0);
-        parts.complete(index, 0o600).unwrap();
-        parts.leave(index);
-        assert!(!elsewhere.path().join("target").exists());
-        assert_eq!(fs::read(out.path().join("file")).unwrap(), b"x");
-    }
-
-    #[test]
-    fn what_is_given_up_is_removed_and_what_was_left_is_swept() {
-        let out = tempfile::tempdir().unwrap();
-        let mut parts = Parts::new(out.path(), 4, false).unwrap();
-        let index = parts.enter((1, 1), path("a/file"), 1).unwrap();
-        parts.leave(index);
-        parts.abandon_file((1, 1), path("a/file")).unwrap();
-        parts.abandon_file((1, 1), path("a/file")).unwrap();
-        assert_eq!(fs::read_dir(out.path().join("a")).unwrap().count(), 0);
-        for (number, name) in ["x", "a/y", "a/b/z"].into_iter().enumerate() {
-            let index = parts.enter((2, number as u64), path(name), 1).unwrap();
-            parts.leave(index);
-        }
-        assert_eq!(parts.sweep().unwrap(), 3);
-        assert_eq!(parts.sweep().unwrap(), 0);
-    }
-
-    #[test]
-    fn a_length_that_changes_is_refused() {
-        let out = tempfile::tempdir().unwrap();
-        let mut parts = Parts::new(out.path(), 2, false).unwrap();
-        let index = parts.enter((1, 1), path("file"), 10).unwrap();
-        parts.leave(index);
-        assert_eq!(parts.enter((1, 1), path("file"), 11).unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
 }

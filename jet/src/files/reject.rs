@@ -2,6 +2,7 @@
 //!
 //! Codes below 4096 are errno values of the receiver's system.
 
+use super::parts::PartError;
 use std::num::NonZeroU32;
 
 const BASE: u32 = 0x4a46_0000;
@@ -12,8 +13,12 @@ pub const PATH_REFUSED: NonZeroU32 = code(BASE + 1);
 pub const PATH_UNKNOWN: NonZeroU32 = code(BASE + 2);
 /// The user header cannot be read, or contradicts the message.
 pub const HEADER_REFUSED: NonZeroU32 = code(BASE + 3);
-/// `complete` came for a file of which not everything is there.
+/// A file is to take its name of which not everything is there. The sender sends it again.
 pub const INCOMPLETE: NonZeroU32 = code(BASE + 4);
+/// The part that the message is for is not there: never begun here, removed, or discarded. The sender sends the file again.
+pub const PART_GONE: NonZeroU32 = code(BASE + 5);
+/// What is there is not what the sender read: their hashes differ. The sender sends the file again.
+pub const DIFFERENT: NonZeroU32 = code(BASE + 6);
 
 const fn code(value: u32) -> NonZeroU32 {
     NonZeroU32::new(value).expect("not zero")
@@ -26,6 +31,14 @@ pub fn code_of(error: &std::io::Error) -> NonZeroU32 {
         .and_then(|errno| u32::try_from(errno).ok())
         .and_then(NonZeroU32::new)
         .unwrap_or(code(libc::EIO.unsigned_abs()))
+}
+
+/// The code for a part that cannot be had.
+pub fn code_of_part(error: &PartError) -> NonZeroU32 {
+    match error {
+        PartError::Gone => PART_GONE,
+        PartError::Io(error) => code_of(error),
+    }
 }
 
 /// What a sender prints: the reason, and what to change.
@@ -41,8 +54,18 @@ pub fn explain(code: u32) -> String {
             "the receiver cannot read the file header; use the same version of Jet at both ends".to_owned()
         }
         Some(INCOMPLETE) => {
-            "the receiver lost what was written of the file (was its --out directory changed \
-                             meanwhile?); send the file again"
+            "the receiver has not all of what was written of the file (did something change its --out directory \
+             meanwhile?); keep others from it and send the file again"
+                .to_owned()
+        }
+        Some(PART_GONE) => {
+            "what was written of the file is gone from the receiver (does something remove .jet-part-* from its --out \
+             directory?); keep others from it and send the file again"
+                .to_owned()
+        }
+        Some(DIFFERENT) => {
+            "what arrived is not what was read: their hashes differ; check the memory and the network of both hosts \
+             (jet send --crc tells the network from the rest)"
                 .to_owned()
         }
         _ if code == jet_client::receive::REJECT_DROPPED => {
@@ -115,7 +138,7 @@ fn advice(errno: i32) -> &'static str {
             "its --out directory has a directory where a file is to be, or the reverse: remove it"
         }
         libc::EIO | libc::ESTALE | libc::ENODEV | libc::ENXIO => "look at the receiver's storage (dmesg)",
-        _ => "look at the receiver's output",
+        _ => "look at the receiver's system log (dmesg)",
     }
 }
 
@@ -130,8 +153,15 @@ mod tests {
     }
 
     #[test]
+    fn nobody_is_sent_to_the_output_that_says_so() {
+        for errno in 1..200 {
+            assert!(!explain(errno).contains("receiver's output"), "{}", explain(errno));
+        }
+    }
+
+    #[test]
     fn every_code_of_ours_is_explained() {
-        for code in [PATH_REFUSED, PATH_UNKNOWN, HEADER_REFUSED, INCOMPLETE] {
+        for code in [PATH_REFUSED, PATH_UNKNOWN, HEADER_REFUSED, INCOMPLETE, PART_GONE, DIFFERENT] {
             assert!(!explain(code.get()).contains("none of"), "{code}");
         }
         assert!(explain(0x7777_7777).contains("none of"));

@@ -3,9 +3,10 @@
 use crate::children::Role;
 use crate::hand_session::{HandSession, release, wait_delivery};
 use crate::rig::{NIC_THREAD, Random, Rig, number};
-use crate::traffic::Traffic;
+use crate::traffic::{Traffic, fits};
 use jet_client::registration::ErrorCode;
 use jet_client::send::{AckStatus, RetryPolicy, Sender, SenderOptions};
+use jet_fabric::memory::{Mapping, Protection};
 use jet_wire::segment::{AppEnd, Delivery, Release, release_kind};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -158,9 +159,49 @@ fn a_message_cannot_be_consumed_before_it_is_there() {
     assert_eq!(code, ErrorCode::BadRequest);
     assert!(message.contains("before all of it came"), "{message}");
     assert_eq!(sender.end().status, AckStatus::AppGone);
+    drop((end, session));
     rig.wait_whole();
     traffic.round();
     rig.wait_whole();
+}
+
+#[test]
+fn what_an_application_may_still_read_is_not_used_again_while_it_lives() {
+    let mut random = Random::for_test("lives on", 14);
+    let rig = Rig::start(&[QUARANTINE]);
+    let _good = rig.application(Role::Consumer, "store");
+    let mut traffic = Traffic::new(&rig.addresses()[0], "store", random.fork());
+    for speaks in [false, true] {
+        let mut session = HandSession::register(&rig.control(), "victim");
+        let mut end = session.end();
+        let mut sender = sender_to(&rig, "victim", random.fork());
+        sender.send(4096).unwrap();
+        let delivery = wait_delivery(&mut end, &mut sender);
+        let pool = Mapping::of_stranger(session.pool.as_fd(), Protection::Read, 1 << 30).expect("mapped");
+        // SAFETY: within the pool, which the test reads as the application does: a slab that it holds.
+        let held = || unsafe {
+            let slab = pool.base().add(delivery.slab as usize * jet_wire::SLAB_BYTES);
+            std::slice::from_raw_parts(slab, jet_wire::SLAB_BYTES)
+        };
+        assert!(fits(delivery.tag, 0, held()));
+        if speaks {
+            // It says what nobody understands, which ends its session as well.
+            session.say(b"what?");
+        } else {
+            release(&session, &mut end, &[Release { kind: 9, ..all_of(&delivery) }]);
+            session.wait_ended();
+        }
+        assert_eq!(sender.end().status, AckStatus::AppGone);
+        // Long after the quarantine of 20 ms, with all that the others do with the pool.
+        let until = std::time::Instant::now() + std::time::Duration::from_millis(500);
+        while std::time::Instant::now() < until {
+            traffic.round();
+            assert!(fits(delivery.tag, 0, held()), "another message lies where this one is being read");
+        }
+        assert!(number(&rig.status(), "pool.quarantined") >= 1);
+        drop((end, session));
+        rig.wait_whole();
+    }
 }
 
 /// One way of writing nonsense into a segment.
@@ -323,7 +364,6 @@ fn an_application_gets_no_more_than_it_should() {
     let mut random = Random::for_test("rights", 13);
     let _good = rig.application(Role::Consumer, "store");
     let session = HandSession::register(&rig.control(), "greedy");
-    use jet_fabric::memory::{Mapping, Protection};
     use rustix::fs::{
         Mode, OFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, open,
     };

@@ -113,6 +113,11 @@ impl Application {
         loop {
             let mut message = match session.receive(None) {
                 Ok(message) => message.expect("without a limit there is always one"),
+                // One that keeps what it gets waits on, as one does that does not look.
+                Err(ReceiveError::HoldsAll(held)) => {
+                    self.say(&format!("held {}", held.limit.key()));
+                    continue;
+                }
                 Err(error) => return error,
             };
             let (sender, sequence) = (message.sender(), message.sequence());
@@ -140,7 +145,9 @@ impl Application {
                     ));
                 }
                 Err(SliceError::Receive(error)) => return error,
-                Err(SliceError::TimedOut) => panic!("no limit was given"),
+                Err(error @ (SliceError::TimedOut | SliceError::HoldsAll(_))) => {
+                    panic!("nothing is kept here: {error}")
+                }
             }
         }
     }

@@ -136,3 +136,43 @@ fn who_talks_in_a_session_loses_it() {
     traffic.round();
     rig.wait_whole();
 }
+
+/// More rows than a frame of the control socket holds: about 400 bytes each.
+#[test]
+fn thousands_of_applications_are_all_in_the_status() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    const SESSIONS: usize = 3000;
+    // Four for each session, at both ends.
+    const DESCRIPTORS: u64 = 16_384;
+    // The daemon has this process's limits; root may raise them.
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    let enough = maximum.map(|most| most.max(DESCRIPTORS));
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: enough, maximum: enough });
+    raised.expect("this test wants ulimit -Hn of 16384, or root");
+    let rig = Rig::start(&["limits.sessions=3100", "session.slots=128", "session.messages=128"]);
+    // The connection keeps a session open; its descriptors are of no use here.
+    let sessions: Vec<_> = (0..SESSIONS)
+        .map(|n| {
+            let mut connection = ControlConnection::connect(&rig.control()).unwrap();
+            let request = ControlRequest::Register {
+                protocol: PROTOCOL_VERSION,
+                app: format!("store-of-objects-number-{n:08}"),
+                class: 0,
+                memory_instead_of_waiting: false,
+            };
+            let (answer, _fds) = connection.request(&request).unwrap();
+            assert!(matches!(answer, ControlResponse::Registered { .. }), "{n}: {answer:?}");
+            connection
+        })
+        .collect();
+    let status = rig.status();
+    assert_eq!(status["session_count"], SESSIONS);
+    let rows = status["sessions"].as_array().expect("rows");
+    let mut apps: Vec<_> = rows.iter().map(|row| row["app"].as_str().expect("a name")).collect();
+    apps.sort_unstable();
+    apps.dedup();
+    assert_eq!(apps.len(), SESSIONS);
+    assert!(status.get("rest").is_none(), "nothing is left over");
+    drop(sessions);
+    rig.wait_status("them to be gone", |status| status["session_count"] == 0);
+}

@@ -5,9 +5,11 @@ use crate::children::Role;
 use crate::rig::{Random, Rig, number, until};
 use crate::traffic::Traffic;
 use jet_client::send::{AckStatus, RetryPolicy, SendConnectError, Sender, SenderOptions};
+use serde_json::Value;
 use std::collections::HashSet;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Longer than any of these outages: a device that is gone without a word is noticed after seconds.
@@ -109,21 +111,33 @@ impl Load {
     }
 }
 
+/// Sets it when dropped.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
 /// A load goes on in a thread of its own while something is done to the devices; it must get on before and after.
 fn under_load(rig: &mut Rig, name: &str, seed: u64, what: impl FnOnce(&mut Rig)) {
     let mut random = Random::for_test(name, seed);
     let application = rig.application(Role::Consumer, "store");
     let mut load = Load::new(rig, random.fork());
     load.carry(50, || true);
-    let over = std::sync::atomic::AtomicBool::new(false);
+    let over = AtomicBool::new(false);
     let load = std::thread::scope(|scope| {
         let carried = scope.spawn(|| {
-            load.carry(50, || over.load(std::sync::atomic::Ordering::Acquire));
+            load.carry(50, || over.load(Ordering::Acquire));
             load.carry(50, || true);
             load
         });
-        what(rig);
-        over.store(true, std::sync::atomic::Ordering::Release);
+        {
+            // However it ends: a load that nobody stops is one that this waits for.
+            let _over = Over(&over);
+            what(rig);
+        }
         carried.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     });
     let sent = load.sent;
@@ -182,11 +196,143 @@ fn link_goes_down_and_comes_up(end: usize, seed: u64) {
     let mut rig = Rig::start(&[]);
     under_load(&mut rig, "link", seed, |rig| {
         Devices::unplug(end);
+        // Its own port is what the daemon sees going; a sender's port is the sender's matter.
+        if end == 1 {
+            rig.wait_status("the port to be down", |status| status["rdma"]["state"] == "down");
+        }
         rig.wait_status("the sender to be missed", |status| number(status, "peer_count") == 0);
         Devices::restore();
         rig.wait_status("the sender to be back", |status| number(status, "peer_count") == 1);
     });
+    let status = rig.wait_status("the port to be active", |status| status["rdma"]["state"] == "active");
+    assert_eq!(number(&status, "rdma.downs"), u64::from(end == 1));
     assert!(rig.daemon().is_running());
+    let said = rig.daemon().said();
+    assert_eq!(said.contains("rxe1 port 1 is down"), end == 1, "{said}");
+    assert_eq!(said.contains("active again"), end == 1, "{said}");
+}
+
+#[test]
+#[ignore = "takes the host's RDMA devices apart: deploy/vm/check device"]
+fn the_receivers_address_goes_and_comes_back_under_load() {
+    let _devices = Devices::there();
+    let mut rig = Rig::start(&[]);
+    let is_there = |status: &Value| status["rdma"]["listening"][0]["is_there"] == true;
+    under_load(&mut rig, "address", 77, |rig| {
+        host("ip address delete 10.9.0.2/32 dev v1");
+        rig.wait_status("the address to be missed", |status| !is_there(status));
+        Devices::restore();
+        rig.wait_status("the address to be back", is_there);
+        rig.wait_status("the sender to be back", |status| number(status, "peer_count") == 1);
+    });
+    let said = rig.daemon().said();
+    let address = rig.listens()[0].trim_start_matches("rdma:").to_owned();
+    for words in ["is no address of rxe1 port 1 any more", &format!("listening on {address} again")] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    // Who was not there before finds it, too.
+    let mut random = Random::for_test("address", 78);
+    let _application = rig.application(Role::Consumer, "late");
+    for address in rig.addresses() {
+        Traffic::new(&address, "late", random.fork()).round();
+    }
+}
+
+#[test]
+#[ignore = "takes the host's RDMA devices apart: deploy/vm/check device"]
+fn all_addresses_are_those_of_one_device_and_new_ones_are_taken_in() {
+    let _devices = Devices::there();
+    let rig = Rig::start_at("rdma:0.0.0.0:7450", &["rdma.device='rxe1'"]);
+    // The same port number on the other device is another daemon's.
+    let other = Rig::start_at("rdma:0.0.0.0:7450", &["rdma.device='rxe0'"]);
+    let at = |status: &Value| -> Vec<String> {
+        let listening = status["rdma"]["listening"].as_array().expect("a list");
+        listening.iter().map(|at| at["address"].as_str().expect("an address").to_owned()).collect()
+    };
+    assert_eq!(at(&rig.status()), ["10.9.0.2:7450"]);
+    assert_eq!(at(&other.status()), ["10.9.0.1:7450"]);
+    let _application = rig.application(Role::Consumer, "store");
+    let mut random = Random::for_test("all addresses", 79);
+    Traffic::new(&"rdma:10.9.0.2:7450".parse().unwrap(), "store", random.fork()).round();
+
+    // One more address, and the ways from and to it (see deploy/vm/devices).
+    host("ip address add 10.9.0.22/32 dev v1");
+    host("ip route replace 10.9.0.22/32 dev v0 src 10.9.0.1 table 101");
+    host("ip rule add pref 22 from 10.9.0.1 to 10.9.0.22 lookup 101");
+    host("ip rule add pref 23 from 10.9.0.22 to 10.9.0.1 lookup 102");
+    host("ip neighbour replace 10.9.0.22 lladdr $(cat /sys/class/net/v1/address) dev v0 nud permanent");
+    rig.wait_status("the new address", |status| at(status).len() == 2);
+    Traffic::new(&"rdma:10.9.0.22:7450".parse().unwrap(), "store", random.fork()).round();
+    host("ip address delete 10.9.0.22/32 dev v1; ip rule delete pref 22; ip rule delete pref 23");
+    // What came after the beginning is forgotten when it goes.
+    rig.wait_status("it to be gone", |status| at(status) == ["10.9.0.2:7450"]);
+}
+
+/// Gives an end's interface an MTU: 1500 bytes leave RoCE 1024 of payload, 4200 leave 4096.
+fn set_mtu(end: usize, bytes: u32) {
+    host(&format!("ip link set v{end} mtu {bytes}"));
+}
+
+#[test]
+#[ignore = "takes the host's RDMA devices apart: deploy/vm/check device"]
+fn a_sender_whose_packets_are_too_long_is_refused_in_words() {
+    let _devices = Devices::there();
+    set_mtu(1, 1500);
+    let mut rig = Rig::start(&[]);
+    let said = rig.daemon().said();
+    assert!(said.contains("takes 5 packets") && said.contains("ip link set dev v1 mtu 4200"), "{said}");
+    assert_eq!(number(&rig.status(), "rdma.packets_of_4_kib"), 5);
+    let error = Sender::connect(Rig::sender_options(&rig.addresses()[0], "store")).err();
+    assert!(matches!(error, Some(SendConnectError::Packets { .. })), "{error:?}");
+    let status = rig.status();
+    assert_eq!(number(&status, "rdma.refused_for_packets"), 1);
+    assert_eq!(number(&status, "rdma.refused_packet_bytes"), 4096);
+    let log = |rig: &mut Rig, words: &str| {
+        until("the log", || rig.daemon().said().contains(words).then_some(()));
+    };
+    log(&mut rig, "a sender was refused: packets of 4096 bytes are longer");
+    // What the words say helps.
+    set_mtu(0, 1500);
+    let _application = rig.application(Role::Consumer, "store");
+    let mut random = Random::for_test("long packets", 80);
+    Traffic::new(&rig.addresses()[0], "store", random.fork()).round();
+    let status = rig.status();
+    assert_eq!(number(&status, "rdma.packet_bytes_max"), 1024);
+}
+
+#[test]
+#[ignore = "takes the host's RDMA devices apart: deploy/vm/check device"]
+fn a_sender_whose_packets_are_shorter_is_served_and_told_of() {
+    let _devices = Devices::there();
+    set_mtu(0, 1500);
+    let mut rig = Rig::start(&[]);
+    assert!(!rig.daemon().said().contains("takes 5 packets"), "{}", rig.daemon().said());
+    let _application = rig.application(Role::Consumer, "store");
+    let mut random = Random::for_test("short packets", 81);
+    let mut traffic = Traffic::new(&rig.addresses()[0], "store", random.fork());
+    traffic.round();
+    let status = rig.status();
+    assert_eq!(number(&status, "rdma.packet_bytes_max"), 4096);
+    assert_eq!(number(&status, "rdma.paths.0.packet_bytes"), 1024);
+    assert_eq!(number(&status, "rdma.paths.0.connections"), 1);
+    let words = "a sender's packets are of up to 1024 bytes, where rxe1 port 1 takes 4096";
+    until("the log", || rig.daemon().said().contains(words).then_some(()));
+    drop(traffic);
+    rig.wait_status("nobody", |status| status["rdma"]["paths"].as_array().is_some_and(Vec::is_empty));
+}
+
+#[test]
+#[ignore = "takes the host's RDMA devices apart: deploy/vm/check device"]
+fn a_changed_mtu_is_noticed_though_the_device_says_nothing() {
+    let _devices = Devices::there();
+    let mut rig = Rig::start(&[]);
+    assert_eq!(number(&rig.status(), "rdma.packet_bytes_max"), 4096);
+    set_mtu(1, 1500);
+    rig.wait_status("shorter packets", |status| number(status, "rdma.packet_bytes_max") == 1024);
+    until("the log", || rig.daemon().said().contains("so that it takes 2").then_some(()));
+    set_mtu(1, 4200);
+    rig.wait_status("longer packets", |status| number(status, "rdma.packet_bytes_max") == 4096);
+    until("the log", || rig.daemon().said().contains("packets of up to 4096 bytes now").then_some(()));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use crate::children::Role;
 use crate::hand_session::HandSession;
 use crate::rig::{Random, Rig, number, until};
 use crate::traffic::Traffic;
-use jet_client::registration::ErrorCode;
+use jet_client::registration::{ControlConnection, ControlRequest, ControlResponse, ErrorCode};
 use jet_client::send::{AckStatus, RetryPolicy, SendConnectError, Sender, SenderOptions};
 use jet_fabric::Address;
 use jet_wire::message::ByeReason;
@@ -93,6 +93,71 @@ fn a_drain_that_takes_too_long_ends_all_the_same() {
     assert_eq!(sender.ends(1), [AckStatus::PeerLost]);
 }
 
+/// As `jet drain` asks: what is left of the drain, and whether there was one already.
+fn ask_for_drain(rig: &Rig, deadline_ms: Option<u64>) -> (u64, bool) {
+    let mut connection = ControlConnection::connect(&rig.control()).expect("the daemon answers");
+    match connection.request(&ControlRequest::Drain { deadline_ms }).expect("an answer").0 {
+        ControlResponse::Draining { deadline_ms, again } => (deadline_ms, again),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A daemon with a large message that its application, which is stopped, has not consumed.
+fn with_something_to_finish(random: &mut Random, setting: &str) -> (Rig, crate::rig::Actor, Traffic) {
+    let rig = Rig::start(&[setting]);
+    let application = rig.application(Role::Consumer, "store");
+    application.process.stop();
+    let reconnect_for = std::time::Duration::from_millis(100);
+    let options = SenderOptions { reconnect_for, ..Rig::sender_options(&rig.addresses()[1], "store") };
+    let mut sender = Traffic::over(Sender::connect(options).expect("let in"), random.fork());
+    sender.send(1_000_000).unwrap();
+    rig.wait_status("the message to be there", |status| number(status, "messages.large") == 1);
+    (rig, application, sender)
+}
+
+#[test]
+fn a_drain_that_is_asked_for_again_goes_on_and_drops_nothing() {
+    let mut random = Random::for_test("drain again", 53);
+    let (mut rig, application, mut sender) =
+        with_something_to_finish(&mut random, "shutdown.drain_ms=600000");
+    let (left_ms, again) = ask_for_drain(&rig, None);
+    assert!(left_ms == 600_000 && !again, "{left_ms} {again}");
+    let (left_ms, again) = ask_for_drain(&rig, None);
+    assert!((1..=600_000).contains(&left_ms) && again, "{left_ms} {again}");
+    for (signal, name) in [(Signal::TERM, "SIGTERM"), (Signal::HUP, "SIGHUP"), (Signal::INT, "SIGINT")] {
+        rig.daemon().signal(signal);
+        until(name, || rig.daemon().said().contains(&format!("{name} while draining")).then_some(()));
+    }
+    // Another deadline is what was asked for, sooner or later.
+    assert_eq!(ask_for_drain(&rig, Some(900_000)), (900_000, true));
+    let status = rig.status();
+    assert!(status["draining"] == true && number(&status, "messages.known") == 1, "{status:#}");
+    application.process.signal(Signal::CONT);
+    assert_eq!(sender.ends(1), [AckStatus::Consumed]);
+    assert_eq!(rig.daemon().wait().code(), Some(0), "{}", rig.daemon().said());
+    assert_eq!(application.reported("finished"), 1);
+}
+
+#[test]
+fn a_drain_is_cut_short_only_by_whoever_says_so() {
+    let mut random = Random::for_test("drain cut", 54);
+    for at_once in ["a deadline of 0", "SIGINT twice"] {
+        let (mut rig, _application, mut sender) =
+            with_something_to_finish(&mut random, "shutdown.drain_ms=600000");
+        rig.daemon().signal(Signal::TERM);
+        rig.wait_status("it to drain", |status| status["draining"] == true);
+        if at_once == "SIGINT twice" {
+            rig.daemon().signal(Signal::INT);
+            until("the first", || rig.daemon().said().contains("SIGINT while draining").then_some(()));
+            rig.daemon().signal(Signal::INT);
+        } else {
+            assert_eq!(ask_for_drain(&rig, Some(0)), (0, true));
+        }
+        assert_eq!(rig.daemon().wait().code(), Some(0), "{at_once}: {}", rig.daemon().said());
+        assert_eq!(sender.ends(1), [AckStatus::PeerLost], "{at_once}");
+    }
+}
+
 #[test]
 fn a_living_daemon_keeps_its_places_and_a_dead_ones_are_taken() {
     let mut random = Random::for_test("places", 52);
@@ -120,6 +185,11 @@ fn a_living_daemon_keeps_its_places_and_a_dead_ones_are_taken() {
     let mut second = rig.another_daemon(&elsewhere, &[free]);
     assert_eq!(second.wait().code(), Some(1), "{}", second.said());
     assert!(second.said().contains("is no socket"), "{}", second.said());
+    assert_eq!(std::fs::read(&elsewhere).unwrap(), b"mine");
+    let address = format!("shm:{}", elsewhere.display());
+    let mut second = rig.another_daemon(&rig.path("third.sock"), &[address]);
+    assert_eq!(second.wait().code(), Some(1), "{}", second.said());
+    assert!(second.said().contains("it is no socket"), "{}", second.said());
     assert_eq!(std::fs::read(&elsewhere).unwrap(), b"mine");
     // A killed one leaves its files, which the next replaces.
     rig.kill_daemon();

@@ -65,6 +65,12 @@ impl HandSession {
         unsafe { app_end(self.mapping.base(), self.mapping.bytes()) }.expect("a segment")
     }
 
+    /// Says something on the control connection.
+    pub fn say(&self, bytes: &[u8]) {
+        let said = jet_fabric::unix::send_with_fds(self.connection.as_fd(), bytes, &[]).expect("it listens");
+        assert_eq!(said, bytes.len());
+    }
+
     /// What the daemon said before it hung up, if it has hung up. Never waits.
     pub fn hung_up(&mut self) -> Option<Option<(ErrorCode, String)>> {
         let fd = self.connection.as_fd();

@@ -31,3 +31,34 @@ fn the_pool_lies_on_the_node_that_is_configured() {
         assert_eq!(pages_on(&mut rig, "jet-escape", 1 - node), 0);
     }
 }
+
+#[test]
+#[ignore = "needs two NUMA nodes and an RDMA device: deploy/vm/check nodes"]
+fn what_the_nic_has_for_itself_lies_on_that_node_too() {
+    for node in [1, 0] {
+        let setting = format!("pool.numa_node={node}");
+        let mut rig = Rig::start(&[&setting, "pool.huge_pages='off'"]);
+        for name in ["jet-headers-out", "jet-payloads-out"] {
+            assert!(pages_on(&mut rig, name, node) > 0, "{name}");
+            assert_eq!(pages_on(&mut rig, name, 1 - node), 0, "{name}");
+        }
+        // The queues of connections are made by a thread of their own, which keeps to the node.
+        let policy = policy_of(&mut rig, "jet-set-up");
+        assert!(policy.starts_with("prefer") && policy.ends_with(&node.to_string()), "{policy}");
+        // Those of others keep to no node.
+        assert_eq!(policy_of(&mut rig, "jet-reactor"), "default");
+    }
+}
+
+/// Where a thread of the daemon's gets memory from, in the kernel's word for it.
+fn policy_of(rig: &mut Rig, thread: &str) -> String {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", rig.daemon().pid())).expect("a process");
+    let is_it = |folder: &std::path::PathBuf| {
+        std::fs::read_to_string(folder.join("comm")).is_ok_and(|name| name.trim() == thread)
+    };
+    let folder = tasks.map(|task| task.expect("a thread").path()).find(is_it).expect(thread);
+    let maps = std::fs::read_to_string(folder.join("numa_maps")).expect("a kernel with NUMA");
+    // The heap: a mapping without a policy of its own.
+    let line = maps.lines().find(|line| line.contains("heap")).expect("a heap");
+    line.split_whitespace().nth(1).expect("a policy").to_owned()
+}

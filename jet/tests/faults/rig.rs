@@ -1,7 +1,7 @@
 //! A daemon in a directory of the test's own, and what a test asks of it.
 
 use crate::children::Role;
-use jet_client::registration::{ControlConnection, ControlRequest, ControlResponse};
+use jet_client::registration::ControlConnection;
 use jet_client::send::{Sender, SenderOptions};
 use jet_fabric::Address;
 use rustix::process::{
@@ -167,6 +167,21 @@ pub fn source_for(address: &Address) -> Option<IpAddr> {
     Some(source.parse().expect("JET_RDMA_SOURCE is an address"))
 }
 
+/// `JET_FAULTS_PROFILE=NAME`: every daemon's NIC keeps to that device's limits, and has the sizes that it takes.
+fn profile_settings() -> Vec<String> {
+    let Ok(name) = std::env::var("JET_FAULTS_PROFILE") else { return Vec::new() };
+    let small: &[&str] = if name == "mean" { &SIZES_ON_MEAN } else { &[] };
+    std::iter::once(format!("nic.profile={name}")).chain(small.iter().map(|&text| text.to_owned())).collect()
+}
+
+/// What fits a device that has 64 SRQ entries.
+pub const SIZES_ON_MEAN: [&str; 4] = [
+    "pool.srq_bytes=262144",
+    "pool.srq_floor_bytes=262144",
+    "pool.srq_reserve_entries=16",
+    "limits.credit_per_peer=64",
+];
+
 /// A daemon with its directory.
 pub struct Rig {
     settings: Vec<String>,
@@ -197,6 +212,13 @@ impl Rig {
         Self::start_as(None, settings, None)
     }
 
+    /// As [`Self::start`], on one address that is given.
+    #[cfg(feature = "verbs")]
+    pub fn start_at(address: &str, settings: &[&str]) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        Self::start_in(dir, None, settings, vec![address.to_owned()])
+    }
+
     fn start_as(address_space: Option<u64>, settings: &[&str], device: Option<&str>) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let addresses = match device {
@@ -205,7 +227,17 @@ impl Rig {
                 vec![format!("shm:{}", dir.path().join("nic.sock").display()), "tcp:127.0.0.1:0".to_owned()]
             }
         };
-        let settings = settings.iter().map(|&text| text.to_owned()).collect();
+        Self::start_in(dir, address_space, settings, addresses)
+    }
+
+    fn start_in(
+        dir: tempfile::TempDir,
+        address_space: Option<u64>,
+        settings: &[&str],
+        addresses: Vec<String>,
+    ) -> Self {
+        let settings =
+            profile_settings().into_iter().chain(settings.iter().map(|&text| text.to_owned())).collect();
         let mut rig = Self { settings, address_space, daemon: None, addresses, started: Cell::new(0), dir };
         rig.start_again();
         rig
@@ -340,11 +372,7 @@ impl Rig {
     }
 
     pub fn try_status(&self) -> Option<Value> {
-        let mut connection = ControlConnection::connect(&self.control()).ok()?;
-        match connection.request(&ControlRequest::Status).ok()?.0 {
-            ControlResponse::Status { status } => Some(status),
-            other => panic!("{other:?}"),
-        }
+        ControlConnection::connect(&self.control()).ok()?.status().ok()
     }
 
     #[track_caller]

@@ -1,10 +1,10 @@
 //! Real processes of the tool, in a directory of the test's own. Every wait is bounded and on a condition.
 #![allow(dead_code)] // each test uses its part
 
-use jet_client::registration::{ControlConnection, ControlRequest, ControlResponse};
+use jet_client::registration::ControlConnection;
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
+use std::ffi::{CString, OsStr};
 use std::fs::{self, File};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
@@ -53,6 +53,13 @@ impl Jet {
         let status = until(&what, || self.child.try_wait().expect("a child"));
         self.ended = true;
         status
+    }
+
+    /// As [`Self::is_running`], and leaves its end to be waited for.
+    pub fn runs(&self) -> bool {
+        use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+        let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        waitid(WaitId::Pid(Pid::from_child(&self.child)), look).expect("a child").is_none()
     }
 
     pub fn is_running(&mut self) -> bool {
@@ -116,6 +123,47 @@ fn device_address() -> Option<String> {
 /// What is seen on every fabric is seen on these: on the one device where one is named.
 pub fn fabrics() -> &'static [&'static str] {
     if device_address().is_some() { &["rdma"] } else { &["shm", "tcp"] }
+}
+
+/// A tiny file system, unmounted when dropped.
+pub struct TinyDisk(PathBuf);
+
+impl TinyDisk {
+    pub fn mount(at: &Path, kib: u32) -> Self {
+        fs::create_dir_all(at).expect("a directory");
+        let target = c_path(at);
+        let size = CString::new(format!("size={kib}k")).expect("no zero byte");
+        // SAFETY: all strings end with a zero byte and outlive the call.
+        let mounted = unsafe {
+            libc::mount(c"tmpfs".as_ptr(), target.as_ptr(), c"tmpfs".as_ptr(), 0, size.as_ptr().cast())
+        };
+        let error = std::io::Error::last_os_error();
+        assert_eq!(mounted, 0, "mount: {error}; it takes root, and in a container CAP_SYS_ADMIN");
+        Self(at.to_owned())
+    }
+}
+
+impl TinyDisk {
+    pub fn make_read_only(&self) {
+        let (target, flags) = (c_path(&self.0), libc::MS_REMOUNT | libc::MS_RDONLY);
+        // SAFETY: all strings end with a zero byte and outlive the call.
+        let mounted = unsafe {
+            libc::mount(c"tmpfs".as_ptr(), target.as_ptr(), c"tmpfs".as_ptr(), flags, std::ptr::null())
+        };
+        assert_eq!(mounted, 0, "remount: {}", std::io::Error::last_os_error());
+    }
+}
+
+impl Drop for TinyDisk {
+    fn drop(&mut self) {
+        let target = c_path(&self.0);
+        // SAFETY: the path ends with a zero byte and outlives the call.
+        unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH) };
+    }
+}
+
+fn c_path(path: &Path) -> CString {
+    CString::new(path.as_os_str().as_encoded_bytes()).expect("no zero byte")
 }
 
 /// A host: a directory with a daemon's sockets, trees and logs.
@@ -192,6 +240,11 @@ impl Host {
 
     /// The same with settings, as in `read.checksums=off`.
     pub fn daemon_with(&self, settings: &[&str]) -> Jet {
+        self.daemon_prepared(settings, |_| {})
+    }
+
+    /// The same after `prepare` changed the command.
+    pub fn daemon_prepared(&self, settings: &[&str], prepare: impl FnOnce(&mut Command)) -> Jet {
         let control = self.control();
         let mut arguments = vec![
             OsStr::new("daemon"),
@@ -203,7 +256,7 @@ impl Host {
             OsStr::new("session.quarantine_ms=200"),
         ];
         arguments.extend(settings.iter().flat_map(|setting| [OsStr::new("--set"), OsStr::new(setting)]));
-        let mut daemon = self.start(&arguments);
+        let mut daemon = self.start_with(&arguments, prepare);
         until("the daemon to answer", || {
             assert!(daemon.is_running(), "the daemon ended: {}", daemon.said());
             self.status()
@@ -238,6 +291,10 @@ impl Host {
 
     /// Starts `jet send` of these paths.
     pub fn send(&self, paths: &[&Path], options: &[&str]) -> Jet {
+        self.send_with(paths, options, |_| {})
+    }
+
+    pub fn send_with(&self, paths: &[&Path], options: &[&str], prepare: impl FnOnce(&mut Command)) -> Jet {
         let os = OsStr::new;
         let mut arguments =
             vec![os("send"), os("--to"), os(&self.listen), os("--app"), os("store"), os("--json")];
@@ -248,15 +305,11 @@ impl Host {
         arguments.extend(options.iter().map(|option| os(option)));
         arguments.push(os("--"));
         arguments.extend(paths.iter().map(|path| path.as_os_str()));
-        self.start(&arguments)
+        self.start_with(&arguments, prepare)
     }
 
     pub fn status(&self) -> Option<Value> {
-        let mut connection = ControlConnection::connect(&self.control()).ok()?;
-        match connection.request(&ControlRequest::Status).ok()?.0 {
-            ControlResponse::Status { status } => Some(status),
-            other => panic!("{other:?}"),
-        }
+        ControlConnection::connect(&self.control()).ok()?.status().ok()
     }
 
     /// Waits until every slab is back.

@@ -74,11 +74,11 @@ impl core::fmt::Display for AckStatus {
             Self::NoApp => {
                 f.write_str("no application of that name is registered at the receiver; start it first")
             }
-            Self::Denied => f.write_str("denied by the receiver's configuration"),
+            Self::Denied => f.write_str("denied by the receiver's configuration: it has no such class (admission.classes)"),
             Self::TooLarge => {
                 f.write_str("too large: split the message or raise the receiver's message_bytes_max")
             }
-            Self::Corrupt => f.write_str("corrupt: the bytes read do not match the sender's checksum"),
+            Self::Corrupt => f.write_str("corrupt: the bytes read do not match the sender's checksum, or the receiver's memory lost them"),
             Self::AppGone => f.write_str("the application went away before it finished the message"),
             Self::Draining => f.write_str("the receiver is draining; send to the next daemon"),
             Self::PeerLost => f.write_str("the connection was lost and not made again in time"),
@@ -178,11 +178,13 @@ pub enum ByeReason {
     CreditExceeded = 4,
     /// A READ of the sender's memory failed: unregistered key or a length beyond the region.
     BadMemory = 5,
+    /// The sender's NIC took no acknowledgement for long, while the receiver had no record left for other messages.
+    Deaf = 6,
 }
 
 impl ByeReason {
     pub(super) fn from_wire(value: u16) -> Option<Self> {
-        [Self::Draining, Self::Malformed, Self::Version, Self::CreditExceeded, Self::BadMemory]
+        [Self::Draining, Self::Malformed, Self::Version, Self::CreditExceeded, Self::BadMemory, Self::Deaf]
             .into_iter()
             .find(|reason| *reason as u16 == value)
     }
@@ -197,6 +199,10 @@ impl core::fmt::Display for ByeReason {
             Self::CreditExceeded => "more messages were sent than the receiver's credit allowed",
             Self::BadMemory => {
                 "the receiver could not READ the announced memory: the key is not registered or the length lies"
+            }
+            Self::Deaf => {
+                "this end took no acknowledgement for seconds while the receiver ran out of records (limits.messages); is it \
+                 stopped?"
             }
         })
     }

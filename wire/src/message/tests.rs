@@ -219,6 +219,7 @@ fn control_headers_read_as_they_were_written() {
         ByeReason::Version,
         ByeReason::CreditExceeded,
         ByeReason::BadMemory,
+        ByeReason::Deaf,
     ] {
         let header = ByeHeader::encode(reason);
         let Ok(FromReceiver::Bye(read)) = parse_from_receiver(&header, 0) else { panic!("no farewell") };
@@ -371,7 +372,7 @@ fn an_impossible_window_and_an_unknown_reason_are_refused() {
         header.0[8..12].copy_from_slice(&permille.to_le_bytes());
         assert_eq!(from_receiver(header), Some(HeaderError::Window { permille }));
     }
-    for found in [0u16, 6, u16::MAX] {
+    for found in [0u16, 7, u16::MAX] {
         let mut header = ByeHeader::encode(ByeReason::Draining);
         header.0[8..10].copy_from_slice(&found.to_le_bytes());
         assert_eq!(from_receiver(header), Some(HeaderError::Reason { found }));

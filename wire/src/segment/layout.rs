@@ -1,12 +1,12 @@
 //! Where everything lies in a session segment, and the two ends made from a mapping of it.
 
-use super::{Delivery, Release, SlotWord};
+use super::{Delivery, Notice, NoticeWord, Release, SlotWord};
 use crate::message::USER_HEADER_MAX;
 use crate::ring::{Consumer, Indices, Producer, RingCell};
 use crate::sync::AtomicU64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-const MAGIC: u64 = u64::from_le_bytes(*b"JETsegm1");
+const MAGIC: u64 = u64::from_le_bytes(*b"JETsegm2");
 const ALIGN: usize = 128;
 
 /// How large a segment's parts are.
@@ -72,6 +72,7 @@ pub struct SegmentLayout {
     delivery_cells: usize,
     release_indices: usize,
     release_cells: usize,
+    notice: usize,
     slots: usize,
     user_headers: usize,
     total: usize,
@@ -115,6 +116,7 @@ impl SegmentLayout {
         let delivery_cells = take(shape.delivery_cells as usize * size_of::<Delivery>());
         let release_indices = take(size_of::<Indices>());
         let release_cells = take(shape.release_cells as usize * size_of::<Release>());
+        let notice = take(size_of::<u64>());
         let slots = take(shape.slots as usize * size_of::<u64>());
         let user_headers = take(shape.messages as usize * size_of::<UserHeaderCell>());
         let total = at.next_multiple_of(4096);
@@ -124,6 +126,7 @@ impl SegmentLayout {
             delivery_cells,
             release_indices,
             release_cells,
+            notice,
             slots,
             user_headers,
             total,
@@ -257,6 +260,11 @@ impl Parts {
         Some(SlotWord(shared))
     }
 
+    fn notice(&self) -> NoticeWord<'_> {
+        // SAFETY: within the mapping, which outlives `self`, and aligned.
+        NoticeWord(unsafe { &*self.base.add(self.layout.notice).cast::<AtomicU64>() })
+    }
+
     fn user_header(&self, message: u32) -> Option<*mut UserHeaderCell> {
         let at = self.layout.user_headers + message as usize * size_of::<UserHeaderCell>();
         // SAFETY: within the user headers' part.
@@ -268,6 +276,13 @@ impl DaemonEnd {
     /// A slot's word; `None` beyond the shape.
     pub fn slot(&self, index: u32) -> Option<SlotWord<'_>> {
         self.parts.slot(index)
+    }
+
+    /// Tells the application that nothing more comes before it gives something back, or that this no longer holds. What is
+    /// published is told first; the application is then to be woken where [`Producer::wake_needed`] says so.
+    pub fn put_notice(&mut self, notice: Option<Notice>) {
+        self.deliveries.publish();
+        self.parts.notice().put(notice);
     }
 
     /// Writes a message's long user header; longer ones than [`USER_HEADER_MAX`] are cut, `false` beyond the shape.
@@ -290,6 +305,14 @@ impl AppEnd {
     /// A slot's word; `None` beyond the shape.
     pub fn slot(&self, index: u32) -> Option<SlotWord<'_>> {
         self.parts.slot(index)
+    }
+
+    /// What the daemon says of what this application holds, if that still holds: nothing was released since, and everything
+    /// that was delivered before is taken. To be asked after [`Consumer::prepare_sleep`] said that there is nothing.
+    pub fn notice(&self) -> Option<Notice> {
+        let notice = self.parts.notice().read()?;
+        // After the notice was read: what was delivered before it is in the ring by now.
+        (notice.releases == self.releases.published() && self.deliveries.is_empty()).then_some(notice)
     }
 
     /// Copies a message's long user header; `None` beyond the shape.
@@ -350,6 +373,37 @@ mod tests {
         assert!(!daemon.write_user_header(8, b"beyond the shape"));
         assert_eq!(&app.read_user_header(7).unwrap()[..10], b"a long one");
         assert!(app.slot(15).is_some() && app.slot(16).is_none());
+    }
+
+    #[test]
+    fn a_notice_holds_until_something_is_there_or_was_released() {
+        use crate::segment::{HeldLimit, Notice, Release};
+        use zerocopy::FromZeros;
+        let mut pages = memory(SegmentShape::new(16, 8));
+        let (base, bytes) = (pages.as_mut_ptr().cast::<u8>(), pages.len() * 4096);
+        // SAFETY: the pages outlive both ends, and each is taken once.
+        let (mut daemon, mut app) = unsafe {
+            (daemon_end(base, bytes, SegmentShape::new(16, 8)).unwrap(), app_end(base, bytes).unwrap())
+        };
+        let notice = |releases| Notice { limit: HeldLimit::Pool, lasting: true, number: 3, releases };
+        assert_eq!(app.notice(), None);
+        daemon.put_notice(Some(notice(daemon.releases.taken())));
+        assert_eq!(app.notice(), Some(notice(0)));
+        // Something was delivered before the notice, and is not taken.
+        daemon.deliveries.push(Delivery::new_zeroed()).unwrap();
+        daemon.put_notice(Some(notice(daemon.releases.taken())));
+        assert_eq!(app.notice(), None);
+        assert!(app.deliveries.pop().unwrap().is_some());
+        assert_eq!(app.notice(), Some(notice(0)));
+        // A release is on its way: the notice is of the past, until the daemon has it and says it again.
+        app.releases.push(Release::new_zeroed()).unwrap();
+        app.releases.publish();
+        assert_eq!(app.notice(), None);
+        assert!(daemon.releases.pop().unwrap().is_some());
+        daemon.put_notice(Some(notice(daemon.releases.taken())));
+        assert_eq!(app.notice(), Some(notice(1)));
+        daemon.put_notice(None);
+        assert_eq!(app.notice(), None);
     }
 
     #[test]

@@ -1,17 +1,20 @@
 //! The session segment: what the daemon and one application share, read-write, besides the read-only pool.
 //!
 //! One file holds, in this order: a header that says where the rest lies, the delivery ring (daemon to application),
-//! the release ring (application to daemon), the slot words, and cells for user headers that do not fit a descriptor.
+//! the release ring (application to daemon), the notice, the slot words, and cells for user headers that do not fit a
+//! descriptor.
 //! The daemon writes the header once; the application checks it once. After that the daemon reads nothing from the
 //! segment but release entries and ring indices, each copied once and checked.
 
 mod layout;
+mod notice;
 mod slot;
 
 pub use layout::{
     AppEnd, DaemonEnd, SegmentError, SegmentHeader, SegmentLayout, SegmentShape, UserHeaderCell, app_end,
     daemon_end,
 };
+pub use notice::{HeldLimit, Notice, NoticeWord};
 pub use slot::{PinError, Place, RelocateError, SlotWord};
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};

@@ -125,11 +125,14 @@ pub fn live(args: &ConventionalArgs) -> Result<(), Box<dyn Error>> {
     let answers = Arc::clone(&counting);
     std::thread::spawn(move || {
         for _ in std::io::stdin().lines().map_while(Result::ok) {
-            println!("{}", serde_json::to_string(&answers.take()).expect("two numbers"));
+            jet::output::print(&format!(
+                "{}\n",
+                serde_json::to_string(&answers.take()).expect("two numbers")
+            ));
         }
     });
     // Whoever started this waits for it.
-    receive(args, counting, |address| println!("{address}"))
+    receive(args, counting, |address| jet::output::print(&format!("{address}\n")))
 }
 
 /// Receives until something fails.

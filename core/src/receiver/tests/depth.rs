@@ -5,8 +5,11 @@ use super::*;
 /// A sender whose connection takes so many READs at once.
 fn join_with(bench: &mut Bench, app: &str, reads_max: u32) -> PeerId {
     let peer = bench.ask(app);
+    let told = |bench: &Bench| bench.receiver.peer_stats(peer).map(|stats| stats.reads_max);
+    assert_eq!(told(bench), Some(0), "its connection does not stand");
     bench.world.reads_max.insert(peer.0, reads_max);
     bench.receiver.handle_connected(peer, reads_max);
+    assert_eq!(told(bench), Some(reads_max));
     bench.flush();
     peer
 }

@@ -99,6 +99,11 @@ impl Memory {
         Ok(())
     }
 
+    /// The copy that was begun first of those under way.
+    pub fn oldest_copy(&self) -> Copy {
+        *self.copies.front().expect("a copy is under way")
+    }
+
     /// Copies that are under way.
     pub fn copying(&self) -> usize {
         self.copies.len()

@@ -6,15 +6,18 @@ mod escape;
 mod liveness;
 mod memory;
 mod model;
+mod poison;
+mod records;
 mod scenarios;
 mod speaking;
+mod standstill;
 
 use super::*;
 use crate::config::Checksums;
-use crate::effects::{Copy, CopyRefused, ReadId, Remote, SessionEnd};
+use crate::effects::{Copy, CopyFailed, CopyRefused, ReadId, Remote, SessionEnd, Standstill};
 use crate::footprint::Footprint;
 use crate::pool::Run;
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use jet_escape::{EscapeConfig, Thresholds};
 use jet_wire::message::hello::Hello;
 use jet_wire::message::{
@@ -39,12 +42,17 @@ struct World {
     disconnects: Vec<u32>,
     closed: Vec<(u32, SessionEnd)>,
     sent: Vec<u32>,
+    /// SENDs to a peer that there may be at once.
+    sends_max: u32,
     checks: Vec<(ReadId, u32)>,
     /// Where each READ begins in its message.
     offsets: BTreeMap<u32, u32>,
     memory: Memory,
     marks: Vec<bool>,
+    /// Slabs that cannot be read.
+    poisoned: BTreeSet<u32>,
     signals: Vec<(u32, u32)>,
+    standstills: Vec<(u32, Option<Standstill>)>,
 }
 
 impl Effects for World {
@@ -62,6 +70,8 @@ impl Effects for World {
     }
     fn send(&mut self, peer: PeerId, header: &HeaderBytes) {
         self.sent.push(peer.0);
+        let on_the_way = self.sent.iter().filter(|&&to| to == peer.0).count();
+        assert!(on_the_way <= self.sends_max as usize, "{on_the_way} SENDs at once to one peer");
         match parse_from_receiver(header, 0).expect("what the receiver writes can be read") {
             FromReceiver::Ack(ack) => {
                 for range in ack.ranges() {
@@ -95,15 +105,22 @@ impl Effects for World {
         self.memory.close(session.0);
         self.closed.push((session.0, end));
     }
+    fn tell_standstill(&mut self, session: SessionId, standstill: Option<Standstill>) {
+        self.standstills.push((session.0, standstill));
+    }
     fn begin_copy(&mut self, copy: &Copy) -> Result<(), CopyRefused> {
         self.memory.begin_copy(copy)
     }
     fn relocate(&mut self, copy: &Copy) -> bool {
         self.memory.relocate(copy)
     }
-    fn copy_slab(&mut self, from: u32, to: u32, _bytes: u32) {
+    fn copy_slab(&mut self, from: u32, to: u32, _bytes: u32) -> Result<(), CopyFailed> {
+        if self.poisoned.contains(&from) {
+            return Err(CopyFailed::Source);
+        }
         self.memory.overwrite(Run { first: to, count: 1 });
         self.memory.copy(Run { first: from, count: 1 }, Run { first: to, count: 1 });
+        Ok(())
     }
     fn mark(&mut self, on: bool) {
         self.marks.push(on);
@@ -119,8 +136,8 @@ impl Effects for World {
         assert_eq!(first, second, "in the order of their bytes");
         first + second_bytes
     }
-    fn crc32c(&mut self, crc: u32, _slab: u32, bytes: u32) -> u32 {
-        crc + bytes
+    fn crc32c(&mut self, crc: u32, slab: u32, bytes: u32) -> Option<u32> {
+        (!self.poisoned.contains(&slab)).then_some(crc + bytes)
     }
 }
 
@@ -164,8 +181,8 @@ fn name(text: &str) -> AppName {
 
 impl Bench {
     fn new(config: Config) -> Self {
-        let mut bench =
-            Self { receiver: Receiver::new(config, 1).unwrap(), world: World::default(), now_ns: 0 };
+        let world = World { sends_max: config.sends_per_peer_max(), ..World::default() };
+        let mut bench = Self { receiver: Receiver::new(config, 1).unwrap(), world, now_ns: 0 };
         if config.footprint_follows {
             // The least that it may come to, always.
             bench.receiver.following = Some(Footprint::fixed(2 * u64::from(config.fragment_bytes)));
@@ -190,6 +207,8 @@ impl Bench {
     fn ask(&mut self, app: &str) -> PeerId {
         let hello = Hello { features: 2, sender_id: 42, receive_entries: 16, app: name(app) };
         let joined = self.receiver.handle_hello(&hello).unwrap();
+        // What was on the way to who had this place before went with its connection.
+        self.world.sent.retain(|&to| to != joined.peer.0);
         self.world.limits.insert(joined.peer.0, joined.welcome.credit_limit);
         self.flush();
         joined.peer
@@ -205,11 +224,15 @@ impl Bench {
     }
 
     fn small(&mut self, peer: PeerId, sequence: u64, payload: &[u8]) {
+        self.small_crc(peer, sequence, payload, None);
+    }
+
+    fn small_crc(&mut self, peer: PeerId, sequence: u64, payload: &[u8], crc32c: Option<u32>) {
         let header = SmallHeader::encode(&SmallFields {
             sequence,
             tag: sequence * 10,
             payload_bytes: payload.len().try_into().unwrap(),
-            crc32c: None,
+            crc32c,
             redelivered: false,
             user_header: b"user",
         });
@@ -265,6 +288,14 @@ impl Bench {
         };
         self.world.memory.release(session.0, delivery.slot);
         self.receiver.handle_release(self.now_ns, session, release, &mut self.world).unwrap();
+    }
+
+    /// One of the checks under way came to nothing: a slab of it cannot be read.
+    fn check_failed(&mut self, which: usize, slab: u32) {
+        let (read, _) = self.world.checks.remove(which);
+        self.world.memory.end_check(read);
+        self.receiver.handle_poisoned(Run { first: slab, count: 1 });
+        self.receiver.handle_check_failed(self.now_ns, read, &mut self.world);
     }
 
     /// The oldest copy under way is over.

@@ -44,6 +44,29 @@ fn no_more_is_said_at_once_than_a_sender_has_receive_entries_for() {
     assert_eq!(bench.world.ends.len(), 5);
 }
 
+/// By this a driver sizes a connection's send queue.
+#[test]
+fn a_farewell_is_said_beside_all_else_that_is_on_the_way_and_nothing_more() {
+    let mut bench = Bench::new(config());
+    let session = bench.open("disk");
+    let peer = bench.join("disk");
+    for sequence in 1..=20 {
+        bench.small(peer, sequence, b"x");
+        let (delivery, _) = bench.delivery(session).unwrap();
+        bench.release(session, &delivery, true, 0);
+        bench.flush();
+    }
+    let config = *bench.receiver.config();
+    assert_eq!(bench.world.sent.len(), config.control_sends_max as usize, "none completed");
+    bench.receiver.disconnect_all(&mut bench.world);
+    bench.receiver.disconnect_all(&mut bench.world);
+    assert_eq!(bench.world.byes, [peer.0]);
+    assert_eq!(bench.world.sent.len(), config.sends_per_peer_max() as usize);
+    bench.flush();
+    bench.wait(20 * SECOND_NS);
+    assert_eq!(bench.world.sent.len(), 13, "nothing is said after it");
+}
+
 /// Seconds in which something was said to the peer.
 fn told(bench: &mut Bench, peer: PeerId, seconds: u64) -> usize {
     let mut told = 0;

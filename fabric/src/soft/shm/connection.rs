@@ -5,6 +5,7 @@ mod socket;
 use super::control::Control;
 use super::link::{BESIDE_BYTES, Fault, Link, RING_CELLS, SendItem, source};
 use super::regions::PeerRegions;
+use crate::later::later;
 use crate::nic::{Access, DisconnectReason, Payload, PostError, PrivateData, Qp, SendRequest, Sge, Status};
 use crate::soft::options::PAYLOAD_BYTES_MAX;
 use crate::soft::tables::Tables;
@@ -316,7 +317,7 @@ impl Connection {
             self.rnr = true;
             tables.counters.rnr += 1;
             if let (Some(timeout), None) = (tables.options.rnr_timeout, self.deadline) {
-                self.deadline = Some(Deadline::Rnr(Instant::now() + timeout));
+                self.deadline = Some(Deadline::Rnr(later(timeout)));
             }
         }
     }

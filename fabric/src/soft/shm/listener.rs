@@ -44,6 +44,9 @@ impl Listener {
         let name = SocketAddrUnix::new(path).map_err(|error| system(error.into()))?;
         match bind(&socket, &name) {
             Err(Errno::ADDRINUSE) => {
+                if !is_socket(path) {
+                    return Err(ListenError::NoSocket { address: address() });
+                }
                 if !is_stale(path) {
                     return Err(ListenError::InUse { address: address() });
                 }
@@ -81,12 +84,13 @@ impl Drop for Listener {
     }
 }
 
-/// Whether the file is a socket that nobody listens on.
+fn is_socket(path: &Path) -> bool {
+    lstat(path).is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Socket)
+}
+
+/// Whether nobody listens on the socket.
 fn is_stale(path: &Path) -> bool {
-    let is_socket = lstat(path).is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Socket);
-    is_socket
-        && connect_to(path)
-            .is_err_and(|error| error.raw_os_error() == Some(Errno::CONNREFUSED.raw_os_error()))
+    connect_to(path).is_err_and(|error| error.raw_os_error() == Some(Errno::CONNREFUSED.raw_os_error()))
 }
 
 #[cfg(test)]
@@ -117,7 +121,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("nic.sock");
         std::fs::write(&path, "mine").unwrap();
-        assert!(matches!(Listener::bind(&path), Err(ListenError::InUse { .. })));
+        assert!(matches!(Listener::bind(&path), Err(ListenError::NoSocket { .. })));
         assert_eq!(std::fs::read(&path).unwrap(), b"mine");
         std::fs::remove_file(&path).unwrap();
         let listener = Listener::bind(&path).unwrap();

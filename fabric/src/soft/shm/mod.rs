@@ -16,6 +16,7 @@ use super::options::SoftOptions;
 use super::tables::Tables;
 use super::transport::{Kind, QpState, Token, Transport};
 use crate::address::Address;
+use crate::later::later;
 use crate::nic::{
     ConnectError, DisconnectReason, ListenError, MemoryKey, PostError, PrivateData, Qp, SendRequest, Status,
 };
@@ -134,7 +135,7 @@ impl Shm {
             let Some(qp) = tables.qps.take(Kind::Shm, QpState::Handshake) else { continue };
             match Connection::new(tables, qp, socket, None) {
                 Ok(mut connection) => {
-                    connection.deadline = Some(Deadline::Handshake(Instant::now() + self.handshake));
+                    connection.deadline = Some(Deadline::Handshake(later(self.handshake)));
                     self.insert(connection);
                     self.note_deadline(qp.index);
                     // Who connects says hello at once.
@@ -387,7 +388,7 @@ impl Transport for Shm {
             connection.unwatch(tables);
             return Err(system(io::Error::other("the listener's socket does not take what is said")));
         }
-        connection.deadline = Some(Deadline::Handshake(Instant::now() + self.handshake));
+        connection.deadline = Some(Deadline::Handshake(later(self.handshake)));
         self.insert(connection);
         self.note_deadline(qp.index);
         Ok(())
@@ -427,7 +428,7 @@ impl Transport for Shm {
         if !connected || !connection.has_sends() {
             return self.end(tables, qp.index, End::LOCAL);
         }
-        connection.deadline = Some(Deadline::Farewell(Instant::now() + farewell));
+        connection.deadline = Some(Deadline::Farewell(later(farewell)));
         tables.qps.set_state(qp, QpState::Closing);
         self.note_deadline(qp.index);
         self.make_hot(qp.index);

@@ -39,7 +39,7 @@ pub(crate) struct Tables {
     /// Descriptors to wait for.
     pub(crate) epoll: Readiness,
     completions: Completions,
-    /// Where completions come in the order of posts.
+    /// Where SENDs complete as on a device.
     order: Option<SendOrder>,
     events: Events,
     completions_polled: u64,
@@ -62,9 +62,7 @@ impl Tables {
             mapped_regions: 0,
             epoll: Readiness::new()?,
             completions: Completions::new(options.completions as usize),
-            order: options
-                .profile
-                .map(|_| SendOrder::new(options.qps_max, options.sends_max() + options.reads_max)),
+            order: options.profile.map(|_| SendOrder::new(options.qps_max, options.sends_max())),
             events: Events::new(options.qps_max as usize * EVENTS_PER_QP),
             completions_polled: 0,
             sends: 0,
@@ -92,11 +90,11 @@ impl Tables {
     }
 
     /// Counts a READ as outstanding.
-    pub(crate) fn read_posted(&mut self, qp: Qp, id: u64) {
+    pub(crate) fn read_posted(&mut self, qp: Qp) {
         self.reads_held += 1;
         self.qps.get_mut(qp).expect("checked before posting").reads += 1;
         if let Some(order) = &mut self.order {
-            order.posted(qp.index, Work::Read { id });
+            order.read_posted(qp.index);
         }
     }
 
@@ -106,7 +104,7 @@ impl Tables {
         self.sends += 1;
         self.qps.get_mut(qp).expect("checked before posting").sends += 1;
         if let Some(order) = &mut self.order {
-            order.posted(qp.index, Work::Send { id });
+            order.send_posted(qp.index, id);
         }
     }
 
@@ -127,39 +125,37 @@ impl Tables {
     /// A SEND of this end is done.
     #[inline]
     pub(crate) fn complete_send(&mut self, qp: Qp, id: u64, status: Status) {
-        self.complete_posted(qp, Work::Send { id }, status);
+        let Some(order) = &mut self.order else { return self.show_send(qp, id, status) };
+        order.send_done(qp.index, id, status);
+        self.show_sends(qp);
     }
 
     /// The READ in `slot` is done; the slot is free.
     pub(crate) fn complete_read(&mut self, slot: u32, status: Status) {
         let read = self.reads.get(slot);
         let (qp, id) = (read.qp, read.id);
+        self.qps.get_mut(qp).expect("a QP outlives its work").reads -= 1;
+        self.counters.reads += u64::from(status == Status::Success);
+        self.complete(qp, Work::Read { id }, status);
         self.reads.release(slot);
-        self.complete_posted(qp, Work::Read { id }, status);
-    }
-
-    #[inline]
-    fn complete_posted(&mut self, qp: Qp, work: Work, status: Status) {
-        let Some(order) = &mut self.order else { return self.show(qp, work, status) };
-        order.done(qp.index, work, status);
-        while let Some((work, status)) = self.order.as_mut().and_then(|order| order.take_done(qp.index)) {
-            self.show(qp, work, status);
+        if let Some(order) = &mut self.order {
+            order.read_done(qp.index);
+            self.show_sends(qp);
         }
     }
 
-    /// Work of a send queue has completed, and so has what must complete before it.
-    #[inline]
-    fn show(&mut self, qp: Qp, work: Work, status: Status) {
-        let entry = self.qps.get_mut(qp).expect("a QP outlives its work");
-        let succeeded = u64::from(status == Status::Success);
-        if matches!(work, Work::Read { .. }) {
-            entry.reads -= 1;
-            self.counters.reads += succeeded;
-        } else {
-            entry.sends -= 1;
-            self.counters.sends += succeeded;
+    /// Shows the SENDs of a QP that are done and wait for nothing more.
+    fn show_sends(&mut self, qp: Qp) {
+        while let Some((id, status)) = self.order.as_mut().and_then(|order| order.take_done(qp.index)) {
+            self.show_send(qp, id, status);
         }
-        self.complete(qp, work, status);
+    }
+
+    #[inline]
+    fn show_send(&mut self, qp: Qp, id: u64, status: Status) {
+        self.qps.get_mut(qp).expect("a QP outlives its work").sends -= 1;
+        self.counters.sends += u64::from(status == Status::Success);
+        self.complete(qp, Work::Send { id }, status);
     }
 
     /// A SEND arrived in an SRQ entry that was popped.

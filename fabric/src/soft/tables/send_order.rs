@@ -1,17 +1,20 @@
-//! The order in which the work of one QP completes on a device: as it was posted, SENDs and READs together.
+//! When a SEND completes on a device: not before the READs that were posted on its QP before it.
 //!
-//! A transport takes SENDs and answers READs in an order of its own: a SEND is taken while the READ before it still runs.
-//! What is done is kept here until all that was posted before it is done, too.
+//! A transport takes a SEND while READs before it still run. Its completion is kept here until these are done. A READ does not
+//! wait for the SENDs before it: a device has their acknowledgements as soon as the peer's has them, and the software NIC's
+//! come when the peer's user polls, which may be never.
 
-use crate::nic::{Status, Work};
+use crate::nic::Status;
 
 /// No node.
 const NONE: u32 = u32::MAX;
 
-/// A SEND or a READ that was posted and whose completion was not shown.
+/// A SEND that was posted and whose completion was not shown.
 #[derive(Clone, Copy, Debug)]
 struct Node {
-    work: Work,
+    id: u64,
+    /// READs that were posted on the QP before it, since the QP was first used.
+    reads_before: u64,
     status: Option<Status>,
     next: u32,
 }
@@ -21,16 +24,17 @@ struct Node {
 struct Queue {
     head: u32,
     tail: u32,
-    /// The oldest SEND that is not done, and the oldest READ; each is looked for from here on.
-    send: u32,
-    read: u32,
+    /// The oldest that is not done.
+    running: u32,
+    reads_posted: u64,
+    reads_done: u64,
 }
 
 impl Queue {
-    const EMPTY: Self = Self { head: NONE, tail: NONE, send: NONE, read: NONE };
+    const EMPTY: Self = Self { head: NONE, tail: NONE, running: NONE, reads_posted: 0, reads_done: 0 };
 }
 
-/// All QPs' send queues.
+/// All QPs' SENDs.
 #[derive(Debug)]
 pub(crate) struct SendOrder {
     nodes: Box<[Node]>,
@@ -38,66 +42,63 @@ pub(crate) struct SendOrder {
     queues: Box<[Queue]>,
 }
 
-fn is_read(work: Work) -> bool {
-    matches!(work, Work::Read { .. })
-}
-
 impl SendOrder {
-    /// For so many QPs, and so many SENDs and READs of all of them together.
-    pub(crate) fn new(qps: u32, posted_max: u32) -> Self {
-        let unused = Node { work: Work::Send { id: 0 }, status: None, next: NONE };
+    /// For so many QPs, and so many SENDs of all of them together.
+    pub(crate) fn new(qps: u32, sends_max: u32) -> Self {
+        let unused = Node { id: 0, reads_before: 0, status: None, next: NONE };
         Self {
-            nodes: vec![unused; posted_max as usize].into(),
-            free: (0..posted_max).rev().collect(),
+            nodes: vec![unused; sends_max as usize].into(),
+            free: (0..sends_max).rev().collect(),
             queues: vec![Queue::EMPTY; qps as usize].into(),
         }
     }
 
-    /// Work was posted on a QP.
-    pub(crate) fn posted(&mut self, qp: u32, work: Work) {
-        let place = self.free.pop().expect("room was looked for when the work was posted");
-        self.nodes[place as usize] = Node { work, status: None, next: NONE };
+    /// A READ was posted on a QP.
+    pub(crate) fn read_posted(&mut self, qp: u32) {
+        self.queues[qp as usize].reads_posted += 1;
+    }
+
+    /// The oldest READ of a QP is done.
+    pub(crate) fn read_done(&mut self, qp: u32) {
+        self.queues[qp as usize].reads_done += 1;
+    }
+
+    /// A SEND was posted on a QP.
+    pub(crate) fn send_posted(&mut self, qp: u32, id: u64) {
+        let place = self.free.pop().expect("room was looked for when the SEND was posted");
         let queue = &mut self.queues[qp as usize];
+        self.nodes[place as usize] = Node { id, reads_before: queue.reads_posted, status: None, next: NONE };
         match queue.tail {
             NONE => queue.head = place,
             tail => self.nodes[tail as usize].next = place,
         }
         queue.tail = place;
-        let oldest = if is_read(work) { &mut queue.read } else { &mut queue.send };
-        if *oldest == NONE {
-            *oldest = place;
+        if queue.running == NONE {
+            queue.running = place;
         }
     }
 
-    /// The oldest SEND of a QP is done, or its oldest READ.
-    pub(crate) fn done(&mut self, qp: u32, work: Work, status: Status) {
+    /// The oldest SEND of a QP that was not done is.
+    pub(crate) fn send_done(&mut self, qp: u32, id: u64, status: Status) {
         let queue = &mut self.queues[qp as usize];
-        let oldest = if is_read(work) { &mut queue.read } else { &mut queue.send };
-        let node = &mut self.nodes[*oldest as usize];
-        assert!(
-            node.work == work && node.status.is_none(),
-            "SENDs are taken in their order, and READs answered"
-        );
+        let node = &mut self.nodes[queue.running as usize];
+        assert!(node.id == id && node.status.is_none(), "SENDs are taken in their order");
         node.status = Some(status);
-        let mut next = node.next;
-        while next != NONE && is_read(self.nodes[next as usize].work) != is_read(work) {
-            next = self.nodes[next as usize].next;
-        }
-        *oldest = next;
+        queue.running = node.next;
     }
 
-    /// Takes the QP's oldest work if it is done.
-    pub(crate) fn take_done(&mut self, qp: u32) -> Option<(Work, Status)> {
+    /// Takes the QP's oldest SEND, if it and what was before it is done.
+    pub(crate) fn take_done(&mut self, qp: u32) -> Option<(u64, Status)> {
         let queue = &mut self.queues[qp as usize];
         let place = queue.head;
         let node = *self.nodes.get(place as usize)?;
-        let status = node.status?;
+        let status = node.status.filter(|_| node.reads_before <= queue.reads_done)?;
         queue.head = node.next;
         if queue.head == NONE {
             queue.tail = NONE;
         }
         self.free.push(place);
-        Some((node.work, status))
+        Some((node.id, status))
     }
 }
 
@@ -107,23 +108,29 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::VecDeque;
 
+    fn shown(order: &mut SendOrder) -> Vec<u64> {
+        std::iter::from_fn(|| order.take_done(0)).map(|(id, _)| id).collect()
+    }
+
     #[test]
-    fn a_send_waits_for_the_reads_before_it_and_a_read_for_the_sends() {
+    fn a_send_waits_for_the_reads_before_it_and_no_read_for_a_send() {
         let mut order = SendOrder::new(1, 8);
-        let (send, read) = (|id| Work::Send { id }, |id| Work::Read { id });
-        for work in [read(1), send(2), send(3), read(4), send(5)] {
-            order.posted(0, work);
+        order.send_posted(0, 1);
+        order.read_posted(0);
+        order.send_posted(0, 2);
+        order.send_posted(0, 3);
+        order.read_posted(0);
+        order.send_posted(0, 4);
+        for id in [1, 2, 3] {
+            order.send_done(0, id, Status::Success);
         }
-        for id in [2, 3, 5] {
-            order.done(0, send(id), Status::Success);
-            assert_eq!(order.take_done(0), None, "the READ before it runs");
-        }
-        order.done(0, read(1), Status::Success);
-        let shown: Vec<_> = std::iter::from_fn(|| order.take_done(0)).map(|(work, _)| work).collect();
-        assert_eq!(shown, [read(1), send(2), send(3)]);
-        order.done(0, read(4), Status::Flushed);
-        assert_eq!(order.take_done(0), Some((read(4), Status::Flushed)));
-        assert_eq!(order.take_done(0), Some((send(5), Status::Success)));
+        assert_eq!(shown(&mut order), [1], "the READ before the others runs");
+        order.read_done(0);
+        assert_eq!(shown(&mut order), [2, 3]);
+        order.read_done(0);
+        assert_eq!(shown(&mut order), [], "it is not done itself");
+        order.send_done(0, 4, Status::Flushed);
+        assert_eq!(order.take_done(0), Some((4, Status::Flushed)));
         assert_eq!(order.take_done(0), None);
     }
 
@@ -141,36 +148,45 @@ mod tests {
         ]
     }
 
+    /// What was posted on a QP, oldest first: a READ, or a SEND by its id; and whether it is done.
+    type Model = VecDeque<(Option<u64>, bool)>;
+
     proptest! {
-        /// Whatever is done when: all is shown once, each QP's in the order of its posts, nothing before it is done.
+        /// Whatever is done when: every SEND is shown once, each QP's in their order, and as soon as it and all before it is done.
         #[test]
-        fn it_is_a_queue_for_each_qp(steps in prop::collection::vec(step(), 0..300)) {
+        fn a_send_is_shown_when_it_and_all_before_it_is_done(steps in prop::collection::vec(step(), 0..300)) {
             const PLACES: u32 = 20;
             let mut order = SendOrder::new(3, PLACES);
-            // What was posted and not shown, and whether it is done.
-            let mut model: [VecDeque<(Work, bool)>; 3] = Default::default();
+            let mut model: [Model; 3] = Default::default();
             for (id, step) in (0u64..).zip(steps) {
-                let of_kind = |read: bool| if read { Work::Read { id } } else { Work::Send { id } };
                 match step {
-                    Step::Post { qp, read } => {
-                        if model.iter().map(VecDeque::len).sum::<usize>() == PLACES as usize {
-                            continue;
+                    Step::Post { qp, read: true } => {
+                        order.read_posted(u32::try_from(qp).unwrap());
+                        model[qp].push_back((None, false));
+                    }
+                    Step::Post { qp, read: false } => {
+                        let sends = model.iter().flatten().filter(|(work, _)| work.is_some()).count();
+                        if sends < PLACES as usize {
+                            order.send_posted(u32::try_from(qp).unwrap(), id);
+                            model[qp].push_back((Some(id), false));
                         }
-                        order.posted(u32::try_from(qp).unwrap(), of_kind(read));
-                        model[qp].push_back((of_kind(read), false));
                     }
                     Step::Finish { qp, read } => {
-                        let oldest = model[qp].iter_mut().find(|(work, done)| !done && is_read(*work) == read);
-                        if let Some((work, done)) = oldest {
-                            *done = true;
-                            order.done(u32::try_from(qp).unwrap(), *work, Status::Success);
+                        let oldest = model[qp].iter_mut().find(|(work, done)| !done && work.is_none() == read);
+                        let Some((work, done)) = oldest else { continue };
+                        *done = true;
+                        let of = u32::try_from(qp).unwrap();
+                        match work {
+                            Some(id) => order.send_done(of, *id, Status::Success),
+                            None => order.read_done(of),
                         }
                     }
                 }
                 for (qp, expected) in (0u32..).zip(&mut model) {
                     while expected.front().is_some_and(|(_, done)| *done) {
-                        let (work, _) = expected.pop_front().unwrap();
-                        prop_assert_eq!(order.take_done(qp), Some((work, Status::Success)));
+                        if let (Some(id), _) = expected.pop_front().unwrap() {
+                            prop_assert_eq!(order.take_done(qp), Some((id, Status::Success)));
+                        }
                     }
                     prop_assert_eq!(order.take_done(qp), None);
                 }

@@ -6,6 +6,7 @@ use super::frame::{FRAME_BYTES, Fault, Frame, READ_PIECE_MAX};
 use super::input::{Input, READ_BUDGET, STAGING_BYTES};
 use super::output::{Lookup, Output, Revoked, Urgency, no_stretches};
 use super::socket::{self, Moved};
+use crate::later::later;
 use crate::nic::{
     DisconnectReason, MemoryKey, Payload, PostError, PrivateData, Qp, SendRequest, Sge, Status,
 };
@@ -534,7 +535,7 @@ impl Connection {
         keep_sends: bool,
     ) {
         self.phase = Phase::Draining { reason };
-        self.deadline = Some(Instant::now() + tables.options.farewell);
+        self.deadline = Some(later(tables.options.farewell));
         tables.qps.set_state(self.qp, QpState::Closing);
         self.served.clear();
         self.input.abandon(self.qp, tables);

@@ -8,11 +8,11 @@
 use super::connection::{Connection, Fate, Phase, Served};
 use super::frame::{FRAME_BYTES, Fault, Frame, HEADER};
 use super::socket::{self, IoVec, Moved};
+use crate::later::later;
 use crate::nic::{DisconnectReason, Event, PRIVATE_DATA_MAX, PrivateData, Qp, Sge, SrqEntry, Status};
 use crate::soft::options::SCATTER_MAX;
 use crate::soft::tables::Tables;
 use crate::soft::transport::QpState;
-use std::time::Instant;
 
 /// Bytes of the staging buffer: some 280 messages of 64 bytes a read.
 pub(super) const STAGING_BYTES: usize = 64 << 10;
@@ -449,7 +449,7 @@ impl Connection {
             tables.counters.rnr += 1;
             self.input.not_ready = true;
             if self.deadline.is_none() {
-                self.deadline = tables.options.rnr_timeout.map(|wait| Instant::now() + wait);
+                self.deadline = tables.options.rnr_timeout.map(later);
             }
             return false;
         };

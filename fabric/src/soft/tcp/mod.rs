@@ -22,6 +22,7 @@ use super::options::SoftOptions;
 use super::tables::Tables;
 use super::transport::{Kind, QpState, Token, Transport};
 use crate::address::Address;
+use crate::later::later;
 use crate::nic::{
     ConnectError, DisconnectReason, ListenError, MemoryKey, PostError, PrivateData, Qp, SendRequest,
 };
@@ -150,7 +151,7 @@ impl Tcp {
         assert!(slot.connection.is_none(), "a QP's place is free until it is taken");
         let reads_max = self.reads_max;
         let mut connection = self.spare.pop().unwrap_or_else(|| Box::new(Connection::new(reads_max)));
-        let deadline = Instant::now() + tables.options.handshake;
+        let deadline = later(tables.options.handshake);
         connection.begin(qp, socket, phase, Some(deadline));
         self.pending += usize::from(connection.is_pending());
         self.earliest = Self::earlier(self.earliest.filter(|_| self.deadlines > 0), deadline);

@@ -84,11 +84,15 @@ pub(super) fn prepare(socket: &OwnedFd, options: &TcpOptions) -> io::Result<()> 
         sockopt::set_socket_recv_buffer_size(socket, bytes)?;
     }
     let limit = options.peer_silence_max;
-    let millis = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
+    // What the kernel takes at most: 24 days, and 9 hours for what follows.
+    const MILLIS_MAX: u32 = i32::MAX.unsigned_abs();
+    const SECONDS_MAX: u64 = 32_767;
+    let millis = u32::try_from(limit.as_millis()).unwrap_or(MILLIS_MAX).min(MILLIS_MAX);
     sockopt::set_tcp_user_timeout(socket, millis)?;
     // Unacknowledged data is covered by the user timeout; an idle connection needs probes.
-    let idle = Duration::from_secs((limit.as_secs() / 2).max(1));
-    let between = Duration::from_secs((limit.as_secs() / (2 * u64::from(KEEPALIVE_PROBES))).max(1));
+    let idle = Duration::from_secs((limit.as_secs() / 2).clamp(1, SECONDS_MAX));
+    let between = limit.as_secs() / (2 * u64::from(KEEPALIVE_PROBES));
+    let between = Duration::from_secs(between.clamp(1, SECONDS_MAX));
     sockopt::set_socket_keepalive(socket, true)?;
     sockopt::set_tcp_keepidle(socket, idle)?;
     sockopt::set_tcp_keepintvl(socket, between)?;

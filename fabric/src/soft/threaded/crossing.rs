@@ -107,11 +107,6 @@ impl Post {
     pub(super) fn read_cells(sges: usize) -> usize {
         1 + sges.saturating_sub(SGES_IN_FIRST).div_ceil(SGES_PER_CELL)
     }
-
-    /// Cells that this post takes.
-    pub(super) fn cells(&self) -> usize {
-        if self.kind == post_kind::READ { Self::read_cells(usize::from(self.count)) } else { 1 }
-    }
 }
 
 /// One cell of the completion ring.

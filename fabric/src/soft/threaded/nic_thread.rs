@@ -1,16 +1,13 @@
 //! The thread that owns the inner NIC: carries posts in, completions and events out, and sleeps when there is nothing.
 
-use super::crossing::{
-    Control, MoreSges, Post, RawCompletion, RawSge, Reply, SGES_IN_FIRST, SendBuffers, Shared, post_kind,
-};
-use super::parked::Parked;
+use super::crossing::{Control, Post, RawCompletion, Reply, SGES_IN_FIRST, SendBuffers, Shared, post_kind};
 use crate::memory::{HeapConsumer, HeapProducer};
 use crate::nic::{
-    Completion, Counters, Event, Limits, Nic, Payload, PostError, Qp, ReadRequest, SendRequest, Sge, Status,
-    Work,
+    Completion, Counters, Event, Nic, Payload, PostError, Qp, ReadRequest, SendRequest, Sge, Status, Work,
 };
 use crate::unix::Doorbell;
 use rustix::event::epoll;
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -26,8 +23,6 @@ const BATCH: usize = 64;
 const SPIN_MIN: Duration = Duration::from_micros(2);
 /// Empty rounds between two offers of the core to others.
 const YIELD_INTERVAL: u32 = 32;
-
-const CELLS_TOGETHER: &str = "a READ's cells are shown together";
 
 /// The QP that a completion names where its work was never for one.
 pub(super) const NO_QP: Qp = Qp { index: u32::MAX, generation: 0 };
@@ -50,8 +45,13 @@ pub(super) struct NicThread<N> {
 
 /// What the thread keeps between rounds. Sized once.
 pub(super) struct Carried {
-    /// What the inner NIC's queue had no room for yet.
-    parked: Parked,
+    /// SENDs that the inner NIC's queue had no room for yet, in their order.
+    parked: VecDeque<Post>,
+    /// How many of them each QP has.
+    parked_of_qp: Vec<u32>,
+    /// The round in which a QP's parked SEND was last refused.
+    refused_in: Vec<u64>,
+    round: u64,
     scatter: Vec<Sge>,
     batch: Vec<Completion>,
     pushed: u64,
@@ -61,13 +61,14 @@ pub(super) struct Carried {
 }
 
 impl Carried {
-    pub(super) fn new(limits: &Limits, send_buffers: u32) -> Self {
-        let scatter_max = limits.scatter_max as usize;
-        let parked_max = send_buffers as usize + limits.reads_max as usize * Post::read_cells(scatter_max);
+    pub(super) fn new(qps_max: u32, scatter_max: u32, send_buffers: u32) -> Self {
         let empty = Completion { qp: NO_QP, work: Work::Send { id: 0 }, status: Status::Success };
         Self {
-            parked: Parked::new(limits.qps_max, parked_max),
-            scatter: Vec::with_capacity(scatter_max),
+            parked: VecDeque::with_capacity(send_buffers as usize),
+            parked_of_qp: vec![0; qps_max as usize],
+            refused_in: vec![0; qps_max as usize],
+            round: 0,
+            scatter: Vec::with_capacity(scatter_max as usize),
             batch: vec![empty; BATCH],
             pushed: 0,
             refused: 0,
@@ -141,6 +142,7 @@ impl<N: Nic> NicThread<N> {
 
     /// One look at everything; whether there was anything.
     fn round(&mut self) -> bool {
+        self.work.round += 1;
         let mut busy = false;
         if self.shared.control_waiting.swap(false, Ordering::AcqRel) {
             while let Ok(control) = self.control.try_recv() {
@@ -230,25 +232,13 @@ impl<N: Nic> NicThread<N> {
                 }
             }
             post_kind::SEND => {
-                if self.work.parked.holds(post.qp_index) || !self.post_send(&post) {
-                    self.work.parked.push(post);
+                let behind_others = self.work.parked_of_qp[post.qp_index as usize] > 0;
+                if behind_others || !self.post_send(&post) {
+                    self.work.parked_of_qp[post.qp_index as usize] += 1;
+                    self.work.parked.push_back(post);
                 }
             }
-            post_kind::READ if self.work.parked.holds(post.qp_index) => {
-                self.work.parked.push(post);
-                for _ in 1..post.cells() {
-                    let cell = self.posts.pop().expect(CELLS_TOGETHER);
-                    self.work.parked.push_cell(cell);
-                }
-            }
-            post_kind::READ => {
-                self.begin_scatter(&post);
-                for _ in 1..post.cells() {
-                    let more = self.posts.pop().expect(CELLS_TOGETHER).sges();
-                    self.add_scatter(&post, more);
-                }
-                self.post_read(&post);
-            }
+            post_kind::READ => self.post_read(&post),
             post_kind::DISCONNECT => {
                 self.flush_parked(post.qp());
                 self.nic.disconnect(post.qp());
@@ -280,22 +270,16 @@ impl<N: Nic> NicThread<N> {
         assert!(self.returned.push(u64::from(post.number)), "as many places as there are buffers");
     }
 
-    /// A READ's scatter list, from its first cell.
-    fn begin_scatter(&mut self, post: &Post) {
-        self.work.scatter.clear();
-        let first = [post.a.get(), post.b.get()].into_iter().take(usize::from(post.count));
-        self.work.scatter.extend(first);
-    }
-
-    /// More of it, from its next cell.
-    fn add_scatter(&mut self, post: &Post, more: MoreSges) {
-        let left = usize::from(post.count) - self.work.scatter.len();
-        self.work.scatter.extend(more.into_iter().take(left).map(RawSge::get));
-    }
-
-    /// Posts the READ whose scatter list was gathered.
     fn post_read(&mut self, post: &Post) {
-        debug_assert!(self.work.scatter.len() == usize::from(post.count) && SGES_IN_FIRST == 2);
+        let count = usize::from(post.count);
+        self.work.scatter.clear();
+        self.work.scatter.extend([post.a.get(), post.b.get()].into_iter().take(count));
+        for _ in 1..Post::read_cells(count) {
+            let more = self.posts.pop().expect("a READ's cells are shown together").sges();
+            let left = count - self.work.scatter.len();
+            self.work.scatter.extend(more.into_iter().take(left).map(super::crossing::RawSge::get));
+        }
+        debug_assert!(self.work.scatter.len() == count && SGES_IN_FIRST == 2);
         let request =
             ReadRequest { id: post.id, address: post.address, key: post.number, scatter: &self.work.scatter };
         if let Err(error) = self.nic.post_read(post.qp(), request) {
@@ -303,50 +287,33 @@ impl<N: Nic> NicThread<N> {
         }
     }
 
-    /// Posts for which there was no room; each QP's in their order.
+    /// SENDs for which there was no room; each QP's in their order.
     fn retry_parked(&mut self) -> bool {
         let mut posted = false;
-        let mut left = self.work.parked.begin();
-        while left > 0 {
-            let post = self.work.parked.pop();
-            left -= post.cells();
-            if self.work.parked.is_behind(&post) || (post.kind == post_kind::SEND && !self.post_send(&post)) {
-                self.work.parked.keep(post);
-                continue;
+        for _ in 0..self.work.parked.len() {
+            let Some(post) = self.work.parked.pop_front() else { break };
+            let at = post.qp_index as usize;
+            if self.work.refused_in[at] != self.work.round && self.post_send(&post) {
+                self.work.parked_of_qp[at] -= 1;
+                posted = true;
+            } else {
+                self.work.refused_in[at] = self.work.round;
+                self.work.parked.push_back(post);
             }
-            if post.kind == post_kind::READ {
-                self.begin_scatter(&post);
-                for _ in 1..post.cells() {
-                    let more = self.work.parked.pop_cell().sges();
-                    self.add_scatter(&post, more);
-                }
-                self.post_read(&post);
-            }
-            self.work.parked.gone(&post);
-            posted = true;
         }
         posted
     }
 
     fn flush_parked(&mut self, qp: Qp) {
-        let mut left = self.work.parked.begin();
-        while left > 0 {
-            let post = self.work.parked.pop();
-            left -= post.cells();
-            if post.qp() != qp {
-                self.work.parked.keep(post);
-                continue;
-            }
-            if post.kind == post_kind::READ {
-                for _ in 1..post.cells() {
-                    self.work.parked.pop_cell();
-                }
-                self.refuse(qp, Work::Read { id: post.id }, PostError::Stale);
-            } else {
+        for _ in 0..self.work.parked.len() {
+            let Some(post) = self.work.parked.pop_front() else { break };
+            if post.qp() == qp {
+                self.work.parked_of_qp[post.qp_index as usize] -= 1;
                 self.refuse(qp, Work::Send { id: post.id }, PostError::Stale);
                 self.give_back(&post);
+            } else {
+                self.work.parked.push_back(post);
             }
-            self.work.parked.gone(&post);
         }
     }
 

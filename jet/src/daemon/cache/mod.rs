@@ -1,17 +1,20 @@
 //! The pool's place in the last-level cache: reserving ways for it, keeping it warm, and telling whether it is there.
 
 mod config;
+mod keeper;
 mod recovery;
 mod setting;
 mod status;
 mod threads;
 mod warm;
 
+use crate::say;
 pub use config::{CacheConfig, CacheConfigError, DEFAULT_GROUP, DeviceWays, Prefetchers, Reserve};
-pub use recovery::{Recovered, recover};
+pub use recovery::{Extent, Recovered, recover};
 pub use setting::SettingStatus;
 pub use status::{
-    AdjustmentsStatus, CacheDomainStatus, CacheStatus, CountersStatus, RegistersStatus, WarmerStatus,
+    AdjustmentsStatus, CacheDomainStatus, CacheStatus, CountersStatus, RegistersStatus, ReservationStatus,
+    WarmerStatus,
 };
 
 use jet_cat::CpuSet;
@@ -23,11 +26,11 @@ use jet_cat::resctrl::{DomainId, OpenError, Resctrl, WayMask};
 use jet_cat::reservation::{Reservation, ReserveError, ThreadError};
 use jet_cat::topology::{Topology, TopologyError};
 use jet_fabric::memory::SharedMemory;
+use keeper::Keeper;
 use setting::Setting;
-use status::Bandwidth;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use threads::{Application, Members, cpus_near, leave, own_thread};
+use threads::{Application, cpus_near, leave, own_thread};
 use warm::Warm;
 
 /// Why no cache is reserved.
@@ -87,7 +90,7 @@ fn key_of(error: &ReserveError) -> &'static str {
     let ReserveError::Refused(refusal) = error else { return "" };
     match refusal {
         Refusal::GroupExists { .. } => " (cache.group)",
-        Refusal::NoDomain { .. } => " (cache.domains)",
+        Refusal::NoDomain { .. } | Refusal::NoSize { .. } => " (cache.domains)",
         Refusal::TooLarge { .. } => " (cache.bytes, cache.slack_bytes, cache.others_ways_min)",
         Refusal::Groups { .. } => " (cache.bytes; cache.take_from_groups = true)",
         Refusal::Devices { .. } => " (cache.bytes; cache.placement = \"anywhere\")",
@@ -100,7 +103,7 @@ fn key_of(error: &ReserveError) -> &'static str {
 /// What the daemon does about the cache. Dropped, it puts everything back.
 pub struct CacheControl {
     config: CacheConfig,
-    reservation: Setting<Reservation>,
+    reservation: Keeper,
     /// The processors of the reserved caches, where there are others, too.
     cpus: Option<CpuSet>,
     /// What else of the processor is set.
@@ -108,9 +111,7 @@ pub struct CacheControl {
     /// What else of resctrl is changed.
     adjustments: Setting<Adjustments>,
     counters: Mutex<Setting<CacheCounters>>,
-    members: Members,
     warm: Warm,
-    bandwidth: Mutex<Bandwidth>,
 }
 
 impl CacheControl {
@@ -126,14 +127,12 @@ impl CacheControl {
     ) -> Result<Self, CacheError> {
         let mut control = Self {
             config: config.clone(),
-            reservation: Setting::Left,
+            reservation: Keeper::default(),
             cpus: None,
             registers: Setting::Left,
             adjustments: Setting::Left,
             counters: Mutex::default(),
-            members: Members::default(),
             warm: Warm::default(),
-            bandwidth: Mutex::default(),
         };
         recover_own(config);
         // Where one of them ends the start, those before it are put back by dropping them.
@@ -146,42 +145,38 @@ impl CacheControl {
             adjustments::check(&Resctrl::find()?, &wanted)?;
         }
         let reserved = reserve(config, pool_bytes, numa_node);
-        control.reservation = Setting::of("no cache is reserved", reserved, required)?;
-        let reservation = control.reservation.get();
-        if let Some(reservation) = reservation {
-            eprint!("jetd: cache reserved: {}", reservation.plan());
+        let reserved = Setting::of("no cache is reserved", reserved, required)?;
+        control.reservation = Keeper::holding(reserved, &config.journals);
+        control.cpus = control.reservation.with(|reservation| {
+            let reservation = reservation?;
+            say!("jetd: cache reserved: {}", reservation.plan());
             if let Some(reason) = reservation.not_exclusive() {
-                eprintln!("jetd: it is not exclusive: {reason}");
+                say!("jetd: it is not exclusive: {reason}");
             }
-        }
-        control.cpus = reservation.and_then(cpus_near);
+            cpus_near(reservation)
+        });
         match check_cores(control.cpus.as_ref(), cores) {
             Err(error) if required => return Err(error),
-            Err(error) => eprintln!("jetd: {error}"),
+            Err(error) => say!("jetd: {error}"),
             Ok(()) => {}
         }
-        let adjusted = adjust(config, numa_node, reservation);
+        let adjusted = control.reservation.with(|reservation| adjust(config, numa_node, reservation));
         let failed = "bandwidth of groups and ways of devices stay as they are";
         control.adjustments = Setting::of(failed, adjusted, required)?;
+        control.reservation.watch();
         Ok(control)
     }
 
     /// Threads that this makes are in the reservation's class, and on processors of its caches: they inherit both from the one
     /// that makes them.
     pub fn inside<T>(&self, make: impl FnOnce() -> T) -> T {
-        let Some(reservation) = self.reservation.get() else { return make() };
-        if let Err(error) = reservation.add_thread(own_thread()) {
-            eprintln!("jetd: threads are not in the reserved cache's class: {error}");
-            return make();
-        }
-        let stay = self.cpus.as_ref().map(CpuSet::stay).transpose();
-        if let Err(error) = &stay {
-            eprintln!("jetd: this process may use no processor of the reserved cache: {error}");
-        }
-        let made = make();
-        drop(stay);
-        leave(reservation);
-        made
+        self.reservation.inside(|| {
+            let stay = self.cpus.as_ref().map(CpuSet::stay).transpose();
+            if let Err(error) = &stay {
+                say!("jetd: this process may use no processor of the reserved cache: {error}");
+            }
+            make()
+        })
     }
 
     /// Starts to warm the pool, and to measure. Does not wait for it. On the reactor's core, where that has one: what lies
@@ -195,8 +190,7 @@ impl CacheControl {
     /// An application's threads join, where that is configured, until what this gives is dropped. Those that it starts later
     /// inherit it.
     pub fn application(&self, process: i32) -> Option<Application<'_>> {
-        let reservation = self.reservation.get().filter(|_| self.config.applications)?;
-        Some(Application::join(reservation, &self.members, process))
+        if self.config.applications { self.reservation.application(process) } else { None }
     }
 
     /// Counts what the thread that calls finds in the cache from now on, and what not, where the processor can tell.
@@ -217,15 +211,9 @@ impl CacheControl {
 
     /// What is reserved, what of it is used, and what of the pool is resident. Reads the kernel's files.
     pub fn status(&self) -> CacheStatus {
-        let reservation = self.reservation.get();
         CacheStatus {
             reserve: self.config.reserve,
-            reason: self.reservation.reason().map(str::to_owned),
-            group: reservation.map(|reservation| reservation.plan().group.to_string()),
-            exclusive: reservation.and_then(status::is_exclusive),
-            domains: reservation.map_or_else(Vec::new, |reservation| {
-                status::domains(reservation, &mut locked(&self.bandwidth))
-            }),
+            reservation: self.reservation.status(),
             registers: RegistersStatus {
                 setting: self.registers.status(),
                 stands: self.registers.get().and_then(|registers| registers.stands().ok()),
@@ -241,7 +229,7 @@ impl Drop for CacheControl {
     /// The last first: devices may have ways that are reserved.
     fn drop(&mut self) {
         self.adjustments.undo("bandwidth of groups and ways of devices are", Adjustments::restore);
-        self.reservation.undo("the reserved cache is", |reservation| reservation.restore().map(drop));
+        self.reservation.end();
         self.registers.undo("the processor's registers are", Settings::restore);
     }
 }
@@ -337,9 +325,9 @@ fn recover_own(config: &CacheConfig) {
     if !has_journals(config) {
         return;
     }
-    match recover(&config.journals, false) {
-        Ok(recovered) => recovered.iter().for_each(|left| eprintln!("jetd: {left}")),
-        Err(error) => eprintln!("jetd: cannot look for cache that was left reserved: {error}"),
+    match recover(&config.journals, Extent::Gone) {
+        Ok(recovered) => recovered.iter().for_each(|left| say!("jetd: {left}")),
+        Err(error) => say!("jetd: cannot look for cache that was left reserved: {error}"),
     }
 }
 
@@ -355,7 +343,8 @@ fn reserve(
     let request = config.request_near(pool_bytes, numa_node)?;
     let reservation = Reservation::make(&resctrl, &request, &config.journals, &mut |_| {})?;
     // That its threads can join is tried before anything rests on it.
-    reservation.add_thread(own_thread())?;
-    leave(&reservation);
+    let class = reservation.class();
+    class.add_thread(own_thread())?;
+    leave(&class);
     Ok(Some(reservation))
 }

@@ -7,6 +7,20 @@ use jet_cat::reservation::{self, JournalError, Left};
 use std::fmt;
 use std::path::Path;
 
+const REGISTERS: &str = "the processor's registers that were left set";
+const ADJUSTED: &str = "bandwidth of groups and ways of devices that were left set";
+
+/// How far putting back goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// What processes that are gone had left.
+    Gone,
+    /// And reservations that are to outlive processes.
+    Standing,
+    /// And what cannot be put back stays as it is, and is forgotten.
+    Forget,
+}
+
 /// Something that was left, and what became of it.
 #[derive(Debug)]
 pub enum Recovered {
@@ -16,6 +30,8 @@ pub enum Recovered {
     Registers(Result<(), SettingError>),
     /// Bandwidth of groups, and ways of devices: put back, or not.
     Adjusted(Result<(), AdjustError>),
+    /// What was left of these could not be put back, and stays: which, and why.
+    Forgotten(&'static str, String),
     /// Journals of reservations are there, and no resctrl to look at.
     Unseen(OpenError),
     /// Journals of reservations cannot be read.
@@ -29,6 +45,7 @@ impl Recovered {
             Self::Reserved(left) => left.restored.is_ok(),
             Self::Registers(result) => result.is_ok(),
             Self::Adjusted(result) => result.is_ok(),
+            Self::Forgotten(..) => true,
             Self::Unseen(_) | Self::Unread(_) => false,
         }
     }
@@ -37,14 +54,15 @@ impl Recovered {
 /// One line for people.
 impl fmt::Display for Recovered {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const REGISTERS: &str = "the processor's registers that were left set";
-        const ADJUSTED: &str = "bandwidth of groups and ways of devices that were left set";
         match self {
             Self::Reserved(left) => left.fmt(f),
             Self::Registers(Ok(())) => write!(f, "{REGISTERS} are put back"),
             Self::Registers(Err(error)) => write!(f, "{REGISTERS} are not put back: {error}"),
             Self::Adjusted(Ok(())) => write!(f, "{ADJUSTED} are put back"),
             Self::Adjusted(Err(error)) => write!(f, "{ADJUSTED} are not put back: {error}"),
+            Self::Forgotten(what, why) => {
+                write!(f, "{what} are forgotten: their journal is removed, and they stay as they are: {why}")
+            }
             Self::Unseen(error) => {
                 write!(f, "whether cache is still reserved that was left so cannot be told: {error}")
             }
@@ -62,17 +80,28 @@ fn some<E>(put_back: Result<bool, E>) -> Option<Result<(), E>> {
     }
 }
 
-/// Puts back what was left, in the order of an end; reservations that are to outlive processes only where they are meant, too.
+/// Puts back what was left, in the order of an end.
 ///
 /// # Errors
-/// The journals' folder cannot be read.
-pub fn recover(journals: &Path, standing_too: bool) -> Result<Vec<Recovered>, JournalError> {
+/// The journals' folder cannot be read, or what is given up cannot be removed from it.
+pub fn recover(journals: &Path, extent: Extent) -> Result<Vec<Recovered>, JournalError> {
     let reserved = reservation::reserved(journals)?;
+    let forgets = extent == Extent::Forget;
     let mut recovered = Vec::new();
     match Resctrl::find() {
         Ok(resctrl) => {
-            recovered.extend(some(adjustments::recover(&resctrl, journals)).map(Recovered::Adjusted));
-            let reservations = if standing_too { reservation::restore_all } else { reservation::recover };
+            match some(adjustments::recover(&resctrl, journals)) {
+                Some(Err(error)) if forgets && error.may_stay_for_ever() => {
+                    adjustments::forget(journals)?;
+                    recovered.push(Recovered::Forgotten(ADJUSTED, error.to_string()));
+                }
+                result => recovered.extend(result.map(Recovered::Adjusted)),
+            }
+            let reservations = match extent {
+                Extent::Gone => reservation::recover,
+                Extent::Standing => reservation::restore_all,
+                Extent::Forget => reservation::forget_all,
+            };
             match reservations(&resctrl, journals) {
                 Ok(left) => recovered.extend(left.into_iter().map(Recovered::Reserved)),
                 Err(error) => recovered.push(Recovered::Unread(error)),
@@ -82,6 +111,12 @@ pub fn recover(journals: &Path, standing_too: bool) -> Result<Vec<Recovered>, Jo
         Err(error) if !reserved.is_empty() => recovered.push(Recovered::Unseen(error)),
         Err(_) => {}
     }
-    recovered.extend(some(registers::recover(journals)).map(Recovered::Registers));
+    match some(registers::recover(journals)) {
+        Some(Err(error)) if forgets && error.may_stay_for_ever() => {
+            registers::forget(journals)?;
+            recovered.push(Recovered::Forgotten(REGISTERS, error.to_string()));
+        }
+        result => recovered.extend(result.map(Recovered::Registers)),
+    }
     Ok(recovered)
 }

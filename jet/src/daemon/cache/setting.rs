@@ -1,6 +1,7 @@
 //! Something that is set where that is configured and can be, and is told of where not.
 
 use super::CacheError;
+use crate::say;
 use serde::Serialize;
 
 /// What became of it.
@@ -42,7 +43,7 @@ impl<T> Setting<T> {
             Ok(Some(set)) => Ok(Self::Set(set)),
             Err(error) if required => Err(error),
             Err(error) => {
-                eprintln!("jetd: {failed}: {error}");
+                say!("jetd: {failed}: {error}");
                 Ok(Self::Failed(error.to_string()))
             }
         }
@@ -68,9 +69,7 @@ impl<T> Setting<T> {
         if let Self::Set(set) = std::mem::take(self)
             && let Err(error) = undo(set)
         {
-            eprintln!(
-                "jetd: {what} not put back: {error}; the next start, or jet cache restore, tries again"
-            );
+            say!("jetd: {what} not put back: {error}; the next start, or jet cache restore, tries again");
         }
     }
 

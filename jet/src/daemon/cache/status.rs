@@ -17,14 +17,9 @@ use std::time::Instant;
 pub struct CacheStatus {
     /// What was asked for.
     pub reserve: Reserve,
-    /// Why nothing is reserved, where it was asked for.
-    pub reason: Option<String>,
-    /// The group; none where nothing is reserved.
-    pub group: Option<String>,
-    /// Whether the kernel refuses the ways to others now; none: nothing is reserved, or that cannot be read.
-    pub exclusive: Option<bool>,
-    /// What is reserved, and what of it is used.
-    pub domains: Vec<CacheDomainStatus>,
+    /// What is reserved.
+    #[serde(flatten)]
+    pub reservation: ReservationStatus,
     /// Ways of devices, and prefetchers.
     pub registers: RegistersStatus,
     /// Other groups' bandwidth, and the ways of devices as the kernel tells them.
@@ -33,6 +28,23 @@ pub struct CacheStatus {
     pub counters: CountersStatus,
     /// What of the pool is in the cache.
     pub warmer: WarmerStatus,
+}
+
+/// What is reserved.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct ReservationStatus {
+    /// Why nothing is reserved, where it was asked for.
+    pub reason: Option<String>,
+    /// The group; none where nothing is reserved.
+    pub group: Option<String>,
+    /// Whether the kernel refuses the ways to others now; none: nothing is reserved, or that cannot be read.
+    pub exclusive: Option<bool>,
+    /// What is reserved, and what of it is used.
+    pub domains: Vec<CacheDomainStatus>,
+    /// What is not as it was made, each in words.
+    pub faults: Vec<String>,
+    /// How often what was undone was reserved again.
+    pub reserved_again: u64,
 }
 
 /// The processor's registers.
@@ -109,7 +121,7 @@ pub struct CacheDomainStatus {
     pub domain: DomainId,
     /// The ways that were reserved: a hexadecimal mask, of code and data.
     pub reserved: String,
-    /// Those that the group has now, as the kernel says; none: that cannot be read. Another tool may have changed them.
+    /// Those that the group has now, as the kernel says; none: that cannot be read.
     pub ways: Option<String>,
     /// Their bytes.
     pub bytes: Option<u64>,

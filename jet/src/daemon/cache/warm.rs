@@ -1,6 +1,7 @@
 //! The thread that keeps the pool warm, started beside everything else: its calibration takes a moment.
 
 use super::status::WarmerStatus;
+use crate::say;
 use jet_cat::residency::{PaceOptions, Region, WarmerOptions, WarmerThread};
 use jet_fabric::memory::SharedMemory;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -51,7 +52,7 @@ impl Warm {
                     }
                     Err(error) => {
                         if !std::mem::replace(&mut told, true) {
-                            eprintln!("jetd: the pool is not kept warm, and not measured, for now: {error}");
+                            say!("jetd: the pool is not kept warm, and not measured, for now: {error}");
                         }
                         *locked(&state) = State::Failed(error);
                     }

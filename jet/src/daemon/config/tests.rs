@@ -143,21 +143,3 @@ fn what_cannot_be_says_what_to_write() {
     let missing = Config::load(Some(Path::new("/nonexistent.toml")), &[]).unwrap_err();
     assert!(missing.to_string().contains("/nonexistent.toml"));
 }
-
-#[test]
-fn an_srq_that_the_nic_does_not_take_is_refused_with_the_size_that_it_does() {
-    let config = load(&[]).unwrap();
-    config.check_srq(1024).unwrap();
-    let words = config.check_srq(1023).unwrap_err().to_string();
-    for part in ["pool.srq_bytes = 4194304", "1023 slabs", "4190208 or less"] {
-        assert!(words.contains(part), "{words}");
-    }
-    let smaller = load(&[
-        "pool.srq_bytes=262144",
-        "pool.srq_floor_bytes=262144",
-        "pool.srq_reserve_entries=16",
-        "limits.credit_per_peer=64",
-    ])
-    .unwrap();
-    smaller.check_srq(64).unwrap();
-}

@@ -3,6 +3,7 @@
 use super::keeper::{ActuatorRow, Keeper, Rows};
 use super::pace::{Pace, Step};
 use super::{Congestion, CongestionConfig, JournalError};
+use crate::say;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -71,7 +72,7 @@ impl CongestionControl {
     ) -> Result<Self, StartError> {
         let (keeper, recovery) = Keeper::open(config, control_socket, others)?;
         if recovery.found > 0 {
-            eprintln!(
+            say!(
                 "jetd: congestion: an earlier daemon left {} settings of the NIC lowered; {} of them are dealt with",
                 recovery.found,
                 recovery.found - recovery.pending.len()
@@ -116,7 +117,7 @@ impl CongestionControl {
         self.shared.stop.store(true, Ordering::Release);
         handle.thread().unpark();
         if handle.join().is_err() {
-            eprintln!("jetd: congestion: the thread stopped unexpectedly; the next start restores the NIC");
+            say!("jetd: congestion: the thread stopped unexpectedly; the next start restores the NIC");
         }
     }
 }
@@ -179,6 +180,6 @@ fn carry_out(shared: &Shared, mut keeper: Keeper, mut pace: Pace) {
 
 fn tell(notes: &[String]) {
     for note in notes {
-        eprintln!("jetd: congestion: {note}");
+        say!("jetd: congestion: {note}");
     }
 }

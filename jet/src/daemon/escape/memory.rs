@@ -2,17 +2,13 @@
 //! message.
 
 use jet_fabric::memory::SharedMemory;
-use rustix::fs::{FallocateFlags, fallocate};
-use rustix::io::Errno;
 use std::io;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 /// Allocated and touched at a time: what comes first can be used while the rest is still on its way.
 const CHUNK_BYTES: usize = 1 << 20;
-const PAGE_BYTES: usize = 4096;
 
 /// Escape memory cannot be had, or not all of it.
 #[derive(Debug, thiserror::Error)]
@@ -55,12 +51,12 @@ pub fn prepare(
     region: Arc<SharedMemory>,
     report: impl FnMut(usize, Option<PrepareError>) + Send + 'static,
 ) -> io::Result<Preparing> {
-    prepare_with(region, allocate, report)
+    prepare_with(region, SharedMemory::prepare, report)
 }
 
 fn prepare_with(
     region: Arc<SharedMemory>,
-    mut allocate: impl FnMut(&SharedMemory, usize, usize) -> io::Result<()> + Send + 'static,
+    mut prepare: impl FnMut(&SharedMemory, usize, usize) -> io::Result<()> + Send + 'static,
     mut report: impl FnMut(usize, Option<PrepareError>) + Send + 'static,
 ) -> io::Result<Preparing> {
     let stop = Arc::new(AtomicBool::new(false));
@@ -70,11 +66,9 @@ fn prepare_with(
         let mut ready = 0;
         while ready < wanted && !told.load(Ordering::Relaxed) {
             let bytes = CHUNK_BYTES.min(wanted - ready);
-            // First allocated: touching a page that cannot be had would be a SIGBUS.
-            if let Err(source) = allocate(&region, ready, bytes) {
+            if let Err(source) = prepare(&region, ready, bytes) {
                 return report(ready, Some(PrepareError { ready, wanted, source }));
             }
-            touch(&region, ready, bytes);
             ready += bytes;
             report(ready, None);
         }
@@ -82,35 +76,20 @@ fn prepare_with(
     Ok(Preparing { stop, thread: Some(thread) })
 }
 
-fn allocate(region: &SharedMemory, at: usize, bytes: usize) -> io::Result<()> {
-    loop {
-        match fallocate(region.as_fd(), FallocateFlags::empty(), at as u64, bytes as u64) {
-            Ok(()) => return Ok(()),
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-}
-
-fn touch(region: &SharedMemory, at: usize, bytes: usize) {
-    for page in (at..at + bytes).step_by(PAGE_BYTES) {
-        // SAFETY: within the region, which nobody uses before it is reported ready.
-        unsafe { region.base().add(page).write_volatile(0) };
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::io::Errno;
     use std::sync::mpsc;
 
     const CHUNK: usize = CHUNK_BYTES;
+    const PAGE_BYTES: usize = 4096;
 
     #[test]
     fn memory_becomes_ready_chunk_by_chunk_and_is_allocated() {
         let region = Arc::new(SharedMemory::lazy("jet-test", 2 * CHUNK + PAGE_BYTES).unwrap());
         region.seal_future_writes().unwrap();
-        let blocks = |region: &SharedMemory| rustix::fs::fstat(region.as_fd()).unwrap().st_blocks;
+        let blocks = |region: &SharedMemory| rustix::fs::fstat(region).unwrap().st_blocks;
         assert_eq!(blocks(&region), 0);
         let (tell, told) = mpsc::channel();
         let preparing = prepare(Arc::clone(&region), move |ready, error| {
@@ -129,7 +108,7 @@ mod tests {
         let region = Arc::new(SharedMemory::lazy("jet-test", 4 * CHUNK).unwrap());
         let (tell, told) = mpsc::channel();
         let limited = |region: &SharedMemory, at: usize, bytes: usize| {
-            if at < 2 * CHUNK { allocate(region, at, bytes) } else { Err(Errno::NOSPC.into()) }
+            if at < 2 * CHUNK { region.prepare(at, bytes) } else { Err(Errno::NOSPC.into()) }
         };
         let preparing = prepare_with(region, limited, move |ready, error| {
             tell.send((ready, error.map(|error| error.to_string()))).expect("the test listens");
@@ -144,15 +123,6 @@ mod tests {
             assert!(error.contains(part), "{part}: {error}");
         }
         drop(preparing.unwrap());
-    }
-
-    #[test]
-    fn what_lies_beyond_the_region_is_not_allocated() {
-        let region = SharedMemory::lazy("jet-test", CHUNK).unwrap();
-        allocate(&region, 0, CHUNK).unwrap();
-        // Sealed against growing.
-        allocate(&region, CHUNK, PAGE_BYTES).unwrap_err();
-        assert_eq!(region.bytes(), CHUNK);
     }
 
     #[test]

@@ -1,14 +1,15 @@
 //! What the control plane asks of the reactor. Bounded, rare, and never waited for by the reactor.
 
-use crate::daemon::status::Status;
+use crate::daemon::status::{Rows, Status};
 use crossbeam_queue::ArrayQueue;
-use jet_core::{OpenError, SessionEnd, SessionId};
+use jet_client::registration::RowsFrom;
+use jet_core::{OpenError, SessionEnd, SessionId, Standstill};
 use jet_fabric::memory::SharedMemory;
 use jet_fabric::unix::Doorbell;
 use jet_wire::message::hello::AppName;
 use jet_wire::segment::DaemonEnd;
 use std::sync::Arc;
-use tokio::sync::{Semaphore, TryAcquireError, oneshot};
+use tokio::sync::{Semaphore, TryAcquireError, oneshot, watch};
 
 /// Commands that may wait for the reactor.
 const COMMANDS: usize = 256;
@@ -29,6 +30,8 @@ pub struct NewSession {
     pub doorbell: Doorbell,
     /// Hears why the session ended, unless the control plane ended it.
     pub ended: oneshot::Sender<SessionEnd>,
+    /// Hears when the application holds all that it may while more waits for it.
+    pub standstill: watch::Sender<Option<Standstill>>,
 }
 
 /// A session that stands: its number, and a ticket that no other session ever has.
@@ -49,8 +52,13 @@ pub enum Command {
         /// The answer.
         reply: oneshot::Sender<Result<SessionTicket, OpenError>>,
     },
-    /// Its connection or process is gone.
-    Close {
+    /// A session is to end. Its application may live on, and read what it held.
+    End {
+        /// Which.
+        ticket: SessionTicket,
+    },
+    /// The application's connection or process is gone, whether its session was ended before or not.
+    Gone {
         /// Which.
         ticket: SessionTicket,
     },
@@ -59,6 +67,13 @@ pub enum Command {
         /// The answer.
         reply: oneshot::Sender<Box<Status>>,
     },
+    /// Tell further rows of that.
+    StatusRows {
+        /// Which come next.
+        from: RowsFrom,
+        /// The answer.
+        reply: oneshot::Sender<Rows>,
+    },
     /// The first so many slabs of escape memory can be used.
     EscapeMemory {
         /// Slabs.
@@ -66,9 +81,9 @@ pub enum Command {
         /// Why there will be no more, where that is so.
         error: Option<String>,
     },
-    /// Take nothing new, finish what there is, stop.
+    /// Take nothing new, finish what there is, stop. Given again: another deadline.
     Drain {
-        /// Stop anyway after so long.
+        /// Stop anyway after so long from now on.
         deadline_ms: u64,
     },
 }

@@ -1,20 +1,25 @@
 //! Carries out what the receiver says: posts to the NIC, writes to sessions' rings.
 
-use super::command::NewSession;
+use super::command::{NewSession, SessionTicket};
 use super::epoll::Epoll;
 use super::posting::{WaitingHeader, WaitingRead};
-use crate::daemon::workers::{CheckJob, CopyJob, Done, Job, Piece, Workers};
+use crate::daemon::poison::{Piece, Poisoned, guarded};
+use crate::daemon::workers::{CheckJob, CopyJob, Done, Job, Workers};
+use crate::say;
 use jet_core::pool::Run;
-use jet_core::{Checksums, Copy, CopyRefused, Effects, PeerId, ReadId, Remote, SessionEnd, SessionId};
+use jet_core::{
+    Checksums, Copy, CopyFailed, CopyRefused, Effects, PeerId, ReadId, Remote, SessionEnd, SessionId,
+    Standstill,
+};
 use jet_fabric::memory::SharedMemory;
 use jet_fabric::nic::{MemoryKey, Nic, Qp, Sge, SrqEntry};
 use jet_fabric::unix::{Doorbell, Rung};
 use jet_wire::message::{HEADER_BYTES, HeaderBytes};
-use jet_wire::segment::{DELIVERY_USER_HEADER_MAX, DaemonEnd, Delivery, Place};
+use jet_wire::segment::{DELIVERY_USER_HEADER_MAX, DaemonEnd, Delivery, Notice, Place};
 use jet_wire::{SLAB_BYTES, SLAB_BYTES_U32};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 const HEADER_BYTES_U32: u32 = 128;
 const _: () = assert!(HEADER_BYTES_U32 as usize == HEADER_BYTES);
@@ -25,11 +30,12 @@ pub struct AppSession {
     pub segment: DaemonEnd,
     /// Where its releases wake us, and our deliveries wake it.
     pub doorbell: Doorbell,
-    /// Tells it from earlier ones of the same number.
-    pub ticket: u64,
-    /// Delivered to since the last publish.
+    /// Delivered to, or told something, since the last publish.
     dirty: bool,
     ended: Option<oneshot::Sender<SessionEnd>>,
+    standstill: watch::Sender<Option<Standstill>>,
+    /// Tells its notices apart.
+    notices: u16,
     /// Keeps the segment mapped.
     _memory: Arc<SharedMemory>,
 }
@@ -69,9 +75,13 @@ pub struct Hands<N: Nic> {
     /// Peer by the QP's index, with the QP's generation.
     peers: Box<[Option<(u32, PeerId)>]>,
     sessions: Box<[Option<AppSession>]>,
+    /// The ticket of each number's newest session; 0: none had it yet.
+    tickets: Box<[u64]>,
     open: Vec<u32>,
     dirty: Vec<u32>,
     faulted: Vec<SessionId>,
+    /// Slabs that cannot be read or written any more, and that the receiver was not told of.
+    poisoned: Vec<Run>,
     /// READs that can no more be posted.
     pub(super) unposted_reads: Vec<ReadId>,
     /// READs that the NIC had no room for, in their order; no more than there are READs at once.
@@ -109,12 +119,14 @@ impl<N: Nic> Hands<N> {
             qps: vec![None; config.peers_max as usize].into(),
             peers: vec![None; qps as usize].into(),
             sessions: (0..config.sessions_max).map(|_| None).collect(),
+            tickets: vec![0; config.sessions_max as usize].into(),
             open: Vec::with_capacity(config.sessions_max as usize),
             dirty: Vec::with_capacity(config.sessions_max as usize),
             faulted: Vec::with_capacity(config.sessions_max as usize),
+            poisoned: Vec::new(),
             unposted_reads: Vec::with_capacity(config.reads_max as usize),
             waiting_reads: VecDeque::with_capacity(config.reads_max as usize),
-            unsent: VecDeque::with_capacity((config.peers_max * (config.control_sends_max + 2)) as usize),
+            unsent: VecDeque::with_capacity((config.peers_max * config.sends_per_peer_max()) as usize),
             entry_slabs: vec![0; config.srq_slabs as usize].into(),
             scatter: Vec::with_capacity(config.scatter_max as usize),
             epoll,
@@ -173,13 +185,20 @@ impl<N: Nic> Hands<N> {
         self.sessions[session.0 as usize] = Some(AppSession {
             segment: new.segment,
             doorbell: new.doorbell,
-            ticket,
             dirty: false,
             ended: Some(new.ended),
+            standstill: new.standstill,
+            notices: 0,
             _memory: new.memory,
         });
+        self.tickets[session.0 as usize] = ticket;
         self.open.push(session.0);
         Ok(ticket)
+    }
+
+    /// Whether a session is, or was, the newest of its number.
+    pub fn has_had(&self, ticket: SessionTicket) -> bool {
+        self.tickets[ticket.session.0 as usize] == ticket.ticket
     }
 
     /// The number of the n-th open session.
@@ -195,6 +214,40 @@ impl<N: Nic> Hands<N> {
     /// A session whose delivery ring turned out to be broken.
     pub fn take_faulted(&mut self) -> Option<SessionId> {
         self.faulted.pop()
+    }
+
+    /// Slabs that cannot be read or written any more.
+    #[inline]
+    pub fn take_poisoned(&mut self) -> Option<Run> {
+        self.poisoned.pop()
+    }
+
+    /// The slabs on a page are lost.
+    #[cold]
+    pub fn note_poisoned(&mut self, page: Poisoned) {
+        let end = page.start.saturating_add(page.bytes);
+        let regions = [
+            (Some(&self.memory.pool), 0),
+            (self.escape.memory.as_ref().map(|memory| &memory.0), self.pool_slabs),
+        ];
+        for (memory, first) in regions {
+            let Some(memory) = memory else { continue };
+            let base = memory.base() as usize;
+            let (from, to) = (page.start.max(base), end.min(base + memory.bytes()));
+            if from < to {
+                let slab = |address: usize| {
+                    u32::try_from((address - base) / SLAB_BYTES).expect("slabs are counted in 32 bits")
+                };
+                let count = slab(to - 1) - slab(from) + 1;
+                self.poisoned.push(Run { first: first + slab(from), count });
+                say!(
+                    "jetd: the hardware lost memory (a machine check, see dmesg): {} bytes of {} are not used any more, and the \
+                     message in them ends as corrupt",
+                    count as usize * SLAB_BYTES,
+                    if first == 0 { "the pool" } else { "escape memory" },
+                );
+            }
+        }
     }
 
     /// A READ that could not be posted.
@@ -267,12 +320,27 @@ impl<N: Nic> Hands<N> {
 
     /// Where a slab lies: the pool's are numbered first, those of escape memory behind them.
     fn slab(&self, slab: u32) -> *mut u8 {
-        let (memory, index) = match slab.checked_sub(self.pool_slabs) {
-            None => (&self.memory.pool, slab),
-            Some(index) => (&self.escape_memory().0, index),
+        self.run(Run { first: slab, count: 1 }, SLAB_BYTES)
+    }
+
+    /// Where a run lies, all of which is in one of the two memories, and has room for so many bytes.
+    ///
+    /// # Panics
+    /// Where the receiver names what is not there: nothing outside is ever read or written.
+    fn run(&self, run: Run, bytes: usize) -> *mut u8 {
+        let (memory, index, slabs) = match run.first.checked_sub(self.pool_slabs) {
+            None => (&self.memory.pool, run.first, self.pool_slabs as usize),
+            Some(index) => {
+                let memory = &self.escape_memory().0;
+                (memory, index, memory.bytes() / SLAB_BYTES)
+            }
         };
-        let at = index as usize * SLAB_BYTES;
-        assert!(at + SLAB_BYTES <= memory.bytes(), "slab {slab} is neither in the pool nor in escape memory");
+        let (at, room) = (index as usize * SLAB_BYTES, run.count as usize * SLAB_BYTES);
+        let end = at + room;
+        assert!(
+            bytes <= room && end <= slabs * SLAB_BYTES && end <= memory.bytes(),
+            "{bytes} bytes of {run:?} are neither in the pool nor in escape memory"
+        );
         // SAFETY: within the mapping, as just checked.
         unsafe { memory.base().add(at) }
     }
@@ -306,7 +374,7 @@ impl<N: Nic> Effects for Hands<N> {
         };
         let payload = self.sge(Run { first: slab, count: 1 }, SLAB_BYTES_U32);
         let posted = self.nic.post_srq(SrqEntry { id: entry, header, payload: Some(payload) });
-        // Each entry is posted once until it comes back, and there are no more of them than `Config::check_srq` let pass.
+        // Each entry is posted once until it comes back, and a NIC has room for all that it was asked to have, or is not made.
         posted.expect("the NIC's SRQ has room for every entry, and both regions are registered");
     }
 
@@ -355,19 +423,36 @@ impl<N: Nic> Effects for Hands<N> {
         }
     }
 
+    fn tell_standstill(&mut self, session: SessionId, standstill: Option<Standstill>) {
+        let Some(app) = self.sessions[session.0 as usize].as_mut() else { return };
+        app.notices = app.notices.wrapping_add(1);
+        let (number, releases) = (app.notices, app.segment.releases.taken());
+        app.segment.put_notice(standstill.map(|Standstill { limit, told }| Notice {
+            limit,
+            lasting: told > 0,
+            number,
+            releases,
+        }));
+        app.standstill.send_replace(standstill);
+        if !app.dirty {
+            app.dirty = true;
+            self.dirty.push(session.0);
+        }
+    }
+
     fn begin_copy(&mut self, copy: &Copy) -> Result<(), CopyRefused> {
         let app = self.sessions[copy.session.0 as usize].as_ref();
         let slot = app.and_then(|app| app.segment.slot(copy.slot));
         if slot.is_none_or(|slot| slot.is_pinned(copy.generation)) {
             return Err(CopyRefused::Pinned);
         }
-        let job = Job::Copy(CopyJob {
-            id: copy.id.0,
-            from: self.slab(copy.from.first),
-            to: self.slab(copy.to.first),
-            bytes: copy.from.count as usize * SLAB_BYTES,
-        });
-        self.workers.submit(job).map_err(|_| CopyRefused::NoRoom)
+        let bytes = copy.from.count as usize * SLAB_BYTES;
+        let (from, to) = (self.run(copy.from, bytes), self.run(copy.to, bytes));
+        let job = Job::Copy(CopyJob { id: copy.id.0, from, to, bytes });
+        // SAFETY: both runs are mapped for as long as the workers live, which are dropped before the memory. The receiver
+        // uses neither for anything else before it has heard of the copy's end, and they do not overlap: the one is in use,
+        // the other was free. What is in use nobody writes: no READ, SEND or copy is told to before it is released.
+        unsafe { self.workers.submit(job) }.map_err(|_| CopyRefused::NoRoom)
     }
 
     fn relocate(&mut self, copy: &Copy) -> bool {
@@ -377,23 +462,37 @@ impl<N: Nic> Effects for Hands<N> {
         slot.is_some_and(|slot| slot.relocate(copy.generation, from, to).is_ok())
     }
 
-    fn copy_slab(&mut self, from: u32, to: u32, bytes: u32) {
+    fn copy_slab(&mut self, from: u32, to: u32, bytes: u32) -> Result<(), CopyFailed> {
+        assert_ne!(from, to, "a slab is copied to another");
         let (from, to) = (self.slab(from), self.slab(to));
+        let bytes = (bytes as usize).min(SLAB_BYTES);
+        let touched = [Piece { start: from, bytes }, Piece { start: to, bytes }];
         // SAFETY: two different slabs, each within its mapping and at least `bytes` long; nobody else uses either: the
-        // one was just filled and is not delivered, the other comes out of the reserve.
-        unsafe { std::ptr::copy_nonoverlapping(from, to, (bytes as usize).min(SLAB_BYTES)) };
+        // one was just filled and is not delivered, the other comes out of the reserve. A copy that is half made is thrown
+        // away.
+        let made = unsafe { guarded(&touched, || std::ptr::copy_nonoverlapping(from, to, bytes)) };
+        made.map_err(|page| {
+            self.note_poisoned(page);
+            let from = from as usize;
+            let is_source = from < page.start + page.bytes && page.start < from + bytes;
+            if is_source { CopyFailed::Source } else { CopyFailed::Target }
+        })
     }
 
     fn mark(&mut self, on: bool) {
         (self.escape.congestion)(on);
     }
 
-    fn crc32c(&mut self, crc: u32, slab: u32, bytes: u32) -> u32 {
-        let start = self.slab(slab);
-        // SAFETY: the receiver asks about slabs that a completed request filled and that are not posted; runs lie
-        // within one of the two mappings, which `self` keeps and nobody else can write.
+    fn crc32c(&mut self, crc: u32, slab: u32, bytes: u32) -> Option<u32> {
+        let count = bytes.div_ceil(SLAB_BYTES_U32).max(1);
+        let start = self.run(Run { first: slab, count }, bytes as usize);
+        // SAFETY: the run lies within one of the two mappings, which `self` keeps and nobody else can write. The receiver
+        // asks about slabs that a completed request filled and that are not posted.
         let data = unsafe { std::slice::from_raw_parts(start, bytes as usize) };
-        crc32c::crc32c_append(crc, data)
+        let touched = [Piece { start, bytes: data.len() }];
+        // SAFETY: it reads only.
+        let made = unsafe { guarded(&touched, || crc32c::crc32c_append(crc, data)) };
+        made.map_err(|page| self.note_poisoned(page)).ok()
     }
 
     fn begin_check(&mut self, read: ReadId, bytes: u32, runs: &[Run]) {
@@ -403,12 +502,16 @@ impl<N: Nic> Effects for Hands<N> {
         let mut left = bytes;
         for &run in runs {
             let part = left.min(run.count * SLAB_BYTES_U32);
-            pieces.push(Piece { start: self.slab(run.first), bytes: part as usize });
+            pieces.push(Piece { start: self.run(run, part as usize), bytes: part as usize });
             left -= part;
         }
+        assert_eq!(left, 0, "a READ's runs hold all of its bytes");
         let job = Job::Check(CheckJob { id: read.0, pieces: pieces.as_ptr(), count: pieces.len() });
         self.pieces[read.0 as usize] = pieces;
-        let submitted = self.workers.submit(job);
+        // SAFETY: the runs are mapped for as long as the workers live, and hold what the READ brought: the receiver uses them
+        // for nothing else before it has heard of the check's end. The list is kept beside, and changed by the next check of
+        // this READ, of which there is at most one under way.
+        let submitted = unsafe { self.workers.submit(job) };
         submitted.expect("there are workers, and room for a check of every READ beside every copy");
     }
 

@@ -5,20 +5,19 @@
 mod command;
 mod epoll;
 mod hands;
+#[cfg(test)]
+mod hands_tests;
 mod posting;
 #[cfg(test)]
 mod posting_tests;
+mod status;
 mod turn;
 
-pub use command::{Command, CommandInbox, Commands, NewSession};
+pub use command::{Command, CommandInbox, Commands, NewSession, SessionTicket};
 pub use epoll::Epoll;
 pub use hands::{EscapeHands, Hands, PoolMemory};
 
-use super::status::{
-    EscapeStatus, FaultStatus, MessageStatus, PEERS_SHOWN, PeerStatus, PoolStatus, ReadStatus, SessionStatus,
-    Status, pressure_word,
-};
-use jet_core::{PeerId, Receiver, SessionId};
+use jet_core::{Receiver, SessionId};
 use jet_fabric::nic::Nic;
 use std::io;
 use std::time::Instant;
@@ -229,50 +228,6 @@ impl<N: Nic> Reactor<N> {
             }
             Drain::Leaving { deadline_ns } => now_ns >= deadline_ns || self.hands.bound() == 0,
         }
-    }
-
-    fn status(&self) -> Box<Status> {
-        let stats = self.receiver.stats();
-        let config = self.receiver.config();
-        let sessions = (0..config.sessions_max)
-            .filter_map(|n| Some(SessionStatus::new(n, &self.receiver.session_stats(SessionId(n))?)))
-            .collect();
-        let peers = (0..config.peers_max)
-            .filter_map(|n| {
-                let peer = self.receiver.peer_stats(PeerId(n))?;
-                Some(PeerStatus {
-                    peer: n,
-                    sender: format!("{:016x}", peer.sender),
-                    app: peer.app.to_string(),
-                    arrived: peer.arrived,
-                    credit: peer.credit,
-                    unfinished: peer.unfinished,
-                })
-            })
-            .take(PEERS_SHOWN)
-            .collect();
-        Box::new(Status {
-            version: env!("CARGO_PKG_VERSION"),
-            pid: std::process::id(),
-            incarnation: format!("{:016x}", self.options.incarnation),
-            uptime_ms: self.now_ns() / 1_000_000,
-            draining: self.receiver.is_draining(),
-            listen: self.options.listen.clone(),
-            pressure: pressure_word(stats.pressure),
-            nic_thread: self.options.nic_thread,
-            pool: PoolStatus::new(&stats, self.options.pages, self.options.numa_node),
-            reads: ReadStatus::new(&stats, self.receiver.config().checksums),
-            messages: MessageStatus::new(&stats),
-            ends: stats.ends.into(),
-            escape: EscapeStatus::new(&stats.escape, self.escape_error.as_deref()),
-            congestion: Vec::new(),
-            cache: None,
-            faults: FaultStatus { peers: stats.peer_faults, sessions: stats.session_faults },
-            nic: self.hands.nic.counters().into(),
-            sessions,
-            peers,
-            peer_count: stats.peers,
-        })
     }
 }
 

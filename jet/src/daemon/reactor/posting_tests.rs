@@ -15,11 +15,11 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const PEER: PeerId = PeerId(0);
 
 /// The hands on a software NIC that takes one READ a connection, and a sender's NIC with a region that can be READ.
-struct Pair {
-    hands: Hands<SoftNic>,
+pub(super) struct Pair {
+    pub(super) hands: Hands<SoftNic>,
     sender: SoftNic,
     remote: Remote,
-    config: jet_core::Config,
+    pub(super) config: jet_core::Config,
     qp: Qp,
     _folder: tempfile::TempDir,
 }
@@ -32,7 +32,7 @@ enum Seen {
 }
 
 impl Pair {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let address = format!("shm:{}", folder.path().join("nic.sock").display()).parse().unwrap();
         let config = jet_core::Config { peers_max: 4, sessions_max: 1, ..jet_core::Config::default() };

@@ -2,6 +2,7 @@
 
 use super::command::{Command, NewSession, SessionTicket};
 use super::{Drain, Reactor};
+use crate::daemon::poison;
 use crate::daemon::workers::Done;
 use jet_core::{Arrival, CopyId, OpenError, ReadId, ReleaseError};
 use jet_fabric::nic::{Completion, Event, Nic, PrivateData, Qp, Status, Work};
@@ -28,6 +29,16 @@ impl<N: Nic> Reactor<N> {
                 Done::Check { id, crc } => {
                     self.receiver.handle_checked(now_ns, ReadId(id), crc, &mut self.hands);
                 }
+                Done::CopyFailed { id, poisoned } => {
+                    self.hands.note_poisoned(poisoned);
+                    self.tell_poisoned();
+                    self.receiver.handle_copied(now_ns, CopyId(id), false, &mut self.hands);
+                }
+                Done::CheckFailed { id, poisoned } => {
+                    self.hands.note_poisoned(poisoned);
+                    self.tell_poisoned();
+                    self.receiver.handle_check_failed(now_ns, ReadId(id), &mut self.hands);
+                }
             }
             worked = true;
         }
@@ -40,12 +51,24 @@ impl<N: Nic> Reactor<N> {
             self.receiver.handle_tick(now_ns, &mut self.hands);
         }
         if worked || due {
+            // Before anything is posted: what was given back may be among it.
+            self.tell_poisoned();
             self.hands.post_waiting_reads();
             self.receiver.flush(now_ns, &mut self.hands);
             self.mend(now_ns);
             self.hands.publish();
         }
         worked
+    }
+
+    #[inline]
+    fn tell_poisoned(&mut self) {
+        while let Some(page) = poison::take_lost() {
+            self.hands.note_poisoned(page);
+        }
+        while let Some(run) = self.hands.take_poisoned() {
+            self.receiver.handle_poisoned(run);
+        }
     }
 
     fn poll_nic(&mut self, now_ns: u64) -> bool {
@@ -204,24 +227,34 @@ impl<N: Nic> Reactor<N> {
                 let opened = self.open(now_ns, *new);
                 if let Err(Ok(ticket)) = reply.send(opened) {
                     // The control plane gave up meanwhile.
-                    self.close(now_ns, ticket);
+                    self.gone(now_ns, ticket);
                 }
             }
-            Command::Close { ticket } => self.close(now_ns, ticket),
+            Command::End { ticket } => self.end(now_ns, ticket),
+            Command::Gone { ticket } => self.gone(now_ns, ticket),
             Command::Status { reply } => {
                 // Whoever asked may be gone.
                 let _ = reply.send(self.status());
+            }
+            Command::StatusRows { from, reply } => {
+                // Likewise.
+                let _ = reply.send(self.rows(from));
             }
             Command::EscapeMemory { ready_slabs, error } => {
                 self.receiver.handle_escape_memory(ready_slabs);
                 self.escape_error = error;
             }
             Command::Drain { deadline_ms } => {
-                if self.drain == Drain::Not {
-                    self.receiver.drain();
-                    self.hands.nic.stop_listening();
-                    let deadline_ns = now_ns.saturating_add(deadline_ms.saturating_mul(1_000_000));
-                    self.drain = Drain::Finishing { deadline_ns };
+                let deadline_ns = now_ns.saturating_add(deadline_ms.saturating_mul(1_000_000));
+                match &mut self.drain {
+                    Drain::Not => {
+                        self.receiver.drain();
+                        self.hands.nic.stop_listening();
+                        self.drain = Drain::Finishing { deadline_ns };
+                    }
+                    Drain::Finishing { deadline_ns: before } => *before = deadline_ns,
+                    // What was to be finished is over.
+                    Drain::Leaving { .. } => {}
                 }
             }
         }
@@ -238,8 +271,15 @@ impl<N: Nic> Reactor<N> {
         }
     }
 
-    fn close(&mut self, now_ns: u64, ticket: SessionTicket) {
-        if self.hands.session(ticket.session).is_some_and(|app| app.ticket == ticket.ticket) {
+    fn end(&mut self, now_ns: u64, ticket: SessionTicket) {
+        if self.hands.has_had(ticket) {
+            self.receiver.handle_session_ended(now_ns, ticket.session, &mut self.hands);
+        }
+    }
+
+    fn gone(&mut self, now_ns: u64, ticket: SessionTicket) {
+        // Until it is gone its number is nobody else's.
+        if self.hands.has_had(ticket) {
             self.receiver.handle_session_gone(now_ns, ticket.session, &mut self.hands);
         }
     }

@@ -3,12 +3,20 @@
 //! Every receiver holds a shared lock (`flock`) on its directory, which ends with it and leaves no file. Sweeping takes
 //! the exclusive one.
 
-use super::{OutError, PART_PREFIX, Parts, beneath};
+use super::file::beneath;
+use super::{OutError, Parts};
+use crate::files::path::PART_PREFIX;
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// A killed receiver's locks end with the last of its writes, which the kernel lets go of after the process.
+pub(super) const ENDING_MAX: Duration = Duration::from_secs(1);
+/// Between two looks: no lock that can be waited for has a time limit.
+pub(super) const ENDING_LOOK: Duration = Duration::from_millis(10);
 
 /// Parts were not removed, or not all.
 #[derive(Debug, thiserror::Error)]
@@ -42,14 +50,18 @@ impl Parts {
     /// # Errors
     /// [`SweepError`]. After one the directory is not protected from another's sweep any more: end.
     pub fn sweep(&self) -> Result<u64, SweepError> {
-        match flock(&*self.root, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => return Err(SweepError::InUse),
-            Err(errno) => return Err(SweepError::NoLock(errno.into())),
+        let deadline = Instant::now() + ENDING_MAX;
+        loop {
+            match flock(self.directories.last_root(), FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => break,
+                Err(Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(ENDING_LOOK),
+                Err(Errno::WOULDBLOCK) => return Err(SweepError::InUse),
+                Err(errno) => return Err(SweepError::NoLock(errno.into())),
+            }
         }
         let swept = self.remove_parts()?;
         // Between the two locks another may sweep; nothing of this receiver is there yet.
-        match flock(&*self.root, FlockOperation::NonBlockingLockShared) {
+        match flock(self.directories.last_root(), FlockOperation::NonBlockingLockShared) {
             Ok(()) => Ok(swept),
             Err(Errno::WOULDBLOCK) => Err(SweepError::InUse),
             Err(errno) => Err(SweepError::NoLock(errno.into())),
@@ -59,7 +71,7 @@ impl Parts {
     fn remove_parts(&self) -> io::Result<u64> {
         let mut swept = 0;
         // Depth first by descriptors, so that no link is followed.
-        let mut pending = vec![rustix::fs::Dir::read_from(&*self.root)?];
+        let mut pending = vec![rustix::fs::Dir::read_from(self.directories.last_root())?];
         while let Some(mut directory) = pending.pop() {
             while let Some(entry) = directory.next() {
                 let entry = entry?;
@@ -90,16 +102,20 @@ impl Parts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::parts::PartsOptions;
     use crate::files::path::RelativePath;
+
+    fn parts(out: &Path) -> Result<Parts, OutError> {
+        Parts::new(out, PartsOptions { open_max: 2, direct: false, fsync: false })
+    }
 
     #[test]
     fn a_directory_that_another_receiver_uses_is_not_swept() {
         let out = tempfile::tempdir().unwrap();
-        let new = || Parts::new(out.path(), 2, false);
+        let new = || parts(out.path());
         let (mut living, sweeper) = (new().unwrap(), new().unwrap());
         let name = RelativePath::new(b"file").unwrap();
-        let index = living.enter((1, 1), name, 1).unwrap();
-        living.leave(index);
+        living.begin((1, 1), name, 8192, None).unwrap();
         assert!(matches!(sweeper.sweep(), Err(SweepError::InUse)));
         drop(sweeper);
         assert_eq!(std::fs::read_dir(out.path()).unwrap().count(), 1, "the part was removed");
@@ -116,9 +132,9 @@ mod tests {
         let out = tempfile::tempdir().unwrap();
         let root = std::fs::File::open(out.path()).unwrap();
         flock(&root, FlockOperation::NonBlockingLockExclusive).unwrap();
-        let error = Parts::new(out.path(), 2, false).unwrap_err();
+        let error = parts(out.path()).unwrap_err();
         assert!(matches!(error, OutError::Swept { .. }), "{error}");
         drop(root);
-        Parts::new(out.path(), 2, false).unwrap();
+        parts(out.path()).unwrap();
     }
 }

@@ -1,10 +1,12 @@
 //! New messages, and the slices of those that are arriving.
 
-use super::job::{Job, Then};
+use super::job::{Job, Step, Subject};
+use super::prove::Proving;
 use super::{Broken, Jobs, Receiving};
 use crate::files::header::{FileHeader, HeaderError, Kind, PathField, TAG};
-use crate::files::parts::Key;
+use crate::files::parts::{Found, Key, PartError, PartIndex};
 use crate::files::path::{RelativePath, printable};
+use crate::files::proof::{BLOCK_BYTES, Proof, Sum};
 use crate::files::reject;
 use jet_client::receive::{DetachedSlice, Message, Session, Slice, SliceError};
 use jet_wire::SLAB_BYTES;
@@ -22,9 +24,24 @@ struct Refused {
     what: String,
 }
 
+/// What a message that is not done at once works with.
+struct Opened {
+    path: Box<[u8]>,
+    part: Option<PartIndex>,
+    subject: Subject,
+    step: Step,
+    offset: u64,
+    sum: Option<Sum>,
+}
+
 impl Refused {
     fn header(what: impl Into<String>) -> Self {
         Self { code: reject::HEADER_REFUSED, what: what.into() }
+    }
+
+    fn part(path: RelativePath<'_>, error: &PartError) -> Self {
+        let code = reject::code_of_part(error);
+        Self { code, what: format!("{path}: {}", reject::explain(code.get())) }
     }
 
     fn system(path: RelativePath<'_>, error: &io::Error) -> Self {
@@ -49,73 +66,52 @@ impl Receiving {
         let length = message.user_header().len();
         bytes[..length].copy_from_slice(message.user_header());
         let taken = self.read_header(&message, &bytes[..length]);
-        let refused = match taken {
-            Ok(header) => {
-                let key = (message.sender(), header.file_id);
-                match header.kind {
-                    Kind::Path => match self.take_path(&mut message, key)? {
-                        Ok(()) => {
-                            self.received.messages += 1;
-                            message.consume();
-                            return Ok(());
-                        }
-                        Err(refused) => refused,
-                    },
-                    Kind::Piece => match self.begin_piece(&message, &header) {
-                        Ok((part, then)) => {
-                            let index = jobs.insert(Job {
-                                message,
-                                key,
-                                part: Some(part),
-                                offset: header.offset,
-                                mode: header.mode,
-                                then,
-                                in_flight: 0,
-                                taken: false,
-                                synced: false,
-                                failed: None,
-                                withdrawn: false,
-                            });
-                            self.feed(session, jobs, index)?;
-                            return Ok(());
-                        }
-                        Err(refused) => refused,
-                    },
-                    Kind::Directory | Kind::Complete | Kind::Abandoned => {
-                        match self.name(&message, &header) {
-                            Ok(None) => {
-                                self.received.messages += 1;
-                                message.consume();
-                                return Ok(());
-                            }
-                            Ok(Some(directory)) => {
-                                let index = jobs.insert(Job {
-                                    message,
-                                    key,
-                                    part: None,
-                                    offset: 0,
-                                    mode: header.mode,
-                                    then: Then::Named,
-                                    in_flight: 0,
-                                    taken: true,
-                                    synced: false,
-                                    failed: None,
-                                    withdrawn: false,
-                                });
-                                return self.named(jobs, index, &directory);
-                            }
-                            Err(refused) => refused,
-                        }
+        let refused = match taken.and_then(|header| Ok((self.path_of(&message, &header)?, header))) {
+            Ok((_, FileHeader { kind: Kind::Path, file_id, .. })) => {
+                let key = (message.sender(), file_id);
+                match self.take_path(&mut message, key)? {
+                    Ok(()) => {
+                        self.received.messages += 1;
+                        message.consume();
+                        return Ok(());
                     }
+                    Err(refused) => refused,
                 }
             }
+            Ok((path, header)) => match self.open(&message, &header, path) {
+                Ok(None) => {
+                    self.received.messages += 1;
+                    message.consume();
+                    return Ok(());
+                }
+                Ok(Some(opened)) => {
+                    let index = jobs.insert(Job {
+                        key: (message.sender(), header.file_id),
+                        taken: !matches!(opened.step, Step::Bytes),
+                        message,
+                        path: opened.path,
+                        part: opened.part,
+                        subject: opened.subject,
+                        step: opened.step,
+                        offset: opened.offset,
+                        sum: opened.sum,
+                        written: 0,
+                        in_flight: 0,
+                        failed: None,
+                        withdrawn: false,
+                    });
+                    if jobs.get(index).taken {
+                        return self.advance(jobs, index);
+                    }
+                    self.feed(session, jobs, index)?;
+                    return Ok(());
+                }
+                Err(refused) => refused,
+            },
             Err(refused) => refused,
         };
-        // A path that has to be said again is no complaint: it heals itself.
-        if refused.code != reject::PATH_UNKNOWN {
-            self.complain(refused.what);
-        }
-        message.reject(refused.code);
+        let Refused { code, what } = refused;
+        self.refuse(message, code, || what);
         Ok(())
     }
 
@@ -131,7 +127,8 @@ impl Receiving {
             let path = bytes.get(crate::files::header::FIXED_BYTES..).unwrap_or_default();
             Refused { code, what: format!("{}: {error}", printable(path)) }
         })?;
-        if !matches!(header.kind, Kind::Piece | Kind::Path) && message.bytes() > 0 {
+        let carries = matches!(header.kind, Kind::Piece { .. } | Kind::Whole { .. } | Kind::Path);
+        if !carries && message.bytes() > 0 {
             return Err(Refused::header("a message with bytes where there are to be none"));
         }
         Ok(header)
@@ -155,82 +152,147 @@ impl Receiving {
         }
     }
 
-    fn path<'a>(&'a self, key: Key, header: &FileHeader<'a>) -> Result<RelativePath<'a>, Refused> {
-        match header.path {
-            PathField::Here(path) => Ok(path),
-            PathField::Elsewhere => self
-                .paths
-                .get(key)
-                .and_then(|path| RelativePath::new(path).ok())
-                .ok_or_else(|| Refused { code: reject::PATH_UNKNOWN, what: String::new() }),
-        }
-    }
-
-    fn begin_piece(
-        &mut self,
-        message: &Message<'_>,
-        header: &FileHeader<'_>,
-    ) -> Result<(crate::files::parts::PartIndex, Then), Refused> {
-        let key = (message.sender(), header.file_id);
-        let path = self.path(key, header)?.as_bytes().to_vec();
-        let path = RelativePath::new(&path).expect("checked before");
-        let bytes = message.bytes();
-        if header.offset.checked_add(bytes).is_none_or(|end| end > header.file_bytes) {
-            let file = header.file_bytes;
-            return Err(Refused::header(format!(
-                "{path}: a piece of {bytes} bytes at {} lies outside its file of {file}",
-                header.offset
-            )));
-        }
-        let whole = header.offset == 0 && bytes == header.file_bytes;
-        match self.parts.enter(key, path, header.file_bytes) {
-            Ok(part) => Ok((part, if whole { Then::Complete } else { Then::Nothing })),
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput && error.raw_os_error().is_none() => {
-                Err(Refused::header(format!("{path}: its length is another than in the piece before")))
+    /// The path that a message is about; of a path message itself, nothing.
+    fn path_of(&self, message: &Message<'_>, header: &FileHeader<'_>) -> Result<Box<[u8]>, Refused> {
+        match (header.kind, header.path) {
+            (Kind::Path, _) => Ok(Box::default()),
+            (_, PathField::Here(path)) => Ok(path.as_bytes().into()),
+            (_, PathField::Elsewhere) => {
+                let path = self.paths.get((message.sender(), header.file_id));
+                path.map(Into::into)
+                    .ok_or_else(|| Refused { code: reject::PATH_UNKNOWN, what: String::new() })
             }
-            Err(error) => Err(Refused::system(path, &error)),
         }
     }
 
-    /// Messages without bytes. Gives the directory that has to be synced where a name was made.
-    fn name(
+    /// Does what a message asks for, or finds what it needs for that. `None`: it is done.
+    fn open(
         &mut self,
         message: &Message<'_>,
         header: &FileHeader<'_>,
-    ) -> Result<Option<std::rc::Rc<std::os::fd::OwnedFd>>, Refused> {
+        path: Box<[u8]>,
+    ) -> Result<Option<Opened>, Refused> {
         let key = (message.sender(), header.file_id);
-        let path = self.path(key, header)?.as_bytes().to_vec();
-        let path = RelativePath::new(&path).expect("checked before");
-        match header.kind {
-            Kind::Complete => {
-                let again = message.redelivered();
-                match self.parts.complete_file(key, path, header.file_bytes, header.mode, again) {
-                    Ok(named) => {
-                        self.received.files += u64::from(named.first);
-                        self.paths.forget(key);
-                        Ok(Some(named.directory))
-                    }
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Refused {
-                        code: reject::INCOMPLETE,
-                        what: format!("{path}: {}", reject::explain(reject::INCOMPLETE.get())),
-                    }),
-                    Err(error) => Err(Refused::system(path, &error)),
-                }
+        let at = RelativePath::new(&path).expect("checked before");
+        let bytes = message.bytes();
+        let system = |error: io::Error| Refused::system(at, &error);
+        let opened = match header.kind {
+            Kind::Path => return Ok(None),
+            Kind::Begin { file_bytes, hash } => {
+                self.parts.begin(key, at, file_bytes, hash).map_err(system)?;
+                return Ok(None);
+            }
+            Kind::Hole { offset, bytes } => {
+                let part = self.enter(key, at, offset, bytes)?;
+                let written = self.parts.written(part, offset, bytes, None);
+                self.parts.leave(part);
+                written.map_err(|error| Refused::part(at, &error))?;
+                return Ok(None);
             }
             Kind::Abandoned => {
-                self.parts.abandon_file(key, path).map_err(|error| Refused::system(path, &error))?;
+                self.parts.abandon(key, at).map_err(system)?;
                 self.received.abandoned += 1;
                 self.paths.forget(key);
-                Ok(None)
+                return Ok(None);
             }
-            _ => {
-                let directory = self
-                    .parts
-                    .make_directory(path, header.mode)
-                    .map_err(|error| Refused::system(path, &error))?;
+            Kind::Piece { offset } => {
+                let part = self.enter(key, at, offset, bytes)?;
+                let sum = self.parts.hash(part).map(Sum::new);
+                Opened { part: Some(part), subject: Subject::Piece, step: Step::Bytes, offset, sum, path }
+            }
+            Kind::Whole { mode, proof } => {
+                let part = self.parts.create(key, at, bytes).map_err(system)?;
+                let (subject, sum) =
+                    (Subject::Whole { mode, proof }, proof.map(|proof| Sum::new(proof.hash)));
+                Opened { part: Some(part), subject, step: Step::Bytes, offset: 0, sum, path }
+            }
+            Kind::Complete { mode, proof } => {
+                let (part, step) = self.find(key, at, proof)?;
+                if let (Some(part), Step::Sync(_)) = (part, &step)
+                    && let Err(error) = self.parts.set_mode(part, mode)
+                {
+                    self.parts.leave(part);
+                    return Err(system(error));
+                }
+                Opened { part, subject: Subject::Complete { mode, proof }, step, offset: 0, sum: None, path }
+            }
+            Kind::Directory { mode } => {
+                self.parts.make_directory(at, mode).map_err(system)?;
                 self.received.directories += 1;
-                Ok(Some(directory))
+                if !self.options.fsync {
+                    return Ok(None);
+                }
+                let unsynced = self.parts.unsynced_directory(at).map_err(system)?;
+                let step = Step::Directories(unsynced);
+                Opened { part: None, subject: Subject::Directory, step, offset: 0, sum: None, path }
             }
+        };
+        Ok(Some(opened))
+    }
+
+    /// The part for bytes of a file that has begun.
+    fn enter(
+        &mut self,
+        key: Key,
+        path: RelativePath<'_>,
+        offset: u64,
+        bytes: u64,
+    ) -> Result<PartIndex, Refused> {
+        let part = self.parts.enter(key, path).map_err(|error| Refused::part(path, &error))?;
+        let file_bytes = self.parts.file_bytes(part);
+        let end = offset.checked_add(bytes).filter(|&end| end <= file_bytes);
+        let on_block = |at: u64| at.is_multiple_of(BLOCK_BYTES as u64);
+        if end.is_some_and(|end| on_block(offset) && (on_block(end) || end == file_bytes)) {
+            return Ok(part);
+        }
+        self.parts.leave(part);
+        Err(Refused::header(format!(
+            "{path}: {bytes} bytes at {offset} are no piece of its file of {file_bytes}"
+        )))
+    }
+
+    /// What is there of a file that is to take its name, and what is to be done with it.
+    fn find(
+        &mut self,
+        key: Key,
+        path: RelativePath<'_>,
+        proof: Option<Proof>,
+    ) -> Result<(Option<PartIndex>, Step), Refused> {
+        let system = |error: io::Error| Refused::system(path, &error);
+        let refused = |code: NonZeroU32| {
+            let what = format!("{path}: {}", reject::explain(code.get()));
+            Err(Refused { code, what })
+        };
+        match (self.parts.find(key, path, proof).map_err(system)?, proof) {
+            (Found::Proven(part), _) => Ok((Some(part), Step::Sync(None))),
+            (Found::Unproven(part), Some(proof)) => {
+                let proving = match self.parts.file(part, false) {
+                    Ok((file, _)) => Proving::new(file, proof).map_err(PartError::from),
+                    Err(error) => Err(error),
+                };
+                match proving {
+                    Ok(proving) => Ok((Some(part), Step::Prove(proving))),
+                    Err(error) => {
+                        self.parts.leave(part);
+                        Err(Refused::part(path, &error))
+                    }
+                }
+            }
+            (Found::Unproven(part), None) => {
+                self.parts.leave(part);
+                refused(reject::INCOMPLETE)
+            }
+            (Found::Incomplete, _) => refused(reject::INCOMPLETE),
+            (Found::Different, _) => refused(reject::DIFFERENT),
+            // It may have its name since the message came for the first time.
+            (Found::Gone, Some(proof)) => match self.parts.named_file(path).map_err(system)? {
+                Some(file) => {
+                    let proving = Proving::new(file.into(), proof).map_err(system)?;
+                    Ok((None, Step::Prove(proving)))
+                }
+                None => refused(reject::PART_GONE),
+            },
+            (Found::Gone, None) => refused(reject::PART_GONE),
         }
     }
 
@@ -273,7 +335,8 @@ impl Receiving {
                     self.advance(jobs, index)?;
                     return Ok(true);
                 }
-                Err(SliceError::TimedOut) => return Ok(fed),
+                // Only who waits is told that it holds all; here writes in flight give back.
+                Err(SliceError::TimedOut | SliceError::HoldsAll(_)) => return Ok(fed),
                 Err(SliceError::Receive(error)) => return Err(error.into()),
             }
         }
@@ -309,6 +372,11 @@ impl Receiving {
     ) -> Result<(), Broken> {
         if slice.is_empty() {
             return Ok(());
+        }
+        // While the bytes are in the cache.
+        let job = jobs.get(index);
+        if let Some(sum) = &mut job.sum {
+            sum.add(job.offset + slice.offset(), &slice);
         }
         let whole_slabs = slice.len() / SLAB_BYTES;
         let uneven = !slice.len().is_multiple_of(SLAB_BYTES);

@@ -1,8 +1,11 @@
-//! A message in work, from its last slice to its end.
+//! A message in work, from its first slice to its end.
 
+use super::prove::{Proved, Proving};
 use super::{Broken, Jobs, Receiving};
 use crate::files::disk::{Finished, Work};
-use crate::files::parts::{Key, Named, PartIndex};
+use crate::files::parts::{Key, PartError, PartIndex, Unsynced};
+use crate::files::path::{RelativePath, printable};
+use crate::files::proof::{Proof, Sum};
 use crate::files::reject;
 use jet_client::receive::{DetachedSlice, Message, Session};
 use jet_wire::SLAB_BYTES;
@@ -10,51 +13,128 @@ use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-/// What a message is about once its bytes are written.
+/// What a message is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Then {
-    /// Nothing: other pieces follow.
-    Nothing,
-    /// It is the whole file.
-    Complete,
-    /// It made a name or a directory; what is synced is a directory.
-    Named,
+pub(super) enum Subject {
+    /// A file of one message.
+    Whole { mode: u16, proof: Option<Proof> },
+    /// Bytes of a file that has begun.
+    Piece,
+    /// A file that is to take its name, all of it being there.
+    Complete { mode: u16, proof: Option<Proof> },
+    /// A directory.
+    Directory,
+}
+
+/// What a message waits for, or does next.
+pub(super) enum Step {
+    /// Its bytes.
+    Bytes,
+    /// The file is read again, the part's or the one that has the name.
+    Prove(Proving),
+    /// The file, to be synced: the part's or the one that has the name.
+    Sync(Option<Rc<OwnedFd>>),
+    /// It is synced.
+    Lasting,
+    /// Directories are synced, the last one first.
+    Directories(Vec<Unsynced>),
+    /// Everything is done.
+    Done,
 }
 
 pub(super) struct Job<'s> {
     pub message: Message<'s>,
     pub key: Key,
+    pub path: Box<[u8]>,
     pub part: Option<PartIndex>,
-    /// Where the piece begins in the file.
+    pub subject: Subject,
+    pub step: Step,
+    /// Where the message's bytes begin in the file.
     pub offset: u64,
-    pub mode: u16,
-    pub then: Then,
-    /// Writes and syncs in flight, and slices that are held.
+    /// Of what arrived, where it is counted.
+    pub sum: Option<Sum>,
+    /// Bytes whose write ended.
+    pub written: u64,
+    /// Writes, reads and syncs in flight, and slices that are held.
     pub in_flight: u32,
-    /// Every slice was taken, or none is wanted any more.
+    /// Every slice was taken.
     pub taken: bool,
-    pub synced: bool,
     pub failed: Option<NonZeroU32>,
     pub withdrawn: bool,
 }
 
+/// What comes of a step.
+enum Next {
+    /// The next step, at once.
+    Go(Step),
+    /// Something is in flight, or has to come.
+    Wait,
+    /// The message ends.
+    End,
+    /// It is rejected.
+    Refuse(NonZeroU32),
+}
+
+impl From<PartError> for Next {
+    fn from(error: PartError) -> Self {
+        Self::Refuse(reject::code_of_part(&error))
+    }
+}
+
+impl From<std::io::Error> for Next {
+    fn from(error: std::io::Error) -> Self {
+        Self::Refuse(reject::code_of(&error))
+    }
+}
+
+impl Job<'_> {
+    fn path(&self) -> RelativePath<'_> {
+        RelativePath::new(&self.path).expect("checked when it came")
+    }
+}
+
 impl Receiving {
-    /// A write or a sync ended.
+    /// A write, a read or a sync ended.
     pub(super) fn handle_finished<'s>(
         &mut self,
         session: &'s Session,
         jobs: &mut Jobs<'s>,
         finished: Finished,
     ) -> Result<(), Broken> {
-        let Finished { token, work, error } = finished;
+        let Finished { token, before, work, error } = finished;
         let job = jobs.get(token);
         job.in_flight -= 1;
         match work {
-            Work::Sync => {
-                if let Some(error) = error {
+            Work::Sync => match (error, &mut job.step) {
+                (Some(error), _) => {
                     job.failed.get_or_insert(reject::code_of(&error));
                 }
-                job.synced = true;
+                (None, Step::Directories(unsynced)) => {
+                    if let Some(synced) = unsynced.pop() {
+                        self.parts.synced(&synced);
+                    }
+                }
+                (None, step) => *step = Step::Lasting,
+            },
+            Work::Read { buffer, done, .. } => {
+                let Step::Prove(proving) = &mut job.step else { unreachable!("only proofs read") };
+                let read = match error {
+                    None => proving.read(buffer, done, before),
+                    Some(error) if error.raw_os_error() == Some(libc::EINTR) => {
+                        proving.read(buffer, done, usize::MAX)
+                    }
+                    Some(error) => Err(error),
+                };
+                match read {
+                    Ok(Some(work)) => {
+                        let file = Rc::clone(proving.file());
+                        return self.begin(jobs, token, &file, work);
+                    }
+                    Ok(None) => {}
+                    Err(error) => {
+                        job.failed.get_or_insert(reject::code_of(&error));
+                    }
+                }
             }
             Work::Write { slice, done, offset, direct } => {
                 if let Some(slice) = self.handle_write(jobs, token, slice, done, offset, direct, error)? {
@@ -88,6 +168,7 @@ impl Receiving {
             },
             None if done == slice.len() => {
                 let bytes = done as u64;
+                job.written += bytes;
                 self.received.bytes += bytes;
                 if direct {
                     self.received.bytes_direct += bytes;
@@ -126,77 +207,165 @@ impl Receiving {
                 Ok(None)
             }
             Err(error) => {
-                job.failed.get_or_insert(reject::code_of(&error));
+                job.failed.get_or_insert(reject::code_of_part(&error));
                 Ok(Some(slice))
             }
         }
     }
 
-    /// Takes a job on where nothing of it is in flight: sync, name, end.
+    /// Takes a job on as far as it goes while nothing of it is in flight.
     pub(super) fn advance(&mut self, jobs: &mut Jobs<'_>, index: usize) -> Result<(), Broken> {
-        let job = jobs.get(index);
-        if job.in_flight > 0 || !(job.taken || job.failed.is_some() || job.withdrawn) {
-            return Ok(());
-        }
-        if job.failed.is_none()
-            && !job.withdrawn
-            && let Some(part) = job.part
-        {
-            if self.options.fsync && !job.synced {
-                return match self.parts.file(part, false) {
-                    Ok((file, _)) => self.sync(jobs, index, &file),
-                    Err(error) => self.fail(jobs, index, &error),
-                };
+        loop {
+            let job = jobs.get(index);
+            if job.in_flight > 0 {
+                return Ok(());
             }
-            if job.then == Then::Complete {
-                let (mode, key) = (job.mode, job.key);
-                return match self.parts.complete(part, mode) {
-                    Ok(Named { directory, first }) => {
-                        self.received.files += u64::from(first);
-                        self.paths.forget(key);
-                        let job = jobs.get(index);
-                        job.then = Then::Named;
-                        job.part = None;
-                        self.parts.leave(part);
-                        self.named(jobs, index, &directory)
+            if job.failed.is_some() || job.withdrawn {
+                self.end(jobs, index);
+                return Ok(());
+            }
+            let next = match &job.step {
+                Step::Bytes if !job.taken => Next::Wait,
+                Step::Bytes => self.all_written(job),
+                Step::Prove(_) => self.prove(jobs, index)?,
+                Step::Sync(file) if self.options.fsync => {
+                    let file = match (file, job.part) {
+                        (Some(file), _) => Ok(Rc::clone(file)),
+                        (None, Some(part)) => self.parts.file(part, false).map(|(file, _)| file),
+                        (None, None) => Err(PartError::Gone),
+                    };
+                    match file {
+                        Ok(file) => {
+                            self.begin(jobs, index, &file, Work::Sync)?;
+                            Next::Wait
+                        }
+                        Err(error) => error.into(),
                     }
-                    Err(error) => self.fail(jobs, index, &error),
-                };
+                }
+                Step::Sync(_) => Next::Go(Step::Lasting),
+                Step::Lasting => self.lasting(job),
+                Step::Directories(unsynced) => match unsynced.last() {
+                    Some(unsynced) if self.options.fsync => {
+                        let directory = Rc::clone(&unsynced.directory);
+                        self.begin(jobs, index, &directory, Work::Sync)?;
+                        Next::Wait
+                    }
+                    _ => Next::Go(Step::Done),
+                },
+                Step::Done => Next::End,
+            };
+            let job = jobs.get(index);
+            match next {
+                Next::Go(step) => job.step = step,
+                Next::Wait => return Ok(()),
+                Next::End => {
+                    self.end(jobs, index);
+                    return Ok(());
+                }
+                Next::Refuse(code) => job.failed = Some(code),
             }
         }
-        self.end(jobs, index);
-        Ok(())
     }
 
-    /// A name or a directory was made; with `fsync` it has to last before the message ends.
-    pub(super) fn named(
+    /// Every byte of a message was written.
+    fn all_written(&mut self, job: &Job<'_>) -> Next {
+        if job.written != job.message.bytes() {
+            return Next::Refuse(reject::INCOMPLETE);
+        }
+        let (Subject::Whole { mode, proof }, Some(part)) = (job.subject, job.part) else {
+            return Next::Go(Step::Sync(None));
+        };
+        if let (Some(proof), Some(sum)) = (proof, &job.sum)
+            && sum.proof(job.written) != proof
+        {
+            return Next::Refuse(reject::DIFFERENT);
+        }
+        match self.parts.set_mode(part, mode) {
+            Ok(()) => Next::Go(Step::Sync(None)),
+            Err(error) => error.into(),
+        }
+    }
+
+    /// Reads on, or says what came of it.
+    fn prove(&mut self, jobs: &mut Jobs<'_>, index: usize) -> Result<Next, Broken> {
+        let job = jobs.get(index);
+        let Step::Prove(proving) = &mut job.step else { unreachable!("called for proofs") };
+        if self.leaving {
+            // The next receiver does it.
+            return Ok(Next::Wait);
+        }
+        let file = Rc::clone(proving.file());
+        let right = match proving.next() {
+            Ok(Proved::Read(work)) => {
+                self.begin(jobs, index, &file, work)?;
+                return Ok(Next::Wait);
+            }
+            Ok(Proved::Ended(right)) => right,
+            Err(error) => return Ok(error.into()),
+        };
+        let Subject::Complete { mode, .. } = job.subject else { unreachable!("only these are proven") };
+        self.received.proven += u64::from(right);
+        Ok(match (right, job.part) {
+            (true, Some(part)) => match self.parts.set_mode(part, mode) {
+                Ok(()) => Next::Go(Step::Sync(None)),
+                Err(error) => error.into(),
+            },
+            (true, None) => match crate::files::parts::set_mode(&file, mode) {
+                Ok(()) => Next::Go(Step::Sync(Some(file))),
+                Err(error) => error.into(),
+            },
+            (false, Some(_)) => Next::Refuse(reject::INCOMPLETE),
+            (false, None) => Next::Refuse(reject::PART_GONE),
+        })
+    }
+
+    /// What was written lasts, as far as that was asked for: it is accounted for, or takes its name.
+    fn lasting(&mut self, job: &Job<'_>) -> Next {
+        let Some(part) = job.part else {
+            // It has its name.
+            return self.named(job);
+        };
+        if job.subject == Subject::Piece {
+            return match self.parts.written(part, job.offset, job.written, job.sum.as_ref()) {
+                Ok(()) => Next::Go(Step::Done),
+                Err(error) => error.into(),
+            };
+        }
+        match self.parts.take_name(part) {
+            Ok(first) => {
+                self.received.files += u64::from(first);
+                self.named(job)
+            }
+            Err(error) => error.into(),
+        }
+    }
+
+    fn named(&mut self, job: &Job<'_>) -> Next {
+        self.paths.forget(job.key);
+        if !self.options.fsync {
+            return Next::Go(Step::Done);
+        }
+        match self.parts.unsynced(job.path()) {
+            Ok(unsynced) => Next::Go(Step::Directories(unsynced)),
+            Err(error) => error.into(),
+        }
+    }
+
+    fn begin(
         &mut self,
         jobs: &mut Jobs<'_>,
         index: usize,
-        directory: &Rc<OwnedFd>,
+        file: &Rc<OwnedFd>,
+        work: Work,
     ) -> Result<(), Broken> {
-        if self.options.fsync {
-            return self.sync(jobs, index, directory);
-        }
-        self.end(jobs, index);
-        Ok(())
-    }
-
-    fn sync(&mut self, jobs: &mut Jobs<'_>, index: usize, file: &Rc<OwnedFd>) -> Result<(), Broken> {
-        // SAFETY: a sync has no bytes.
-        unsafe { self.disk.begin(index, file, Work::Sync)? };
+        // SAFETY: a sync has no bytes, and a read has its own.
+        unsafe { self.disk.begin(index, file, work)? };
         jobs.get(index).in_flight += 1;
         Ok(())
     }
 
-    fn fail(&mut self, jobs: &mut Jobs<'_>, index: usize, error: &std::io::Error) -> Result<(), Broken> {
-        jobs.get(index).failed = Some(reject::code_of(error));
-        self.end(jobs, index);
-        Ok(())
-    }
-
     fn end(&mut self, jobs: &mut Jobs<'_>, index: usize) {
-        let Job { message, part, failed, withdrawn, .. } = jobs.remove(index);
+        let Job { message, path, part, failed, withdrawn, .. } = jobs.remove(index);
         if withdrawn {
             // Its sender is gone, or heard from the daemon that the bytes were corrupt. What is written stays: it may
             // come again.
@@ -209,14 +378,13 @@ impl Receiving {
         }
         match failed {
             Some(code) => {
-                let mut what = reject::explain(code.get());
                 if let Some(part) = part {
-                    what = format!("{}: {what}", self.parts.name(part));
                     self.parts.discard(part);
                     self.parts.leave(part);
                 }
-                self.complain(what);
-                message.reject(code);
+                self.refuse(message, code, || {
+                    format!("{}: {}", printable(&path), reject::explain(code.get()))
+                });
             }
             None => {
                 if let Some(part) = part {
@@ -226,5 +394,15 @@ impl Receiving {
                 message.consume();
             }
         }
+    }
+
+    /// Rejects a message. What heals itself is no complaint: its sender says the path, or sends the file, again.
+    pub(super) fn refuse(&mut self, message: Message<'_>, code: NonZeroU32, what: impl FnOnce() -> String) {
+        match code {
+            reject::PATH_UNKNOWN => {}
+            reject::PART_GONE | reject::INCOMPLETE => self.received.lost += 1,
+            _ => self.complain(what()),
+        }
+        message.reject(code);
     }
 }

@@ -1,17 +1,18 @@
 //! The receiver's end: from a session's slices to files.
 //!
 //! Life of a piece: its slices are written from where they lie, each is released when its write ended, and the message
-//! is finished as consumed when all were written (with `fsync`: when the disk has them). A write that fails rejects the
-//! message with the errno, and the other files go on.
+//! is finished as consumed when all were written (with `fsync`: when the disk has them) and accounted for. A write that
+//! fails rejects the message with the errno, and the other files go on.
 
 mod intake;
 mod job;
 mod paths;
+mod prove;
 mod slow;
 mod slowness;
 
 use super::disk::{Disk, DiskError, Engine};
-use super::parts::{OutError, Parts};
+use super::parts::{OutError, Parts, PartsOptions};
 use jet_client::receive::{DetachedSlice, ReceiveError, Session};
 use job::Job;
 use paths::Paths;
@@ -72,8 +73,12 @@ pub struct Received {
     pub bytes_direct: u64,
     /// Of these through the page cache.
     pub bytes_buffered: u64,
-    /// Messages that were rejected.
+    /// Messages that were rejected, beside those whose senders send again what was lost.
     pub rejected: u64,
+    /// Messages whose part was gone or not whole: their senders send the file again.
+    pub lost: u64,
+    /// Files that were read again to prove what an earlier receiver wrote.
+    pub proven: u64,
     /// Messages that were marked redelivered.
     pub redelivered: u64,
     /// Messages whose rest did not come.
@@ -123,6 +128,8 @@ pub struct Receiving {
     complaints_left_out: u64,
     /// When something came last; later than now while nothing is read on purpose.
     active_at: Instant,
+    /// No more than what is in flight is done.
+    leaving: bool,
     /// Slices that are held on purpose, with the place of their message among those in work.
     slowness: Slowness<(usize, DetachedSlice)>,
 }
@@ -133,7 +140,9 @@ impl Receiving {
     /// # Errors
     /// [`ReceivingError`].
     pub fn new(options: Options) -> Result<Self, ReceivingError> {
-        let parts = Parts::new(&options.out, PARTS_OPEN_MAX, options.direct)?;
+        let parts_options =
+            PartsOptions { open_max: PARTS_OPEN_MAX, direct: options.direct, fsync: options.fsync };
+        let parts = Parts::new(&options.out, parts_options)?;
         let disk = Disk::new(options.depth, JOBS_MAX, options.io_uring)?;
         // Each slice that is held has its writes kept, so that it can be written as soon as it is due.
         let slowness = Slowness::new(options.slow, options.depth / intake::ROOM_PER_SLICE);
@@ -146,6 +155,7 @@ impl Receiving {
             complaints: Vec::new(),
             complaints_left_out: 0,
             active_at: Instant::now(),
+            leaving: false,
             slowness,
         })
     }
@@ -193,6 +203,7 @@ impl Receiving {
         stop: BorrowedFd<'_>,
         mut tell: impl FnMut(&mut Self),
     ) -> Result<Served, ReceivingError> {
+        self.leaving = false;
         self.active_at = Instant::now();
         self.slowness.start(self.active_at);
         let mut jobs = Jobs::new();
@@ -266,6 +277,7 @@ impl Receiving {
     fn work<'s>(&mut self, session: &'s Session, jobs: &mut Jobs<'s>) -> Result<bool, Broken> {
         let mut worked = false;
         let mut stopped = false;
+        self.parts.look_anew();
         if self.slowness.is_on() {
             let now = Instant::now();
             if let Some(until) = self.slowness.stopped_until(now) {
@@ -355,6 +367,7 @@ impl Receiving {
 
     /// Writes what is held, lets writes in flight end, finishes what is whole, and leaves the rest to be sent again.
     fn leave<'s>(&mut self, session: &'s Session, mut jobs: Jobs<'s>) -> Result<(), DiskError> {
+        self.leaving = true;
         let mut ended = Vec::with_capacity(self.options.depth + JOBS_MAX);
         while let Some((index, slice)) = self.slowness.take_now() {
             match self.write_held(session, &mut jobs, index, slice) {

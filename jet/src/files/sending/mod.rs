@@ -5,17 +5,19 @@
 //! go on. Sparse files are sent with their holes as zeros.
 
 mod file;
+mod messages;
 mod report;
+mod source;
 mod watch;
 
 pub use report::{Ends, Failure, Sent};
 
-use super::header::{FileHeader, Kind, PathField, SMALL_PATH_MAX, TAG};
-use super::path::{RelativePath, printable};
-use super::reject;
+use super::path::printable;
+use super::proof::{BLOCK_BYTES, Hash};
 use super::walk::{Found, Walk};
-use file::{FileJob, PathState, Piece, Stage};
-use jet_client::send::{AckStatus, BufferError, Completion, SendError, Sender, Ticket, WaitError};
+use file::{Attempts, Early, FileJob};
+use jet_client::send::{BufferError, SendError, Sender, Ticket, WaitError};
+use source::Span;
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -26,21 +28,30 @@ const JOBS_MAX: usize = 200;
 /// Messages in flight at once, small ones included. A sender is connected with at least so many.
 pub const MESSAGES_MAX: u32 = 256;
 /// How often a path is said to a receiver that forgot it.
-const SAYS_MAX: u32 = 8;
+const SAYS_MAX: u32 = 32;
+/// How often a file is sent that changes meanwhile.
+const CHANGES_MAX: u32 = 4;
+/// How often a file is sent of which the receiver loses parts.
+const LOSSES_MAX: u32 = 32;
 /// Between two looks at the stop signal and two progress lines.
 const TICK: Duration = Duration::from_millis(200);
 /// How long disconnecting may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long what is in flight may take to end once [`Sending::run`] was told to stop.
+pub const GIVE_UP_MAX: Duration = Duration::from_secs(5);
 
 /// How to send files.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Large pieces in flight.
     pub in_flight: usize,
-    /// Bytes of a large piece, more than a small message has.
+    /// Bytes of a large piece, a multiple of 4 KiB. Where the receiver takes no such long messages they are shorter.
     pub piece_bytes: usize,
     /// Admission class of large pieces.
     pub class: u8,
+    /// What files are proven with at the receiver.
+    pub proof: Option<Hash>,
 }
 
 /// What happens meanwhile.
@@ -55,6 +66,18 @@ pub enum Event<'a> {
     },
     /// A file was not sent.
     FileFailed(&'a Failure),
+    /// A file is sent again from its beginning.
+    Again {
+        /// Its name at the receiver, printable.
+        path: &'a str,
+        /// What became of what was sent.
+        why: &'a str,
+    },
+    /// The receiver takes messages of so many bytes only; pieces are shorter from now on.
+    Shorter {
+        /// The most that it takes.
+        max: u64,
+    },
     /// Neither a file nor a directory.
     Skipped {
         /// Where it is.
@@ -101,7 +124,9 @@ pub enum SendingError {
 #[derive(Clone, Copy, Debug)]
 enum What {
     Path,
-    Piece(Piece),
+    Begin,
+    /// Bytes or a hole; whether they count as large.
+    Span(Span, bool),
     /// A directory, the end of a file, or its giving-up.
     Last,
 }
@@ -130,7 +155,11 @@ pub struct Sending<'a> {
 
 impl<'a> Sending<'a> {
     /// Over a connected sender, which takes [`MESSAGES_MAX`] messages at once.
+    ///
+    /// # Panics
+    /// Where the pieces' length is no multiple of 4 KiB.
     pub fn new(options: Options, sender: Sender, walk: Walk, tell: &'a mut dyn FnMut(Event<'_>)) -> Self {
+        assert!(options.piece_bytes.is_multiple_of(BLOCK_BYTES), "pieces of {} bytes", options.piece_bytes);
         Self {
             options,
             sender,
@@ -150,13 +179,15 @@ impl<'a> Sending<'a> {
         }
     }
 
-    /// Sends it all. When `stop` says so, gives up what is not sent, so that the receiver keeps no parts.
+    /// Sends it all. When `stop` says so, gives up what is not sent, so that the receiver keeps no parts; what has no end
+    /// after [`GIVE_UP_MAX`] is left behind.
     ///
     /// # Errors
     /// [`SendingError`]. What went wrong with single files is in the report.
     pub fn run(mut self, stop: impl Fn() -> bool) -> Result<Sent, SendingError> {
         let began = Instant::now();
         let mut ticked = began;
+        let mut leave_at = None;
         loop {
             while let Some(completion) = self.sender.poll() {
                 self.handle(completion);
@@ -167,19 +198,25 @@ impl<'a> Sending<'a> {
                 (self.tell)(Event::Tick(&self.sent));
                 if self.fatal.is_none() && stop() {
                     self.interrupted = true;
+                    leave_at = Some(Instant::now() + GIVE_UP_MAX);
                     self.give_up("interrupted".to_owned());
                 }
             }
             if self.step()? {
                 continue;
             }
-            if self.in_flight.is_empty() {
+            if self.in_flight.is_empty() || leave_at.is_some_and(|at| Instant::now() >= at) {
                 break;
             }
             self.look_at_link();
             if let Some(completion) = self.sender.wait(Some(TICK))? {
                 self.handle(completion);
             }
+        }
+        let left_behind = !self.in_flight.is_empty();
+        if left_behind {
+            let ids: Vec<u64> = self.jobs.keys().copied().collect();
+            ids.into_iter().for_each(|id| self.end(id));
         }
         assert!(self.jobs.is_empty(), "{} files have no end and nothing in flight", self.jobs.len());
         self.sent.seconds = began.elapsed().as_secs_f64();
@@ -189,8 +226,10 @@ impl<'a> Sending<'a> {
         self.sent.retried = protocol.retried;
         self.count_not_tried();
         self.sent.stopped = self.fatal.take();
-        // Every message has its end already; one that cannot disconnect in time is disconnected by its drop.
-        self.sender.close(CLOSE_TIMEOUT)?;
+        // One that cannot disconnect in time, or waits for ends that do not come, is disconnected by its drop.
+        if !left_behind {
+            self.sender.close(CLOSE_TIMEOUT)?;
+        }
         Ok(self.sent)
     }
 
@@ -255,7 +294,7 @@ impl<'a> Sending<'a> {
             return Ok(true);
         }
         // Directories come when every file has its end.
-        if self.jobs.values().all(|job| job.is_directory)
+        if self.jobs.values().all(|job| job.is_directory())
             && let Some((source, path)) = self.directories.pop_front()
         {
             let job = FileJob::directory(&source, path);
@@ -268,7 +307,8 @@ impl<'a> Sending<'a> {
     fn found(&mut self, found: Found) {
         match found {
             Found::File { source, path } => {
-                let job = FileJob::open(&source, path, self.options.piece_bytes);
+                let Options { piece_bytes, proof, .. } = self.options;
+                let job = FileJob::open(&source, path, piece_bytes, proof, Attempts::default());
                 self.insert(source, job);
             }
             Found::Directory { source, path } => self.directories.push_back((source, path)),
@@ -280,7 +320,7 @@ impl<'a> Sending<'a> {
         }
     }
 
-    fn insert(&mut self, source: PathBuf, job: Result<FileJob, String>) {
+    fn insert(&mut self, source: PathBuf, job: Result<FileJob, Early>) {
         match job {
             Ok(job) => {
                 let id = self.next_id;
@@ -288,7 +328,8 @@ impl<'a> Sending<'a> {
                 self.jobs.insert(id, job);
                 self.ready.push_back(id);
             }
-            Err(error) => self.failed(&source, &error),
+            Err(Early::Failed(why) | Early::Changed(why) | Early::Lost(why)) => self.failed(&source, &why),
+            Err(Early::TooLong) => unreachable!("nothing was sent"),
         }
     }
 
@@ -300,209 +341,56 @@ impl<'a> Sending<'a> {
         self.sent.add_failure(failure);
     }
 
-    /// Takes a file a step on.
-    fn advance(&mut self, id: u64) -> Result<Step, SendingError> {
-        // Whom nobody hears needs to be told nothing.
-        let unheard = self.fatal.is_some() && !self.interrupted;
-        let Some(job) = self.jobs.get_mut(&id) else { return Ok(Step::Waits) };
-        if job.failed.is_some() {
-            if job.in_flight > 0 {
-                return Ok(Step::Waits);
-            }
-            if job.stage == Stage::Pieces
-                && job.may_be_there
-                && matches!(job.path_state, PathState::InHeader | PathState::Said)
-                && !unheard
-            {
-                return self.send_last(id, Kind::Abandoned);
-            }
-            self.end(id);
-            return Ok(Step::Waits);
-        }
-        match job.path_state {
-            PathState::Unsaid => return self.send_path(id),
-            PathState::Saying => return Ok(Step::Waits),
-            PathState::InHeader | PathState::Said => {}
-        }
-        if job.is_directory {
-            return if job.stage == Stage::Pieces {
-                self.send_last(id, Kind::Directory)
-            } else {
-                Ok(Step::Waits)
-            };
-        }
-        if let Some(piece) = job.next_piece() {
-            return self.send_piece(id, piece);
-        }
-        if job.in_flight > 0 || job.stage == Stage::Ending {
-            return Ok(Step::Waits);
-        }
-        if job.pieces_many {
-            return self.send_last(id, Kind::Complete);
-        }
-        self.end(id);
-        Ok(Step::Waits)
-    }
-
-    fn send_path(&mut self, id: u64) -> Result<Step, SendingError> {
-        let job = job_of(&mut self.jobs, id);
-        let header = job.header(id, Kind::Path, 0).encode();
-        match self.sender.send_small(TAG, header.as_ref(), &job.path) {
-            Ok(ticket) => {
-                job.path_state = PathState::Saying;
-                job.says += 1;
-                job.in_flight += 1;
-                self.in_flight.insert(ticket, (id, What::Path));
-                Ok(Step::Sent)
-            }
-            Err(error) => refused(error),
-        }
-    }
-
-    fn send_last(&mut self, id: u64, kind: Kind) -> Result<Step, SendingError> {
-        let job = job_of(&mut self.jobs, id);
-        let header = job.header(id, kind, 0).encode();
-        match self.sender.send_small(TAG, header.as_ref(), &[]) {
-            Ok(ticket) => {
-                job.stage = Stage::Ending;
-                job.in_flight += 1;
-                self.in_flight.insert(ticket, (id, What::Last));
-                Ok(Step::Sent)
-            }
-            Err(error) => refused(error),
-        }
-    }
-
-    fn send_piece(&mut self, id: u64, piece: Piece) -> Result<Step, SendingError> {
-        let job = job_of(&mut self.jobs, id);
-        let small = piece.bytes <= jet_wire::SLAB_BYTES
-            && (job.path.len() <= SMALL_PATH_MAX || job.path_state == PathState::Said);
-        if !small && self.large_in_flight >= self.options.in_flight {
-            return Ok(Step::NoRoom);
-        }
-        let header = job.header(id, Kind::Piece, piece.offset).encode();
-        let ticket = if small {
-            let mut bytes = [0; jet_wire::SLAB_BYTES];
-            let bytes = &mut bytes[..piece.bytes];
-            if let Err(error) = job.read(bytes, piece) {
-                job.failed = Some(error);
-                return Ok(Step::Sent);
-            }
-            self.sender.send_small(TAG, header.as_ref(), bytes)
-        } else {
-            let mut buffer = self.sender.buffer(piece.bytes)?;
-            if let Err(error) = job.read(&mut buffer, piece) {
-                job.failed = Some(error);
-                return Ok(Step::Sent);
-            }
-            let sent = self.sender.send(TAG, header.as_ref(), buffer, piece.bytes, self.options.class);
-            sent.map_err(|(error, _)| error)
-        };
-        match ticket {
-            Ok(ticket) => {
-                job.took(piece);
-                job.in_flight += 1;
-                job.may_be_there |= job.pieces_many;
-                self.large_in_flight += usize::from(!small);
-                self.in_flight.insert(ticket, (id, What::Piece(Piece { large: !small, ..piece })));
-                Ok(Step::Sent)
-            }
-            Err(error) => refused(error),
-        }
-    }
-
-    /// A message has its end.
-    fn handle(&mut self, completion: Completion) {
-        let Completion { ticket, status, latency_ns, .. } = completion;
-        let (id, what) = self.in_flight.remove(&ticket).expect("every message in flight is known");
-        self.sent.messages += 1;
-        self.sent.latency.add(latency_ns);
-        self.sent.ends.count(status);
-        if let What::Piece(piece) = what {
-            self.large_in_flight -= usize::from(piece.large);
-        }
-        let job = job_of(&mut self.jobs, id);
-        job.in_flight -= 1;
-        match (status, what) {
-            (AckStatus::Consumed, What::Path) => {
-                if job.path_state == PathState::Saying {
-                    job.path_state = PathState::Said;
-                }
-            }
-            (AckStatus::Consumed, What::Piece(piece)) => self.sent.bytes += piece.bytes as u64,
-            (AckStatus::Consumed, What::Last) => {
-                self.end(id);
-                return;
-            }
-            (AckStatus::Rejected(code), What::Piece(_) | What::Last)
-                if code == reject::PATH_UNKNOWN.get()
-                    && job.path_state != PathState::InHeader
-                    && job.says < SAYS_MAX
-                    && job.failed.is_none() =>
-            {
-                // The receiver was started again and does not know the path: say it, and send this again.
-                if job.path_state == PathState::Said {
-                    job.path_state = PathState::Unsaid;
-                }
-                match what {
-                    What::Piece(piece) => job.again.push_back(piece),
-                    _ => job.stage = Stage::Pieces,
-                }
-            }
-            (status, what) => {
-                let text = match status {
-                    AckStatus::Rejected(code) => reject::explain(code),
-                    AckStatus::PeerLost => {
-                        "the connection was lost and not made again in time; start the daemon and send again"
-                            .to_owned()
-                    }
-                    status => status.to_string(),
-                };
-                job.failed.get_or_insert_with(|| text.clone());
-                if matches!(what, What::Last) {
-                    self.end(id);
-                } else {
-                    self.ready.push_back(id);
-                }
-                if matches!(
-                    status,
-                    AckStatus::PeerLost
-                        | AckStatus::NoApp
-                        | AckStatus::AppGone
-                        | AckStatus::Draining
-                        | AckStatus::Denied
-                ) {
-                    self.give_up(text);
-                }
-                return;
-            }
-        }
-        self.ready.push_back(id);
-    }
-
     /// Nothing more is sent but what tells the receiver so.
     fn give_up(&mut self, why: String) {
         if self.fatal.is_none() {
+            // Of what fails already the first reason counts.
             for (&id, job) in &mut self.jobs {
-                job.failed.get_or_insert_with(|| why.clone());
+                if !matches!(job.early, Some(Early::Failed(_))) {
+                    job.early = Some(Early::Failed(why.clone()));
+                }
                 self.ready.push_back(id);
             }
             self.fatal = Some(why);
         }
     }
 
-    /// A file has its end.
+    /// A file has its end, or begins again.
     fn end(&mut self, id: u64) {
         let Some(job) = self.jobs.remove(&id) else { return };
-        match job.failed {
-            Some(error) => self.failed(&job.source, &error),
-            None if job.is_directory => self.sent.directories += 1,
-            None => {
+        let Some(early) = &job.early else {
+            if job.is_directory() {
+                self.sent.directories += 1;
+            } else {
                 self.sent.files += 1;
                 let path = printable(&job.path);
-                (self.tell)(Event::FileSent { path: &path, bytes: job.file_bytes });
+                (self.tell)(Event::FileSent { path: &path, bytes: job.file_bytes() });
             }
+            return;
+        };
+        let mut attempts = job.attempts;
+        let (why, too_often) = match early {
+            Early::Failed(why) => return self.failed(&job.source, why),
+            Early::Changed(why) => {
+                attempts.changes += 1;
+                let advice = "stop what writes to it, or send a snapshot of it";
+                (why.clone(), (attempts.changes >= CHANGES_MAX).then(|| format!("{why}; {advice}")))
+            }
+            Early::Lost(why) => {
+                attempts.losses += 1;
+                (why.clone(), (attempts.losses >= LOSSES_MAX).then(|| why.clone()))
+            }
+            Early::TooLong => ("its pieces were too long".to_owned(), None),
+        };
+        if let Some(why) = too_often.or_else(|| self.fatal.clone()) {
+            return self.failed(&job.source, &why);
         }
+        self.sent.again += 1;
+        let path = printable(&job.path);
+        (self.tell)(Event::Again { path: &path, why: &why });
+        let Options { piece_bytes, proof, .. } = self.options;
+        let again = FileJob::open(&job.source, job.path, piece_bytes, proof, attempts);
+        self.insert(job.source, again);
     }
 }
 
@@ -513,24 +401,4 @@ enum Step {
     NoRoom,
     /// Nothing to do for this file until a message of it has its end.
     Waits,
-}
-
-fn job_of(jobs: &mut HashMap<u64, FileJob>, id: u64) -> &mut FileJob {
-    jobs.get_mut(&id).expect("a file with messages in flight is in work")
-}
-
-fn refused(error: SendError) -> Result<Step, SendingError> {
-    if error.is_would_block() { Ok(Step::NoRoom) } else { Err(error.into()) }
-}
-
-impl FileJob {
-    fn header(&self, id: u64, kind: Kind, offset: u64) -> FileHeader<'_> {
-        let path = match (self.path_state, kind) {
-            (PathState::InHeader, _) => {
-                PathField::Here(RelativePath::new(&self.path).expect("checked by the walk"))
-            }
-            _ => PathField::Elsewhere,
-        };
-        FileHeader { kind, mode: self.mode, file_id: id, file_bytes: self.file_bytes, offset, path }
-    }
 }

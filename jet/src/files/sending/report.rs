@@ -77,6 +77,10 @@ pub struct Sent {
     pub skipped: u64,
     /// Bytes that were consumed.
     pub bytes: u64,
+    /// Bytes of holes, of which nothing but their length travels.
+    pub hole_bytes: u64,
+    /// How often files were sent again from their beginning.
+    pub again: u64,
     /// Messages that have their end.
     pub messages: u64,
     /// Since the start.

@@ -94,8 +94,8 @@ impl Host {
             .map_err(|_| refused("is not in the table"))?;
         if self.is_infiniband(device, port) {
             return Err(refused(
-                "is of InfiniBand, where GIDs are no addresses; leave rdma.gid_index out, and the address of the interface over \
-                 the port (IPoIB) is taken",
+                "is of InfiniBand, where GIDs are no addresses; choose none, and the address of the interface over the port \
+                 (IPoIB) is taken",
             ));
         }
         address(&gid).map_err(refused)
@@ -153,15 +153,14 @@ impl Host {
         interfaces.into_iter().flat_map(found).collect()
     }
 
+    /// The addresses that lead to any port of a device.
+    pub fn addresses_of_ports(&self, device: &str) -> Vec<LocalAddress> {
+        self.ports(device).into_iter().flat_map(|port| self.addresses_of(device, port)).collect()
+    }
+
     /// The addresses that lead to any port of any device.
     pub fn local_addresses(&self) -> Result<Vec<LocalAddress>, VerbsError> {
-        let mut addresses = Vec::new();
-        for device in self.devices()? {
-            for port in self.ports(&device) {
-                addresses.append(&mut self.addresses_of(&device, port));
-            }
-        }
-        Ok(addresses)
+        Ok(self.devices()?.iter().flat_map(|device| self.addresses_of_ports(device)).collect())
     }
 }
 

@@ -1,0 +1,172 @@
+//! Making again what was undone of a reservation, with the ways that it had, and as far as nobody loses who would not have lost
+//! at its start.
+
+use super::fault::{Fault, Made};
+use super::found::holdings;
+use super::{Reservation, ReserveError, note_reservations};
+use crate::plan::{Change, Holder, Holdings, Ways, kept_by, schemata};
+use crate::resctrl::{DomainId, Mode, Resource, WayMask};
+
+/// What there is to do.
+#[derive(Default)]
+struct Work {
+    /// The group's.
+    own: Ways,
+    /// Who loses what.
+    losses: Vec<Change>,
+    /// Who would have to, and is not asked to.
+    in_the_way: Vec<Fault>,
+}
+
+impl Reservation {
+    /// What is not as it was made.
+    ///
+    /// # Errors
+    /// [`AccessError`](crate::resctrl::AccessError): it cannot be read.
+    pub fn faults(&self) -> Result<Vec<Fault>, crate::resctrl::AccessError> {
+        self.made().faults()
+    }
+
+    fn made(&self) -> Made<'_> {
+        Made {
+            resctrl: &self.resctrl,
+            journal: &self.journal,
+            all: self.ways_all,
+            exclusive: self.plan.exclusive,
+            not_exclusive: self.not_exclusive.as_deref(),
+        }
+    }
+
+    /// Makes again what the kernel has forgotten and what other tools have removed, with the same ways: from the default group, and from
+    /// others where the request allows it. What another tool has changed stays so. Gives what is still amiss; where resctrl was
+    /// unmounted nothing of this is left, and a new reservation is to be made.
+    ///
+    /// # Errors
+    /// [`ReserveError`]; what was done so far is in the journal.
+    pub fn mend(&mut self) -> Result<Vec<Fault>, ReserveError> {
+        let is_past_mending = |fault: &Fault| {
+            matches!(fault, Fault::Unmounted { .. } | Fault::MountedAnew | Fault::GroupOfOthers { .. })
+        };
+        let faults = self.faults()?;
+        if faults.is_empty() || faults.iter().any(is_past_mending) {
+            return Ok(faults);
+        }
+        let _transaction = self.journals.transaction()?;
+        let resctrl = self.resctrl.clone();
+        let _lock = resctrl.lock()?;
+        let faults = self.faults()?;
+        let is_removed = faults.iter().any(|fault| matches!(fault, Fault::GroupRemoved { .. }));
+        let is_reset = faults.iter().any(|fault| matches!(fault, Fault::Reset { .. }));
+        if is_removed || is_reset {
+            let mut found = holdings(&resctrl)?.ok_or(ReserveError::NoCache)?;
+            note_reservations(&self.journals, &mut found)?;
+            let work = self.work(&found, is_removed);
+            if is_removed && !work.in_the_way.is_empty() {
+                // Without all of its ways it is not made.
+                let unnamed = work.in_the_way.into_iter().filter(|fault| !faults.contains(fault));
+                return Ok(faults.iter().cloned().chain(unnamed).collect());
+            }
+            self.carry_out_again(work, is_removed)?;
+        }
+        if self.plan.exclusive && (self.lost_exclusive || is_removed || is_reset) {
+            let group = resctrl.group(&self.plan.group);
+            let exclusive = group.set_mode(Mode::Exclusive);
+            self.lost_exclusive = exclusive.is_err();
+            self.not_exclusive = exclusive.err().map(|error| error.to_string());
+        }
+        Ok(self.faults()?)
+    }
+
+    /// What is to be done where the group is gone, or a cache forgot.
+    fn work(&self, found: &Holdings, is_removed: bool) -> Work {
+        let made = self.made();
+        let mut work = Work::default();
+        let own = found.holders.iter().find(|holder| holder.name == self.plan.group);
+        let default = found.holders.iter().find(|holder| holder.name.is_default());
+        for (resource, domains) in &self.journal.own {
+            for (&domain, &ways) in domains {
+                let of =
+                    |holder: &Holder| holder.ways.get(resource).and_then(|ways| ways.get(&domain)).copied();
+                // A domain without processors is not there.
+                let Some(of_default) = default.and_then(of) else { continue };
+                let is_kept = made.is_kept(domain, ways);
+                let is_again = own.and_then(of) == Some(self.ways_all) && of_default == self.ways_all;
+                let is_forgotten = is_kept && is_again && ways != self.ways_all;
+                if !is_removed && !is_forgotten {
+                    continue;
+                }
+                let ways = if is_kept { ways } else { of_default };
+                work.own.entry(resource.clone()).or_default().insert(domain, ways);
+                if is_kept {
+                    self.take(found, (resource, domain, ways), &mut work);
+                }
+            }
+        }
+        work
+    }
+
+    /// From whom ways are taken, which only those lose that would have at a start.
+    fn take(
+        &self,
+        found: &Holdings,
+        (resource, domain, ways): (&Resource, DomainId, WayMask),
+        work: &mut Work,
+    ) {
+        for holder in found.holders.iter().filter(|holder| holder.name != self.plan.group) {
+            let Some(&has) = holder.ways.get(resource).and_then(|of| of.get(&domain)) else { continue };
+            if !has.overlaps(ways) {
+                continue;
+            }
+            match kept_by(&self.request, found, holder, domain, has, ways) {
+                Some(after) => {
+                    let one = |ways| Ways::from([(resource.clone(), [(domain, ways)].into())]);
+                    work.losses.push(Change {
+                        group: holder.name.clone(),
+                        before: one(has),
+                        after: one(after),
+                    });
+                }
+                None => work.in_the_way.push(Fault::Shared {
+                    domain,
+                    ways: has & ways,
+                    group: holder.name.clone(),
+                }),
+            }
+        }
+    }
+
+    /// The caller has both locks. It is written down first.
+    fn carry_out_again(&mut self, work: Work, is_removed: bool) -> Result<(), ReserveError> {
+        let name = self.plan.group.clone();
+        let resctrl = self.resctrl.clone();
+        for loss in &work.losses {
+            self.journal.lose(loss, resctrl.group(&loss.group).inode());
+        }
+        if is_removed {
+            self.journal.inode = None;
+        }
+        self.journals.write(&self.journal)?;
+        let group = resctrl.group(&name);
+        if is_removed {
+            self.make_group(&name)?;
+            self.journal.inode = group.inode();
+            self.journals.write(&self.journal)?;
+        } else if group.mode()? == Mode::Exclusive {
+            // With every way it would keep everybody, itself too, from anything less.
+            group.set_mode(Mode::Shareable)?;
+            self.lost_exclusive = true;
+        }
+        for loss in &work.losses {
+            resctrl.group(&loss.group).set_schemata(&schemata(&loss.after))?;
+        }
+        group.set_schemata(&schemata(&work.own))?;
+        self.plan.changes.clone_from(&self.journal.losses);
+        for planned in &mut self.plan.domains {
+            let of_default = work.losses.iter().filter(|loss| loss.group.is_default());
+            let left =
+                of_default.flat_map(|loss| loss.after.values()).filter_map(|ways| ways.get(&planned.domain));
+            planned.left = left.copied().reduce(|all, ways| all | ways).unwrap_or(planned.left);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,60 @@
+//! Records of messages: who may have how many, so that none that arrives is without one.
+//!
+//! Each posted SRQ entry has a record in reserve, and credit promises no more of them than there are. So whatever arrives
+//! has a record, in which its end waits until its sender hears it: nobody is cut off because others used them up.
+//!
+//! What uses them up has limits. Requests for large messages leave the last ones to small messages. A session that keeps more
+//! than its share of them, while they are scarce, is sent nothing more. And who is told how its messages ended, and hears nothing
+//! for long, is parted with when there are hardly any left: it keeps its messages, and sends them again.
+
+use super::Receiver;
+use crate::admission::GrantPolicy;
+use crate::effects::Effects;
+use crate::message::NONE;
+use jet_wire::message::ByeReason;
+
+/// A sender whose ends wait, and whose NIC took nothing for so long, does not listen. READs take no such time.
+const DEAF_NS: u64 = 5_000_000_000;
+
+impl<P: GrantPolicy> Receiver<P> {
+    /// Records that nobody uses.
+    #[inline]
+    pub(super) fn records_left(&self) -> u32 {
+        u32::try_from(self.messages.available()).unwrap_or(NONE)
+    }
+
+    /// Records that are neither in use nor in reserve for posted entries.
+    #[inline]
+    pub(super) fn records_unreserved(&self) -> u32 {
+        self.records_left().saturating_sub(self.posted)
+    }
+
+    /// Whether the session keeps more messages than its share while records are scarce.
+    #[inline]
+    pub(super) fn keeps_too_many_records(&self, session: u32) -> bool {
+        let half = self.config.messages_max / 2;
+        self.records_left() < half && self.records_of(session) > half / self.open_sessions.max(1)
+    }
+
+    /// Messages that a session has, and that wait for its slots.
+    fn records_of(&self, session: u32) -> u32 {
+        let owner = &self.sessions[session as usize];
+        let numbers = owner.messages.len() - owner.free_messages.len();
+        u32::try_from(numbers).unwrap_or(NONE) + owner.backlog.len()
+    }
+
+    /// Where only the records for small messages are left, and large ones are refused: parts with the peer that has the most ends waiting, and has heard nothing for long.
+    pub(super) fn part_with_the_deaf(&mut self, now_ns: u64, effects: &mut impl Effects) {
+        if self.records_left() > self.config.srq_slabs {
+            return;
+        }
+        let deaf = (0..self.config.peers_max).filter(|peer| {
+            let record = &self.peers[*peer as usize];
+            let is_deaf = record.connected && !record.leaving && !record.may_hear();
+            is_deaf && record.overflow.len() > 0 && now_ns.saturating_sub(record.spoken_ns) >= DEAF_NS
+        });
+        if let Some(peer) = deaf.max_by_key(|peer| self.peers[*peer as usize].overflow.len()) {
+            self.expel(peer, ByeReason::Deaf, effects);
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Applications that keep what they get until nothing more can come: they are told, those that only wait are not.
+
+use super::*;
+use jet_wire::segment::HeldLimit;
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// Lets so much time pass, in which READs and copies end, and SENDs are taken.
+fn pass(bench: &mut Bench, span_ns: u64) {
+    for _ in 0..span_ns.div_ceil(50_000_000) {
+        bench.wait(50_000_000);
+        while !bench.world.reads.is_empty() {
+            bench.read_done();
+        }
+        while bench.world.memory.copying() > 0 {
+            bench.copied(true);
+        }
+        bench.flush();
+        for peer in core::mem::take(&mut bench.world.sent) {
+            bench.receiver.handle_sent(PeerId(peer));
+        }
+    }
+}
+
+/// Takes what came and keeps it: it is being read.
+fn collect(bench: &mut Bench, session: SessionId, kept: &mut Vec<Delivery>) {
+    while let Some((delivery, _)) = bench.delivery(session) {
+        bench.world.memory.pinned.insert((session.0, delivery.slot));
+        kept.push(delivery);
+    }
+}
+
+fn told(bench: &mut Bench, session: SessionId) -> Vec<Option<Standstill>> {
+    let (mine, rest) =
+        core::mem::take(&mut bench.world.standstills).into_iter().partition(|(of, _)| *of == session.0);
+    bench.world.standstills = rest;
+    Vec::<(u32, _)>::into_iter(mine).map(|(_, told)| told).collect()
+}
+
+/// A message larger than the pool, all of which is kept.
+fn stand_still(config: Config) -> (Bench, SessionId, Vec<Delivery>) {
+    let mut bench = Bench::new(config);
+    bench.receiver.handle_escape_memory(u32::MAX);
+    let session = bench.open("collect");
+    let peer = bench.join("collect");
+    bench.request(peer, 1, 4 << 20, None);
+    let mut kept = Vec::new();
+    for _ in 0..16 {
+        pass(&mut bench, 1);
+        collect(&mut bench, session, &mut kept);
+    }
+    (bench, session, kept)
+}
+
+#[test]
+fn who_keeps_all_of_a_message_larger_than_the_pool_is_told_until_it_gives_something_back() {
+    for enabled in [true, false] {
+        let escape = EscapeConfig { enabled, ..config().escape };
+        let (mut bench, session, mut kept) = stand_still(Config { escape, ..config() });
+        let mut all = Vec::new();
+        for second in 0..25 {
+            pass(&mut bench, SECOND_NS);
+            collect(&mut bench, session, &mut kept);
+            all.extend(told(&mut bench, session).into_iter().map(|standstill| (second, standstill.unwrap())));
+        }
+        // After a second, and then every ten.
+        let counts: Vec<u16> = all.iter().map(|(_, standstill)| standstill.told).collect();
+        assert_eq!(counts, [0, 1, 2], "{all:?}");
+        assert!(all.iter().all(|(_, standstill)| standstill.limit == HeldLimit::Pool), "{all:?}");
+        let stats = bench.receiver.session_stats(session).unwrap();
+        let standstill = stats.standstill.expect("the status names it");
+        assert_eq!(standstill.limit, HeldLimit::Pool);
+        assert!((24 * SECOND_NS..26 * SECOND_NS).contains(&standstill.span_ns), "{standstill:?}");
+        // What was seen does not shrink by a stall that comes after it.
+        bench.receiver.handle_stall(SECOND_NS);
+        let seen = bench.receiver.session_stats(session).unwrap().standstill.expect("it is as it was");
+        assert_eq!(seen.span_ns, standstill.span_ns);
+        // It gives back what it used: more comes, and it is over.
+        let before = stats.delivered_bytes;
+        for delivery in kept.drain(..) {
+            bench.release(session, &delivery, false, 0);
+        }
+        pass(&mut bench, SECOND_NS / 10);
+        assert_eq!(told(&mut bench, session), [None]);
+        let stats = bench.receiver.session_stats(session).unwrap();
+        assert!(stats.standstill.is_none() && stats.delivered_bytes > before);
+    }
+}
+
+#[test]
+fn who_keeps_more_messages_than_it_may_is_told_which_limit_that_is() {
+    // Numbers: 32 of them. A message more waits.
+    let mut bench = Bench::new(config());
+    let session = bench.open("collect");
+    let peers: Vec<PeerId> = (0..2).map(|_| bench.join("collect")).collect();
+    let mut kept = Vec::new();
+    for sequence in 1..=17 {
+        for &peer in &peers {
+            if sequence <= bench.world.limits[&peer.0] && !bench.world.posted.is_empty() {
+                bench.small(peer, sequence, b"x");
+            }
+        }
+        pass(&mut bench, 1);
+        collect(&mut bench, session, &mut kept);
+    }
+    assert_eq!(kept.len(), 32, "all the numbers that it may have");
+    pass(&mut bench, 2 * SECOND_NS);
+    let told = told(&mut bench, session);
+    assert_eq!(told, [Some(Standstill { limit: HeldLimit::Messages, told: 0 })]);
+}
+
+#[test]
+fn who_holds_much_and_waits_for_nothing_is_not_told() {
+    let mut bench = Bench::new(config());
+    let session = bench.open("collect");
+    let peer = bench.join("collect");
+    bench.request(peer, 1, 512 << 10, None);
+    let mut kept = Vec::new();
+    for _ in 0..100 {
+        pass(&mut bench, 1);
+        collect(&mut bench, session, &mut kept);
+    }
+    let arrived: u32 = kept.iter().map(|delivery| delivery.bytes).sum();
+    assert_eq!(arrived, 512 << 10, "all of it came");
+    pass(&mut bench, 5 * SECOND_NS);
+    assert_eq!(told(&mut bench, session), []);
+}
+
+#[test]
+fn who_waits_for_a_sender_that_is_slow_is_not_told() {
+    let (mut bench, session, mut kept) = stand_still(Config { pool_slabs: 4096, ..config() });
+    // The pool has room for all of it, so it came. Another one's READ takes its time.
+    assert_eq!(kept.iter().map(|delivery| u64::from(delivery.bytes)).sum::<u64>(), 4 << 20);
+    let peer = bench.join("collect");
+    bench.request(peer, 1, 1 << 20, None);
+    bench.flush();
+    assert!(!bench.world.reads.is_empty());
+    for _ in 0..500 {
+        bench.wait(10_000_000);
+    }
+    collect(&mut bench, session, &mut kept);
+    assert_eq!(told(&mut bench, session), []);
+}
+
+#[test]
+fn who_releases_now_and_then_is_not_told() {
+    let (mut bench, session, mut kept) = stand_still(config());
+    for _ in 0..20 {
+        let delivery = kept.remove(0);
+        bench.release(session, &delivery, false, 0);
+        pass(&mut bench, SECOND_NS / 2);
+        collect(&mut bench, session, &mut kept);
+    }
+    assert_eq!(told(&mut bench, session), []);
+}

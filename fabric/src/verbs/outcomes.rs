@@ -1,0 +1,64 @@
+//! What was ordered of slow calls, and what comes of it: of handshakes, of endings and of surveys.
+
+use super::VerbsNic;
+use super::connections::Connection;
+use super::set_up::{Order, Outcome};
+use crate::nic::Qp;
+
+impl VerbsNic {
+    /// Has an order carried out, here or on the thread for set-up.
+    pub(super) fn order(&mut self, order: Order) {
+        if let Some(outcome) = self.set_up.order(order) {
+            self.carried_out(outcome);
+        }
+    }
+
+    /// What the thread for set-up has done.
+    #[inline]
+    pub(super) fn take_outcomes(&mut self) {
+        while let Some(outcome) = self.set_up.take() {
+            self.carried_out(outcome);
+        }
+    }
+
+    fn carried_out(&mut self, outcome: Outcome) {
+        match outcome {
+            Outcome::Made { qp, id, result } => self.made(qp, id, result),
+            Outcome::Accepted { qp, id, result } => self.accepted(qp, id, result),
+            Outcome::HungUp { qp, id, pair } => {
+                let connection = self.back(qp);
+                (connection.id, connection.pair) = (Some(id), Some(pair));
+                self.hung_up(qp);
+            }
+            Outcome::Refused { qp: None } => {}
+            Outcome::Surveyed { survey } => self.surveyed(survey),
+            Outcome::Renewed { listening } => self.renewed(listening),
+            Outcome::Refused { qp: Some(qp) } | Outcome::Gone { qp } => {
+                self.back(qp);
+                self.gone(qp);
+            }
+        }
+    }
+
+    /// A connection whose order was carried out.
+    pub(super) fn back(&mut self, qp: Qp) -> &mut Connection {
+        let connection =
+            self.connections.get_mut(qp).expect("a connection stays while something of it is away");
+        connection.is_away = false;
+        if !std::mem::replace(&mut connection.is_timed, true) {
+            self.timed.push(qp.index);
+        }
+        connection
+    }
+
+    /// Whether a connection that is back is to end, and begins to.
+    pub(super) fn ends_now(&mut self, qp: Qp) -> bool {
+        let connection = self.connections.get_mut(qp).expect("it is back");
+        if !std::mem::take(&mut connection.ends) {
+            return false;
+        }
+        let reason = connection.reason.expect("who ends it says why");
+        self.fail(qp, reason);
+        true
+    }
+}

@@ -1,0 +1,175 @@
+//! Whether peers are there of whom nothing is heard: each connection is looked at once in every span of `keep_alive`, a part of
+//! them at a time. All at once they would be thousands of packets in one go, and as many completions.
+
+use super::VerbsNic;
+use super::connections::{Posted, State};
+use super::gather::Verb;
+use crate::nic::DisconnectReason;
+use std::time::{Duration, Instant};
+
+/// Work that does not end for so many spans of `keep_alive` ends its connection.
+const STALLED_LOOKS: u8 = 4;
+/// Parts that connections are looked at in.
+const PARTS: usize = 64;
+
+/// Between two parts, at the least.
+const EVERY_MIN: Duration = Duration::from_micros(1);
+
+/// Whose turn it is.
+#[derive(Debug)]
+pub(super) struct Probing {
+    /// Connections that stand, of each part.
+    standing: [u32; PARTS],
+    /// The part that is next, and when it is.
+    part: usize,
+    next: Instant,
+    every: Duration,
+}
+
+impl Probing {
+    pub fn new(keep_alive: Duration, now: Instant) -> Self {
+        let every = (keep_alive / u32::try_from(PARTS).expect("parts are few")).max(EVERY_MIN);
+        Self { standing: [0; PARTS], part: 0, next: now + every, every }
+    }
+
+    /// A connection stands.
+    pub fn begin(&mut self, index: u32) {
+        self.standing[part_of(index)] += 1;
+    }
+
+    /// It does not stand any more.
+    pub fn end(&mut self, index: u32) {
+        self.standing[part_of(index)] -= 1;
+    }
+
+    /// Parts before the next one that has connections.
+    fn ahead(&self) -> Option<usize> {
+        (0..PARTS).find(|ahead| self.standing[(self.part + ahead) % PARTS] > 0)
+    }
+
+    fn spans(&self, parts: usize) -> Duration {
+        self.every * u32::try_from(parts).expect("parts are few")
+    }
+
+    /// The part whose turn it is, once. Parts without connections have no turn.
+    fn take_due(&mut self, now: Instant) -> Option<usize> {
+        let ahead = self.ahead()?;
+        let late = now.checked_duration_since(self.next + self.spans(ahead))?;
+        let part = (self.part + ahead) % PARTS;
+        self.next += self.spans(ahead + 1);
+        if late >= self.spans(PARTS) {
+            // Nobody looked for a whole span: what was missed is not made up for.
+            self.next += late;
+        }
+        self.part = (part + 1) % PARTS;
+        Some(part)
+    }
+
+    /// When it is the turn of a part with connections.
+    pub fn next(&self) -> Option<Instant> {
+        Some(self.next + self.spans(self.ahead()?))
+    }
+}
+
+fn part_of(index: u32) -> usize {
+    index as usize % PARTS
+}
+
+impl VerbsNic {
+    /// Looks at the connections whose turn it is.
+    pub(super) fn probe_silent(&mut self, now: Instant) {
+        while let Some(part) = self.probing.take_due(now) {
+            for index in self.connections.indices().skip(part).step_by(PARTS) {
+                self.probe(index);
+            }
+        }
+    }
+
+    /// Asks the device whether a peer is there of whom nothing was heard since the last time.
+    fn probe(&mut self, index: u32) {
+        if self.gathered.is_full() {
+            self.give_gathered();
+        }
+        let (qp, connection) = self.connections.at(index);
+        let was_active = std::mem::take(&mut connection.is_active);
+        if was_active || connection.state != State::Connected {
+            connection.stalled = 0;
+            return;
+        }
+        if !connection.is_idle() {
+            // A peer that asked for endless retries, or answers no READ, would keep it for ever.
+            connection.stalled = connection.stalled.saturating_add(1);
+            if connection.stalled >= STALLED_LOOKS {
+                self.fail(qp, DisconnectReason::Transport(libc::ETIMEDOUT));
+            }
+            return;
+        }
+        let position = connection.post(0, Posted::Probe, &mut self.send_completions);
+        self.gathered.chain(qp, connection, position, &Verb::Probe, std::iter::empty());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEEP_ALIVE: Duration = Duration::from_secs(5);
+
+    /// The parts that come up in so many spans, for somebody who wakes when told, with how many connections each has.
+    fn turns(probing: &mut Probing, start: Instant, spans: u32) -> Vec<(Duration, u32)> {
+        let mut turns = Vec::new();
+        while let Some(next) = probing.next().filter(|next| *next <= start + KEEP_ALIVE * spans) {
+            let part = probing.take_due(next).expect("woken for a part with connections");
+            turns.push((next - start, probing.standing[part]));
+            assert_eq!(probing.take_due(next), None, "one part at a time");
+        }
+        turns
+    }
+
+    #[test]
+    fn a_thousand_are_looked_at_once_in_each_span_and_never_more_than_a_few_at_once() {
+        let start = Instant::now();
+        let mut probing = Probing::new(KEEP_ALIVE, start);
+        (0..1000).for_each(|index| probing.begin(index));
+        let turns = turns(&mut probing, start, 3);
+        assert_eq!(turns.iter().map(|(_, count)| count).sum::<u32>(), 3 * 1000);
+        assert!(turns.iter().all(|(_, count)| *count <= 16), "{turns:?}");
+        let gaps = turns.windows(2).map(|pair| pair[1].0 - pair[0].0);
+        assert!(gaps.into_iter().all(|gap| gap >= KEEP_ALIVE / 65), "in bursts: {turns:?}");
+    }
+
+    #[test]
+    fn one_wakes_nobody_more_often_than_it_is_looked_at() {
+        let start = Instant::now();
+        let mut probing = Probing::new(KEEP_ALIVE, start);
+        assert_eq!(probing.next(), None);
+        probing.begin(70);
+        assert_eq!(turns(&mut probing, start, 4).len(), 4);
+        probing.end(70);
+        assert_eq!(probing.next(), None);
+    }
+
+    #[test]
+    fn who_always_wakes_late_looks_at_each_in_each_span_all_the_same() {
+        let start = Instant::now();
+        let mut probing = Probing::new(KEEP_ALIVE, start);
+        probing.begin(70);
+        for _ in 0..10 {
+            let woken = probing.next().expect("there is one") + KEEP_ALIVE / 32;
+            assert!(probing.take_due(woken).is_some());
+        }
+        let passed = probing.next().expect("there is one") - start;
+        assert!(passed <= KEEP_ALIVE * 11, "the eleventh look after {passed:?}");
+    }
+
+    #[test]
+    fn who_did_not_look_for_long_makes_up_for_nothing() {
+        let start = Instant::now();
+        let mut probing = Probing::new(KEEP_ALIVE, start);
+        (0..64).for_each(|index| probing.begin(index));
+        let late = start + KEEP_ALIVE * 10;
+        assert!(probing.take_due(late).is_some());
+        assert_eq!(probing.take_due(late), None);
+        assert!(probing.next().is_some_and(|next| next > late));
+    }
+}

@@ -1,0 +1,181 @@
+//! The slow calls on connections, and those of the port's survey: system calls, and commands to the device's firmware. A connection
+//! takes about eight at its beginning and at its end, each from tens of microseconds to a millisecond; a survey reads some hundred
+//! files. Who has many connections has a thread for them, so that those that stand are served on meanwhile; who has few makes them
+//! in place.
+//!
+//! What a call is about goes with its order and comes back with the outcome: an identifier or a QP is at one of the two threads,
+//! never at both. A connection has at most one order under way, and so has the port, so the queues have a place for each.
+
+mod thread;
+
+use super::addresses::LocalAddress;
+use super::connection_manager::{ConnectionId, Terms};
+use super::ece;
+use super::listening::Listening;
+use super::port::{Port, Standing};
+use super::queue_pair::{BeginError, Parts, QpAttributes, QueuePair};
+use crate::nic::{PrivateData, Qp};
+use std::io;
+use std::os::fd::BorrowedFd;
+pub(super) use thread::Place;
+use thread::SetUpThread;
+
+/// What is to be done.
+#[derive(Debug)]
+pub(super) enum Order {
+    /// Makes a QP for a connection that is to be accepted, and brings it to work.
+    Make { qp: Qp, id: ConnectionId, parts: Parts, wanted: QpAttributes },
+    /// Tells the peer that it is accepted.
+    Accept { qp: Qp, id: ConnectionId, terms: Terms },
+    /// Takes the QP to the error state, and tells the peer.
+    HangUp { qp: Qp, id: ConnectionId, pair: QueuePair },
+    /// Refuses a request, of a connection or of one that has no place.
+    Refuse { qp: Option<Qp>, id: ConnectionId, words: PrivateData },
+    /// Destroys what is left.
+    LetGo { qp: Qp, id: Option<ConnectionId>, pair: Option<QueuePair> },
+    /// Looks how the port stands.
+    Survey { port: Port },
+    /// Listens anew where addresses are back; `all`: wherever it listens.
+    Renew { listening: Vec<Listening>, present: Vec<LocalAddress>, all: bool },
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    Made { qp: Qp, id: ConnectionId, result: Result<QueuePair, BeginError> },
+    Accepted { qp: Qp, id: ConnectionId, result: io::Result<()> },
+    HungUp { qp: Qp, id: ConnectionId, pair: QueuePair },
+    Refused { qp: Option<Qp> },
+    Gone { qp: Qp },
+    Surveyed { survey: Survey },
+    Renewed { listening: Vec<Listening> },
+}
+
+/// How a port was found.
+#[derive(Debug)]
+pub(super) struct Survey {
+    pub standing: io::Result<Standing>,
+    pub addresses: Vec<LocalAddress>,
+}
+
+impl Survey {
+    pub fn of(port: &Port) -> Self {
+        Self { standing: port.standing(), addresses: port.addresses() }
+    }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Orders that this thread has carried out, and queues that it has made.
+    pub(super) static SLOW_CALLS: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+}
+
+/// For the test that looks which thread makes slow calls.
+pub(super) fn count_slow_call() {
+    #[cfg(test)]
+    SLOW_CALLS.set(SLOW_CALLS.get() + 1);
+}
+
+impl Order {
+    fn carry_out(self) -> Outcome {
+        count_slow_call();
+        match self {
+            Self::Make { qp, id, parts, wanted } => {
+                let result = QueuePair::new(&parts).map_err(BeginError::System).and_then(|mut pair| {
+                    ece::take_offer(&pair, &id);
+                    pair.begin_work(&id, &wanted)?;
+                    ece::answer(&pair, &id);
+                    Ok(pair)
+                });
+                Outcome::Made { qp, id, result }
+            }
+            Self::Accept { qp, id, terms } => {
+                let result = id.accept(&terms);
+                Outcome::Accepted { qp, id, result }
+            }
+            Self::HangUp { qp, id, pair } => {
+                pair.fail();
+                id.disconnect();
+                Outcome::HungUp { qp, id, pair }
+            }
+            Self::Refuse { qp, id, words } => {
+                id.reject(&words);
+                drop(id);
+                Outcome::Refused { qp }
+            }
+            Self::LetGo { qp, id, pair } => {
+                drop(pair);
+                drop(id);
+                Outcome::Gone { qp }
+            }
+            Self::Survey { port } => Outcome::Surveyed { survey: Survey::of(&port) },
+            Self::Renew { mut listening, present, all } => {
+                for at in &mut listening {
+                    at.renew(&present, all);
+                }
+                Outcome::Renewed { listening }
+            }
+        }
+    }
+}
+
+/// Who carries orders out.
+#[derive(Debug)]
+pub(super) enum SetUp {
+    /// Whoever gives them.
+    Here,
+    /// A thread.
+    There(SetUpThread),
+}
+
+impl SetUp {
+    /// A thread at that place; without one, whoever gives orders.
+    pub fn new(thread: Option<Place>) -> io::Result<Self> {
+        thread.map_or(Ok(Self::Here), |place| Ok(Self::There(SetUpThread::start(place)?)))
+    }
+
+    /// Has an order carried out: its outcome, if that was here.
+    pub fn order(&mut self, order: Order) -> Option<Outcome> {
+        match self {
+            Self::Here => Some(order.carry_out()),
+            Self::There(thread) => thread.order(order),
+        }
+    }
+
+    /// A connection whose order is under way is to end.
+    pub fn give_up(&self, qp: Qp) {
+        if let Self::There(thread) = self {
+            thread.give_up(qp);
+        }
+    }
+
+    /// The outcome of the oldest order that has one.
+    #[inline]
+    pub fn take(&mut self) -> Option<Outcome> {
+        match self {
+            Self::Here => None,
+            Self::There(thread) => thread.take(),
+        }
+    }
+
+    /// Whether there is an outcome to take.
+    #[inline]
+    pub fn has_outcomes(&self) -> bool {
+        matches!(self, Self::There(thread) if thread.has_outcomes())
+    }
+
+    /// Readable when there are outcomes, until [`Self::silence`].
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::Here => None,
+            Self::There(thread) => Some(thread.bell()),
+        }
+    }
+
+    /// From now on it rings for what comes.
+    pub fn silence(&self) {
+        if let Self::There(thread) = self {
+            thread.silence();
+        }
+    }
+}

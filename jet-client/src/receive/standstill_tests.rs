@@ -1,0 +1,147 @@
+//! An application that holds all that it may is told, once for each time that the daemon says so; and the whole of a message is
+//! copied out.
+
+use super::tests::{Daemon, LONG, Run, SLOTS, pair, small};
+use super::*;
+use jet_wire::SLAB_BYTES_U32;
+use jet_wire::segment::{Notice, delivery_flags as flags};
+use std::task::Poll;
+use std::time::Duration;
+
+impl Daemon {
+    /// Says that the session holds all that it may; wakes it where it sleeps.
+    fn tell(&mut self, number: u16, lasting: bool) {
+        let releases = self.end.releases.taken();
+        self.end.put_notice(Some(Notice { limit: HeldLimit::Pool, lasting, number, releases }));
+        if self.end.deliveries.wake_needed() {
+            self.doorbell.ring();
+        }
+    }
+}
+
+/// Part of a message of `SLOTS` slabs in as many runs.
+fn part(number: u32) -> Run {
+    Run {
+        flags: if number == 0 { flags::FIRST } else { 0 } | if number == SLOTS - 1 { flags::LAST } else { 0 },
+        offset: u64::from(number * SLAB_BYTES_U32),
+        message_bytes: u64::from(SLOTS * SLAB_BYTES_U32),
+        ..small(number, 0, SLAB_BYTES_U32)
+    }
+}
+
+const SHORT: Option<Duration> = Some(Duration::from_millis(1));
+
+#[test]
+fn who_holds_all_that_it_may_is_told_once_a_notice_and_goes_on_when_it_gave_something_back() {
+    let (mut daemon, session) = pair(Duration::ZERO);
+    daemon.deliver(part(0));
+    let mut message = session.try_receive().unwrap().unwrap();
+    let mut held = vec![message.next(LONG).unwrap().unwrap()];
+    daemon.deliver(part(1));
+    daemon.tell(1, false);
+    // What was delivered before the notice comes before it.
+    held.push(message.next(LONG).unwrap().unwrap());
+    let error = message.next(LONG).unwrap_err();
+    assert!(
+        matches!(error, SliceError::HoldsAll(HoldsAll { limit: HeldLimit::Pool, held_bytes: 8192 })),
+        "{error:?}"
+    );
+    let said = error.to_string();
+    for part in ["8192 bytes", "pool.bytes", "give them back", "copy_to"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    // Told once; who looks may look again.
+    assert!(matches!(message.next(SHORT), Err(SliceError::TimedOut)));
+    assert_eq!(session.holds_all().unwrap().held_bytes, 8192);
+    assert!(matches!(message.try_next(), Ok(Poll::Pending)), "who polls may be about to give something back");
+    daemon.tell(2, true);
+    assert!(matches!(session.receive(LONG), Err(ReceiveError::HoldsAll(_))), "whatever it waits for");
+    // It gave something back: what was said is of the past, whatever the daemon has seen.
+    held.remove(0);
+    assert_eq!(session.holds_all(), None);
+    assert!(matches!(message.next(SHORT), Err(SliceError::TimedOut)));
+    daemon.deliver(part(2));
+    held.push(message.next(LONG).unwrap().unwrap());
+    assert_eq!(held.len(), 2);
+}
+
+#[test]
+fn who_sleeps_is_woken_by_the_notice() {
+    let (mut daemon, session) = pair(Duration::ZERO);
+    daemon.deliver(part(0));
+    let mut message = session.try_receive().unwrap().unwrap();
+    let _held = message.next(LONG).unwrap().unwrap();
+    std::thread::scope(|scope| {
+        let daemon = &mut daemon;
+        scope.spawn(move || {
+            while !daemon.end.deliveries.wake_needed() {
+                std::thread::yield_now();
+            }
+            daemon.tell(1, false);
+            daemon.doorbell.ring();
+        });
+        assert!(matches!(message.next(LONG), Err(SliceError::HoldsAll(_))));
+    });
+}
+
+#[test]
+fn what_is_copied_out_is_given_back_and_may_be_larger_than_the_pool() {
+    for growing in [false, true] {
+        let (mut daemon, session) = pair(Duration::ZERO);
+        // Twice as many runs as there are slots, in slabs that are used again; the second half comes first.
+        let bytes = 2 * SLOTS * SLAB_BYTES_U32 - 100;
+        let run = |number: u32| Run {
+            flags: if number == SLOTS { flags::FIRST } else { 0 }
+                | if number == SLOTS - 1 { flags::LAST } else { 0 },
+            offset: u64::from(number * SLAB_BYTES_U32),
+            message_bytes: u64::from(bytes),
+            bytes: SLAB_BYTES_U32.min(bytes - number * SLAB_BYTES_U32),
+            ..small(number % SLOTS, 0, 0)
+        };
+        (SLOTS..2 * SLOTS).for_each(|number| daemon.deliver(run(number)));
+        let mut message = session.try_receive().unwrap().unwrap();
+        let (mut place, mut vector) = (vec![0xaa; bytes as usize + 5], vec![0xbb; 3]);
+        let small_place = message.copy_to(&mut place[..100], LONG).unwrap_err();
+        assert!(matches!(small_place, CopyError::Room { room: 100, .. }), "{small_place}");
+        let mut copy = |message: &mut Message<'_>| {
+            if growing { message.read_to_end(&mut vector, SHORT) } else { message.copy_to(&mut place, SHORT) }
+        };
+        assert!(matches!(copy(&mut message), Err(CopyError::Slice(SliceError::TimedOut))));
+        assert_eq!(daemon.releases().len(), SLOTS as usize, "given back as they were copied");
+        (0..SLOTS).for_each(|number| daemon.deliver(run(number)));
+        assert_eq!(copy(&mut message).unwrap(), u64::from(SLOTS * SLAB_BYTES_U32), "what was missing");
+        drop(message);
+        if growing {
+            assert_eq!(vector.len(), bytes as usize);
+            place[..vector.len()].copy_from_slice(&vector);
+        }
+        let wrong = (0..bytes as usize).find(|at| place[*at] != super::tests::expected_byte(0, *at as u64));
+        assert_eq!(wrong, None);
+        assert_eq!(place[bytes as usize..], [0xaa; 5]);
+        session.flush();
+        assert_eq!(daemon.releases().last().unwrap().code, 0, "consumed");
+    }
+}
+
+#[cfg(feature = "tokio")]
+#[test]
+fn a_task_is_told_when_it_lasts() {
+    let (mut daemon, session) = pair(Duration::ZERO);
+    daemon.deliver(part(0));
+    let mut message = session.try_receive().unwrap().unwrap();
+    let _held = message.next(LONG).unwrap().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let asleep = session.stats().sleeps;
+    let error = runtime.block_on(async {
+        let tells = async {
+            daemon.tell(1, false);
+            // Another task may be about to give something back: it looks, and sleeps again.
+            while session.stats().sleeps < asleep + 2 {
+                tokio::task::yield_now().await;
+            }
+            daemon.tell(2, true);
+        };
+        tokio::join!(message.next_async(), tells).0.unwrap_err()
+    });
+    assert!(matches!(error, SliceError::HoldsAll(_)), "{error}");
+}

@@ -1,0 +1,99 @@
+//! The NIC that a sender makes: small, as it has one connection, and few things to hear.
+
+use super::error::SendConnectError;
+use super::options::RdmaOptions;
+use jet_fabric::soft::threaded::{Threaded, ThreadedOptions};
+use jet_fabric::soft::{SoftNic, SoftOptions};
+#[cfg(feature = "verbs")]
+use jet_fabric::verbs::{DeviceChoice, VerbsNic, VerbsOptions};
+use jet_fabric::{Address, Nic};
+use std::io;
+use std::net::IpAddr;
+
+/// Receive entries for acknowledgements; each carries up to six ranges of ends.
+pub(super) const RECEIVE_ENTRIES: u16 = 64;
+
+/// What one in software is to hold.
+fn software_options() -> SoftOptions {
+    SoftOptions {
+        qps_max: 4,
+        srq_entries_max: u32::from(RECEIVE_ENTRIES),
+        reads_max: 1,
+        // A sender makes none; it answers those of the receiver.
+        reads_per_qp_max: 0,
+        completions: 1024,
+        ..SoftOptions::default()
+    }
+}
+
+/// What one on the device that reaches `host:port` is to hold, or on the one that has the address to leave from.
+#[cfg(feature = "verbs")]
+fn verbs_options(host_and_port: &str, source: Option<IpAddr>, rdma: RdmaOptions) -> io::Result<VerbsOptions> {
+    let defaults = match source {
+        Some(ip) => VerbsOptions { source, ..VerbsOptions::on(DeviceChoice::Reaching(ip)) },
+        None => VerbsOptions::reaching(host_and_port)?,
+    };
+    Ok(VerbsOptions {
+        qps_max: 4,
+        srq_entries_max: u32::from(RECEIVE_ENTRIES),
+        reads_max: 1,
+        // As over the others: it makes none.
+        reads_per_qp_max: 0,
+        sends_max: 512,
+        inline_places: 64,
+        tos: rdma.tos,
+        ack_timeout: rdma.ack_timeout,
+        retry: rdma.retry,
+        ..defaults
+    })
+}
+
+/// The NIC for an address.
+pub(super) fn nic_for(
+    address: &Address,
+    source: Option<IpAddr>,
+    rdma: RdmaOptions,
+) -> Result<Box<dyn Nic>, SendConnectError> {
+    if !matches!(address, Address::Rdma(_)) {
+        if source.is_some() {
+            return Err(SendConnectError::Option("a source address is chosen for rdma: addresses only"));
+        }
+        if rdma != RdmaOptions::default() {
+            return Err(SendConnectError::Option(
+                "tos, ack_timeout and retry are chosen for rdma: addresses only",
+            ));
+        }
+    }
+    match address {
+        Address::Shm(_) => Ok(Box::new(SoftNic::new(software_options())?)),
+        Address::Tcp(_) => {
+            Ok(Box::new(Threaded::new(SoftNic::new(software_options())?, &ThreadedOptions::default())?))
+        }
+        #[cfg(feature = "verbs")]
+        Address::Rdma(text) => Ok(Box::new(VerbsNic::new(verbs_options(text, source, rdma)?)?)),
+        #[cfg(not(feature = "verbs"))]
+        Address::Rdma(_) => Err(SendConnectError::WrongFabric { address: address.clone() }),
+    }
+}
+
+/// One without connections, for as long as there is no device.
+pub(super) fn stand_in() -> io::Result<Box<dyn Nic>> {
+    Ok(Box::new(SoftNic::new(SoftOptions { qps_max: 1, ..software_options() })?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use jet_fabric::limits::Wants;
+
+    /// What Jet does on devices that are not at hand is tested by these wants.
+    #[test]
+    fn a_sender_wants_what_its_limits_were_derived_from() {
+        assert_eq!(software_options().wants(), Wants::SOFTWARE_SENDER);
+        #[cfg(feature = "verbs")]
+        for source in [None, Some(std::net::Ipv4Addr::new(192, 0, 2, 1).into())] {
+            let options = verbs_options("192.0.2.10:7450", source, RdmaOptions::default()).unwrap();
+            assert_eq!((options.source, options.wants()), (source, Wants::VERBS_SENDER));
+        }
+    }
+}

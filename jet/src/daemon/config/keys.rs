@@ -1,0 +1,123 @@
+//! What the daemon stands on has names of its own for what is set here. Its errors are told with the keys to change.
+
+use jet_fabric::limits::{LimitError, Remedy};
+#[cfg(feature = "verbs")]
+use jet_fabric::verbs::VerbsError;
+
+/// Why the receiver does not go with its configuration: the key, and the unit where it differs.
+pub(super) fn of_receiver(error: &jet_core::ConfigError) -> String {
+    let (name, found, min, max) = match error {
+        jet_core::ConfigError::Range { name, found, min, max } => (*name, found, min, max),
+        jet_core::ConfigError::Escape(error) => {
+            return error
+                .to_string()
+                .replacen("escape: ", "escape.", 1)
+                .replace("straggler_ns", "straggler_us");
+        }
+        jet_core::ConfigError::FragmentAlignment { .. } => return error.to_string(),
+        jet_core::ConfigError::Following => {
+            return "read.footprint is \"follow\", which takes escape to tell stragglers; set escape.enabled = true".to_owned();
+        }
+    };
+    let key = match name {
+        "pool_slabs" => "pool.bytes, in slabs of 4096 bytes,",
+        "srq_slabs" => "pool.srq_bytes, in slabs of 4096 bytes,",
+        "srq_floor_slabs" => "pool.srq_floor_bytes, in slabs of 4096 bytes,",
+        "srq_reserve_entries" => "pool.srq_reserve_entries",
+        "fragment_bytes" => "read.fragment_bytes",
+        "reads_max" => "read.concurrency",
+        "in_flight_bytes" => "read.in_flight_bytes",
+        "message_bytes_max" => "read.message_bytes_max",
+        "classes" => "admission.classes",
+        "peers_max" => "limits.peers",
+        "sessions_max" => "limits.sessions",
+        "messages_max" => "limits.messages",
+        "requests_per_peer" => "limits.requests_per_peer",
+        "credit_max" => "limits.credit_per_peer",
+        "heartbeat_ns" => "limits.heartbeat_ms, in nanoseconds,",
+        "session_slots" => "session.slots",
+        "session_messages" => "session.messages",
+        "replace_slabs_max" => "escape.replace_bytes, in slabs of 4096 bytes,",
+        "memory_slabs" => "escape.memory_bytes, in slabs of 4096 bytes,",
+        "session_memory_slabs" => "escape.session_memory_bytes, in slabs of 4096 bytes,",
+        other => other,
+    };
+    // What a bound comes from, where another key sets it.
+    let from = match name {
+        "credit_max" => ": at most the slabs of pool.srq_bytes",
+        "messages_max" => ": at least the slabs of pool.srq_bytes and read.concurrency together",
+        _ => "",
+    };
+    format!("{key} is {found}, but must be {min} to {max}{from}")
+}
+
+/// What a device has too little of.
+pub fn of_limits(error: &LimitError) -> String {
+    let change = match error.remedy {
+        Remedy::OtherDevice => error.remedy.to_string(),
+        Remedy::FewerSrqEntries { entries } => format!(
+            "lower pool.srq_bytes to {}, and with it pool.srq_floor_bytes, pool.srq_reserve_entries and limits.credit_per_peer",
+            u64::from(entries) * jet_wire::SLAB_BYTES as u64
+        ),
+        Remedy::FewerCompletions => "lower pool.srq_bytes or read.concurrency".to_owned(),
+    };
+    format!("{}; {change}", error.lack())
+}
+
+/// Why there is no NIC on verbs.
+#[cfg(feature = "verbs")]
+pub fn of_verbs(error: &VerbsError) -> String {
+    match error {
+        VerbsError::Limits(error) => of_limits(error),
+        VerbsError::SrqEntries { .. } => format!("{error}; they are the slabs of pool.srq_bytes"),
+        VerbsError::Gid { .. } => format!("rdma.gid_index: {error}"),
+        _ => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limit(attribute: &'static str, remedy: Remedy) -> LimitError {
+        LimitError { attribute, has: 64, needed: 1024, what: "of them", remedy }
+    }
+
+    #[test]
+    fn what_a_key_mends_names_the_key_and_what_none_does_says_so() {
+        for (remedy, words) in [
+            (
+                Remedy::FewerSrqEntries { entries: 64 },
+                "lower pool.srq_bytes to 262144, and with it pool.srq_floor_bytes, pool.srq_reserve_entries and \
+                 limits.credit_per_peer",
+            ),
+            (Remedy::FewerCompletions, "lower pool.srq_bytes or read.concurrency"),
+            (
+                Remedy::OtherDevice,
+                "no setting helps: take another device, or shm: and tcp: in its place (docs/rdma.md)",
+            ),
+        ] {
+            let said = of_limits(&limit("max_cqe", remedy));
+            assert_eq!(said, format!("the device has a max_cqe of 64, and Jet needs 1024 of them; {words}"));
+        }
+    }
+
+    #[cfg(feature = "verbs")]
+    #[test]
+    fn what_a_device_refuses_names_the_key_that_asked_for_it() {
+        let source = || std::io::Error::from_raw_os_error(libc::ENOMEM);
+        let limits = limit("max_srq_wr", Remedy::FewerSrqEntries { entries: 64 });
+        assert_eq!(of_verbs(&limits.into()), of_limits(&limits));
+        let srq = VerbsError::SrqEntries { verb: "ibv_create_srq", entries: 1024, source: source() };
+        let said = of_verbs(&srq);
+        assert!(
+            said.contains("ibv_create_srq failed for 1024 SRQ entries") && said.contains("pool.srq_bytes"),
+            "{said}"
+        );
+        let gid = VerbsError::Gid { device: "mlx5_0".to_owned(), port: 1, index: 3, problem: "is empty" };
+        assert!(of_verbs(&gid).starts_with("rdma.gid_index: GID 3 of 'mlx5_0' port 1 is empty"));
+        let unreachable =
+            VerbsError::Unreachable { address: std::net::Ipv4Addr::LOCALHOST.into(), source: source() };
+        assert_eq!(of_verbs(&unreachable), unreachable.to_string());
+    }
+}

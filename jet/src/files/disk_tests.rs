@@ -1,0 +1,211 @@
+//! A ring that fails under writes: whoever hears of it hears it when none is in flight any more.
+
+use super::*;
+use jet_client::receive::{Session, SessionParts};
+use jet_client::registration::{ANSWER_TIMEOUT, ControlConnection};
+use jet_fabric::memory::SharedMemory;
+use jet_fabric::unix::Doorbell;
+use jet_wire::SLAB_BYTES;
+use jet_wire::segment::{
+    DELIVERY_USER_HEADER_MAX, Delivery, Place, SegmentLayout, SegmentShape, daemon_end, delivery_flags,
+    delivery_kind,
+};
+use rustix::pipe::{PipeFlags, fcntl_getpipe_size, pipe_with};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+const SLABS: u32 = 4;
+
+/// A session that has so many slices, and what the daemon keeps of it.
+fn session() -> (Session, Vec<DetachedSlice>, (SharedMemory, SharedMemory, UnixStream, Doorbell)) {
+    let shape = SegmentShape::new(8, 8);
+    let segment = SharedMemory::new("jet-test", SegmentLayout::new(shape).total_bytes(), false).unwrap();
+    let pool = SharedMemory::new("jet-test", SLABS as usize * SLAB_BYTES, false).unwrap();
+    // SAFETY: the segment is kept beside the session, and this is the only daemon's end.
+    let mut end = unsafe { daemon_end(segment.base(), segment.bytes(), shape) }.unwrap();
+    let (near_bell, far_bell) = Doorbell::pair().unwrap();
+    let (near, far) = UnixStream::pair().unwrap();
+    let owned = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().unwrap();
+    let parts = SessionParts {
+        number: 1,
+        pool: owned(pool.as_fd()),
+        pool_bytes: pool.bytes() as u64,
+        pool_slabs: SLABS,
+        segment: owned(segment.as_fd()),
+        doorbell: owned(near_bell.as_fd()),
+        escape: None,
+    };
+    let control = ControlConnection::over(near, ANSWER_TIMEOUT).unwrap();
+    let session = Session::assemble(control, parts, Duration::ZERO).unwrap();
+    for slot in 0..SLABS {
+        end.slot(slot).unwrap().publish(1, Place { slab: slot, escaped: false });
+        let delivery = Delivery {
+            kind: delivery_kind::SLICES,
+            flags: delivery_flags::FIRST | delivery_flags::LAST,
+            user_header_bytes: 0,
+            slot,
+            message: slot,
+            generations: Delivery::pack_generations(1, 1),
+            offset: 0,
+            message_bytes: SLAB_BYTES as u64,
+            bytes: 4096,
+            slab: slot,
+            tag: 0,
+            sequence: 1,
+            sender: 1,
+            user_header: [0; DELIVERY_USER_HEADER_MAX],
+        };
+        end.deliveries.push(delivery).unwrap();
+    }
+    end.deliveries.publish();
+    let mut slices = Vec::new();
+    while let Some(mut message) = session.try_receive().unwrap() {
+        slices.push(message.next(None).unwrap().unwrap().detach());
+        let _ = message.detach();
+    }
+    assert_eq!(slices.len(), SLABS as usize);
+    (session, slices, (segment, pool, far, far_bell))
+}
+
+fn write(slice: DetachedSlice) -> Work {
+    Work::Write { slice, done: 0, offset: 0, direct: false }
+}
+
+/// A pipe that takes no more before it is read.
+fn full_pipe() -> (OwnedFd, Rc<OwnedFd>) {
+    let (reading, writing) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+    let mut left = fcntl_getpipe_size(&writing).unwrap();
+    while left > 0 {
+        left -= rustix::io::write(&writing, &vec![0; left]).unwrap();
+    }
+    (reading, Rc::new(writing))
+}
+
+/// From now on every call on the ring fails; what the kernel has of it goes on.
+fn break_ring(disk: &mut Disk) {
+    let Backend::Uring(uring) = &mut disk.backend else { panic!("no io_uring") };
+    let other = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+    // SAFETY: the ring's descriptor becomes another's, of which it is not told: that is what is tested. It is closed once.
+    let result = unsafe { libc::dup3(other.as_raw_fd(), uring.ring.as_raw_fd(), libc::O_CLOEXEC) };
+    assert!(result >= 0);
+}
+
+fn has_io_uring(disk: &Disk) -> bool {
+    let has = disk.engine() == Engine::IoUring;
+    if !has {
+        eprintln!("nothing to see here: the kernel gives no io_uring ({:?})", disk.refusal());
+    }
+    has
+}
+
+/// A write waits in the kernel while the ring fails, another was never taken.
+fn fails_under_a_write(how: impl FnOnce(&mut Disk) -> DiskError) {
+    let mut disk = Disk::new(4, 1, true).unwrap();
+    if !has_io_uring(&disk) {
+        return;
+    }
+    let (session, mut slices, _daemon) = session();
+    let (reading, pipe) = full_pipe();
+    // SAFETY: the session outlives the disk's work, which is waited for below.
+    unsafe { disk.begin(1, &pipe, write(slices.remove(0))) }.unwrap();
+    disk.submit().unwrap();
+    // SAFETY: as above.
+    unsafe { disk.begin(2, &pipe, write(slices.remove(0))) }.unwrap();
+    break_ring(&mut disk);
+    let main = rustix::thread::gettid().as_raw_nonzero();
+    let over = AtomicBool::new(false);
+    let error = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // It waits for the write, or has returned without.
+            let state = format!("/proc/self/task/{main}/stat");
+            while !over.load(Ordering::Relaxed)
+                && !std::fs::read_to_string(&state).unwrap().rsplit_once(") ").unwrap().1.starts_with('S')
+            {
+                std::thread::yield_now();
+            }
+            if !over.load(Ordering::Relaxed) {
+                rustix::io::read(&reading, &mut vec![0; 1 << 20]).unwrap();
+            }
+        });
+        let error = how(&mut disk);
+        over.store(true, Ordering::Relaxed);
+        error
+    });
+    assert!(error.to_string().contains("io_uring failed"), "{error}");
+    let mut ends = Vec::new();
+    while let Some(Finished { token, work, error, .. }) = disk.finished() {
+        let Work::Write { slice, done, .. } = work else { panic!("only writes were begun") };
+        ends.push((token, done, error.is_some()));
+        session.release(slice);
+    }
+    assert_eq!(
+        ends,
+        [(1, SLAB_BYTES, false), (2, 0, true)],
+        "what was in flight has ended before the failure was told"
+    );
+    assert!(disk.is_idle() && disk.room() == 4);
+    // SAFETY: as above.
+    let begun = unsafe { disk.begin(4, &pipe, Work::Sync) };
+    assert!(begun.is_err() && disk.is_idle(), "a ring that failed is not used again");
+    disk.wait_all(|finished| panic!("{finished:?}")).unwrap();
+}
+
+#[test]
+fn a_failed_submit_is_told_when_nothing_is_in_flight() {
+    fails_under_a_write(|disk| disk.submit().unwrap_err());
+}
+
+#[test]
+fn a_failed_wait_is_told_when_nothing_is_in_flight() {
+    fails_under_a_write(|disk| {
+        // Begins another turn of the loop after the failure: the ends are taken below.
+        let Backend::Uring(uring) = &mut disk.backend else { panic!("no io_uring") };
+        DiskError::Ring(uring.submit(1).unwrap_err())
+    });
+}
+
+#[test]
+fn dropping_a_disk_whose_ring_fails_ends() {
+    let mut disk = Disk::new(2, 1, true).unwrap();
+    if !has_io_uring(&disk) {
+        return;
+    }
+    let (_session, mut slices, _daemon) = session();
+    let file = Rc::new(OwnedFd::from(tempfile::tempfile().unwrap()));
+    // SAFETY: the session outlives the disk.
+    unsafe { disk.begin(1, &file, write(slices.remove(0))) }.unwrap();
+    break_ring(&mut disk);
+    // Never taken by the kernel: nothing ever ends it but this.
+    drop(disk);
+}
+
+#[test]
+fn work_is_done_and_comes_back_with_either_engine() {
+    for io_uring in [true, false] {
+        let mut disk = Disk::new(4, 1, io_uring).unwrap();
+        let (session, slices, _daemon) = session();
+        let file = Rc::new(OwnedFd::from(tempfile::tempfile().unwrap()));
+        for (token, slice) in slices.into_iter().enumerate() {
+            // SAFETY: the session outlives the disk's work, which is waited for below.
+            unsafe { disk.begin(token, &file, write(slice)) }.unwrap();
+        }
+        assert_eq!(disk.room(), 0);
+        // SAFETY: as above.
+        unsafe { disk.begin(9, &file, Work::Sync) }.unwrap();
+        disk.submit().unwrap();
+        let mut tokens = Vec::new();
+        disk.wait_all(|Finished { token, work, error, .. }| {
+            assert!(error.is_none(), "{error:?}");
+            tokens.push(token);
+            if let Work::Write { slice, done, .. } = work {
+                assert_eq!(done, SLAB_BYTES);
+                session.release(slice);
+            }
+        })
+        .unwrap();
+        tokens.sort_unstable();
+        assert_eq!(tokens, [0, 1, 2, 3, 9]);
+        assert!(disk.is_idle() && disk.room() == 4);
+    }
+}

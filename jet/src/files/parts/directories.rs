@@ -1,0 +1,268 @@
+//! The receiver's directory and those below it, found by their paths each time.
+//!
+//! A descriptor of a directory goes on leading to it when it is moved away, and another takes its place. So none is kept
+//! but for a round of work, in which many messages may go to the same one: after [`Directories::forget`] each path is
+//! walked anew, and so is the way to `--out` itself.
+
+use super::file::{Identity, beneath, identity_of};
+use super::sweep;
+use super::{OutError, RelativePath};
+use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags};
+use rustix::io::Errno;
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+/// Directories that are known to last; beyond that all are forgotten, and synced once more.
+const LASTING_MAX: usize = 4096;
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+/// A directory to be synced.
+#[derive(Clone, Debug)]
+pub struct Unsynced {
+    /// The directory.
+    pub directory: Rc<OwnedFd>,
+    /// The one in it whose name lasts afterwards.
+    child: Option<Identity>,
+}
+
+#[derive(Debug)]
+pub(super) struct Directories {
+    out: PathBuf,
+    root: Rc<OwnedFd>,
+    identity: Identity,
+    replaced: u64,
+    /// The root was looked for in this round.
+    looked: bool,
+    /// The directory that was asked for last in this round.
+    last: Option<(Vec<u8>, Rc<OwnedFd>)>,
+    /// Directories whose names in their parents were synced.
+    lasting: HashSet<Identity>,
+}
+
+impl Directories {
+    /// Makes the directory where it is not there. With `fsync`, its name lasts when this returns.
+    pub(super) fn new(out: &Path, fsync: bool) -> Result<Self, OutError> {
+        let failed = |source: io::Error| OutError::Open { path: out.to_owned(), source };
+        // Where this process goes later must not change what a relative path means.
+        let out = std::path::absolute(out).map_err(failed)?;
+        make_lasting(&out, fsync).map_err(failed)?;
+        let (root, identity) = open_root(&out)?;
+        match beneath(&root, b".", DIRECTORY, Mode::empty()) {
+            Ok(_) => {}
+            Err(Errno::NOSYS) => return Err(OutError::NoOpenat2),
+            Err(errno) => return Err(failed(errno.into())),
+        }
+        Ok(Self {
+            out,
+            root: Rc::new(root),
+            identity,
+            replaced: 0,
+            looked: false,
+            last: None,
+            lasting: HashSet::new(),
+        })
+    }
+
+    /// How often the directory was found to be another than before.
+    pub(super) fn replaced(&self) -> u64 {
+        self.replaced
+    }
+
+    /// The directory that `--out` was when it was looked for last.
+    pub(super) fn last_root(&self) -> &OwnedFd {
+        &self.root
+    }
+
+    /// From now on every directory is looked for anew.
+    pub(super) fn forget(&mut self) {
+        self.looked = false;
+        self.last = None;
+    }
+
+    /// The directory that `--out` is now.
+    pub(super) fn root(&mut self) -> io::Result<Rc<OwnedFd>> {
+        if self.looked {
+            return Ok(Rc::clone(&self.root));
+        }
+        self.last = None;
+        match rustix::fs::stat(&self.out) {
+            Ok(stat) if Identity::of(&stat) == self.identity => {
+                self.looked = true;
+                return Ok(Rc::clone(&self.root));
+            }
+            Ok(_) | Err(Errno::NOENT) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        std::fs::create_dir_all(&self.out)?;
+        let (root, identity) = open_root(&self.out).map_err(|error| match error {
+            OutError::Open { source, .. } => source,
+            OutError::Swept { .. } | OutError::NoOpenat2 => Errno::BUSY.into(),
+        })?;
+        (self.root, self.identity) = (Rc::new(root), identity);
+        self.lasting.clear();
+        self.replaced += 1;
+        self.looked = true;
+        Ok(Rc::clone(&self.root))
+    }
+
+    /// Opens a directory, and makes it where it is not there. `None`: the receiver's own.
+    pub(super) fn make(&mut self, path: Option<RelativePath<'_>>) -> io::Result<Rc<OwnedFd>> {
+        let root = self.root()?;
+        let Some(path) = path else { return Ok(root) };
+        if let Some((_, directory)) = self.last.as_ref().filter(|(last, _)| last == path.as_bytes()) {
+            return Ok(Rc::clone(directory));
+        }
+        let directory = match beneath(&root, path.as_bytes(), DIRECTORY, Mode::empty()) {
+            Ok(directory) => Rc::new(directory),
+            Err(Errno::NOENT) => self.make_all(root, path)?,
+            Err(errno) => return Err(errno.into()),
+        };
+        self.last = Some((path.as_bytes().to_vec(), Rc::clone(&directory)));
+        Ok(directory)
+    }
+
+    fn make_all(&mut self, root: Rc<OwnedFd>, path: RelativePath<'_>) -> io::Result<Rc<OwnedFd>> {
+        let mut at = root;
+        for component in components(path) {
+            let made =
+                match rustix::fs::mkdirat(&*at, OsStr::from_bytes(component), Mode::from_raw_mode(0o777)) {
+                    Ok(()) => true,
+                    Err(Errno::EXIST) => false,
+                    Err(errno) => return Err(errno.into()),
+                };
+            at = Rc::new(beneath(&at, component, DIRECTORY, Mode::empty())?);
+            if made {
+                // Its number may have been another's, which lasted.
+                self.lasting.remove(&identity_of(&at)?);
+            }
+        }
+        Ok(at)
+    }
+
+    /// Everything that has to be synced so that the names in `path`, and those of it and of all above it, last.
+    pub(super) fn unsynced(&mut self, path: Option<RelativePath<'_>>) -> io::Result<Vec<Unsynced>> {
+        let mut at = self.root()?;
+        let mut unsynced = Vec::new();
+        for component in path.into_iter().flat_map(components) {
+            let below = Rc::new(beneath(&at, component, DIRECTORY, Mode::empty())?);
+            let child = identity_of(&below)?;
+            if !self.lasting.contains(&child) {
+                unsynced.push(Unsynced { directory: at, child: Some(child) });
+            }
+            at = below;
+        }
+        unsynced.push(Unsynced { directory: at, child: None });
+        Ok(unsynced)
+    }
+
+    /// A directory was synced.
+    pub(super) fn synced(&mut self, synced: &Unsynced) {
+        if let Some(child) = synced.child {
+            if self.lasting.len() >= LASTING_MAX {
+                self.lasting.clear();
+            }
+            self.lasting.insert(child);
+        }
+    }
+}
+
+fn components(path: RelativePath<'_>) -> impl Iterator<Item = &[u8]> {
+    path.as_bytes().split(|&byte| byte == b'/')
+}
+
+/// Opens a receiver's directory, which nobody sweeps from then on, and which can be written to.
+fn open_root(out: &Path) -> Result<(OwnedFd, Identity), OutError> {
+    let failed = |errno: Errno| OutError::Open { path: out.to_owned(), source: errno.into() };
+    let root = rustix::fs::open(out, DIRECTORY, Mode::empty()).map_err(failed)?;
+    rustix::fs::accessat(CWD, out, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS).map_err(failed)?;
+    sweep::share(&root, out)?;
+    let identity = identity_of(&root).map_err(failed)?;
+    Ok((root, identity))
+}
+
+/// Makes a directory and all above it; with `fsync` the names of those that were not there last.
+fn make_lasting(out: &Path, fsync: bool) -> io::Result<()> {
+    let missing = out.ancestors().take_while(|ancestor| !ancestor.exists()).count();
+    std::fs::create_dir_all(out)?;
+    if fsync {
+        for parent in out.ancestors().skip(1).take(missing) {
+            rustix::fs::fsync(rustix::fs::open(parent, DIRECTORY, Mode::empty())?)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn path(text: &str) -> Option<RelativePath<'_>> {
+        Some(RelativePath::new(text.as_bytes()).unwrap())
+    }
+
+    fn synced(directories: &mut Directories, at: &str) -> Vec<Identity> {
+        let unsynced = directories.unsynced(path(at)).unwrap();
+        unsynced.iter().for_each(|directory| directories.synced(directory));
+        unsynced.iter().map(|unsynced| identity_of(&unsynced.directory).unwrap()).collect()
+    }
+
+    #[test]
+    fn a_directory_that_was_moved_away_is_made_anew_in_its_place() {
+        let (out, archive) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let mut directories = Directories::new(out.path(), false).unwrap();
+        let before = identity_of(&directories.make(path("a/b")).unwrap()).unwrap();
+        fs::rename(out.path().join("a"), archive.path().join("a")).unwrap();
+        directories.forget();
+        let after = identity_of(&directories.make(path("a/b")).unwrap()).unwrap();
+        assert_ne!(before, after);
+        assert!(out.path().join("a/b").is_dir());
+    }
+
+    #[test]
+    fn an_out_that_was_removed_or_moved_away_is_made_anew() {
+        let parent = tempfile::tempdir().unwrap();
+        let out = parent.path().join("out");
+        let mut directories = Directories::new(&out, false).unwrap();
+        for away in ["first", "second"] {
+            directories.make(path("a")).unwrap();
+            assert!(out.join("a").is_dir());
+            fs::rename(&out, parent.path().join(away)).unwrap();
+            directories.forget();
+        }
+        directories.make(path("a")).unwrap();
+        fs::remove_dir_all(&out).unwrap();
+        directories.forget();
+        directories.make(path("b")).unwrap();
+        assert!(out.join("b").is_dir());
+        assert!(!parent.path().join("second/b").exists());
+    }
+
+    #[test]
+    fn every_directory_above_is_synced_once() {
+        let out = tempfile::tempdir().unwrap();
+        let mut directories = Directories::new(out.path(), true).unwrap();
+        directories.make(path("a/b/c")).unwrap();
+        let of = |path: &str| Identity::of(&rustix::fs::stat(out.path().join(path)).unwrap());
+        assert_eq!(synced(&mut directories, "a/b/c"), [of(""), of("a"), of("a/b"), of("a/b/c")]);
+        // The names in it change with each file; those of the others last already.
+        assert_eq!(synced(&mut directories, "a/b/c"), [of("a/b/c")]);
+        fs::remove_dir_all(out.path().join("a/b")).unwrap();
+        directories.forget();
+        directories.make(path("a/b/c")).unwrap();
+        assert_eq!(synced(&mut directories, "a/b/c"), [of("a"), of("a/b"), of("a/b/c")]);
+    }
+
+    #[test]
+    fn an_out_below_what_is_not_there_is_made_with_all_above_it() {
+        let parent = tempfile::tempdir().unwrap();
+        let out = parent.path().join("a/b/out");
+        Directories::new(&out, true).unwrap();
+        assert!(out.is_dir());
+    }
+}

@@ -1,0 +1,235 @@
+//! What is known to be in a part: the extents that were written, and the sum of their hashes.
+//!
+//! A ledger begins with its part and lives as long as the receiver's process. A part that an earlier process began has
+//! none: what is in it is read again before it is believed.
+
+use super::Key;
+use super::file::Identity;
+use crate::files::proof::{Hash, Proof, Sum};
+use std::collections::HashMap;
+
+/// Ledgers that are kept; beyond that the one that was not used for the longest time goes, and its part is read again.
+const LEDGERS_MAX: usize = 4096;
+/// Extents with gaps between them. A sender has at most as many as it has messages in flight.
+const EXTENTS_MAX: usize = 1024;
+
+/// How a part stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// Everything was written, and its hash is the sender's (or the sender made none).
+    Proven,
+    /// Something was not written.
+    Incomplete,
+    /// Everything was written, and it is not what the sender read.
+    Different,
+    /// There is no ledger.
+    Unknown,
+}
+
+#[derive(Debug)]
+struct Ledger {
+    identity: Identity,
+    file_bytes: u64,
+    sum: Option<Sum>,
+    /// Sorted, with gaps between them: (from, to).
+    extents: Vec<(u64, u64)>,
+    used_at: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Ledgers {
+    ledgers: HashMap<Key, Ledger>,
+    clock: u64,
+}
+
+impl Ledgers {
+    pub(super) fn begin(&mut self, key: Key, identity: Identity, file_bytes: u64, hash: Option<Hash>) {
+        self.clock += 1;
+        if self.ledgers.len() >= LEDGERS_MAX
+            && !self.ledgers.contains_key(&key)
+            && let Some(oldest) =
+                self.ledgers.iter().min_by_key(|(_, ledger)| ledger.used_at).map(|(&key, _)| key)
+        {
+            self.ledgers.remove(&oldest);
+        }
+        let ledger = Ledger {
+            identity,
+            file_bytes,
+            sum: hash.map(Sum::new),
+            extents: Vec::new(),
+            used_at: self.clock,
+        };
+        self.ledgers.insert(key, ledger);
+    }
+
+    pub(super) fn forget(&mut self, key: Key) {
+        self.ledgers.remove(&key);
+    }
+
+    /// Which file it is about, and its length.
+    pub(super) fn get(&self, key: Key) -> Option<(Identity, u64)> {
+        self.ledgers.get(&key).map(|ledger| (ledger.identity, ledger.file_bytes))
+    }
+
+    /// What is to be counted of a piece that arrives.
+    pub(super) fn hash(&self, key: Key) -> Option<Hash> {
+        self.ledgers.get(&key)?.sum.as_ref().map(Sum::hash)
+    }
+
+    /// Bytes were written, or are a hole (without a sum). What was written before counts once.
+    pub(super) fn add(&mut self, key: Key, from: u64, to: u64, sum: Option<&Sum>) {
+        self.clock += 1;
+        let Some(ledger) = self.ledgers.get_mut(&key) else { return };
+        ledger.used_at = self.clock;
+        match ledger.extend(from, to) {
+            Extended::New => {
+                if let (Some(all), Some(sum)) = (&mut ledger.sum, sum) {
+                    all.merge(sum);
+                }
+            }
+            Extended::Had => {}
+            Extended::Lost => self.forget(key),
+        }
+    }
+
+    pub(super) fn standing(&self, key: Key, proof: Option<Proof>) -> Standing {
+        let Some(ledger) = self.ledgers.get(&key) else { return Standing::Unknown };
+        let whole = match ledger.extents[..] {
+            [] => ledger.file_bytes == 0,
+            [extent] => extent == (0, ledger.file_bytes),
+            _ => false,
+        };
+        match (proof, &ledger.sum) {
+            _ if !whole => Standing::Incomplete,
+            (None, _) => Standing::Proven,
+            (Some(proof), Some(sum)) if sum.proof(ledger.file_bytes) == proof => Standing::Proven,
+            (Some(_), Some(_)) => Standing::Different,
+            // A proof of which nothing was said at the beginning: the file is read again.
+            (Some(_), None) => Standing::Unknown,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Extended {
+    New,
+    /// Was there before.
+    Had,
+    /// Overlaps with what was there, or there are too many: what the part has is not known any more.
+    Lost,
+}
+
+impl Ledger {
+    fn extend(&mut self, from: u64, to: u64) -> Extended {
+        if from == to {
+            return Extended::Had;
+        }
+        let at = self.extents.partition_point(|&(_, end)| end < from);
+        match self.extents.get(at) {
+            Some(&(start, end)) if start <= from && to <= end => return Extended::Had,
+            Some(&(start, end)) if from < end && start < to => return Extended::Lost,
+            _ => {}
+        }
+        let joins_before = self.extents.get(at).is_some_and(|&(_, end)| end == from);
+        let next = at + usize::from(joins_before);
+        let next_start = self.extents.get(next).map(|&(start, _)| start);
+        match (joins_before, next_start) {
+            (_, Some(start)) if start < to => return Extended::Lost,
+            (true, Some(start)) if start == to => {
+                self.extents[at].1 = self.extents[next].1;
+                self.extents.remove(next);
+            }
+            (true, _) => self.extents[at].1 = to,
+            (false, Some(start)) if start == to => self.extents[next].0 = from,
+            (false, _) if self.extents.len() >= EXTENTS_MAX => return Extended::Lost,
+            (false, _) => self.extents.insert(at, (from, to)),
+        }
+        Extended::New
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: Key = (1, 1);
+    const IDENTITY: Identity = Identity { device: 1, inode: 2 };
+    const BLOCK: u64 = 4096;
+
+    fn ledgers(blocks: u64, hash: Option<Hash>) -> Ledgers {
+        let mut ledgers = Ledgers::default();
+        ledgers.begin(KEY, IDENTITY, blocks * BLOCK, hash);
+        ledgers
+    }
+
+    fn piece(from: u64, to: u64) -> Sum {
+        let mut sum = Sum::new(Hash::Fast);
+        for block in from..to {
+            sum.add(block * BLOCK, &[u8::try_from(block).unwrap() + 1; 4096]);
+        }
+        sum
+    }
+
+    #[test]
+    fn pieces_in_any_order_are_whole_when_all_are_there() {
+        let proof = Some(piece(0, 6).proof(6 * BLOCK));
+        for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0], [2, 0, 1], [0, 2, 1], [1, 0, 2]] {
+            let mut ledgers = ledgers(6, Some(Hash::Fast));
+            for (count, piece_at) in order.into_iter().enumerate() {
+                assert_eq!(ledgers.standing(KEY, proof), Standing::Incomplete, "{count} of {order:?}");
+                let (from, to) = (piece_at * 2, piece_at * 2 + 2);
+                // Twice, as after the death of a daemon.
+                for _ in 0..2 {
+                    ledgers.add(KEY, from * BLOCK, to * BLOCK, Some(&piece(from, to)));
+                }
+            }
+            assert_eq!(ledgers.standing(KEY, proof), Standing::Proven, "{order:?}");
+            assert_eq!(ledgers.standing(KEY, None), Standing::Proven);
+            let other = Some(piece(0, 5).proof(6 * BLOCK));
+            assert_eq!(ledgers.standing(KEY, other), Standing::Different);
+        }
+    }
+
+    #[test]
+    fn a_hole_counts_without_a_sum_and_an_empty_file_without_a_piece() {
+        let mut with_hole = ledgers(6, Some(Hash::Fast));
+        with_hole.add(KEY, 0, 2 * BLOCK, Some(&piece(0, 2)));
+        with_hole.add(KEY, 2 * BLOCK, 6 * BLOCK, None);
+        assert_eq!(with_hole.standing(KEY, Some(piece(0, 2).proof(6 * BLOCK))), Standing::Proven);
+        assert_eq!(ledgers(0, None).standing(KEY, None), Standing::Proven);
+    }
+
+    #[test]
+    fn what_cannot_be_accounted_for_is_not_known() {
+        for (from, to) in [(1, 3), (0, 3), (3, 5), (1, 5)] {
+            let mut ledgers = ledgers(9, None);
+            ledgers.add(KEY, 0, 2 * BLOCK, None);
+            ledgers.add(KEY, 4 * BLOCK, 6 * BLOCK, None);
+            assert_eq!(ledgers.standing(KEY, None), Standing::Incomplete);
+            ledgers.add(KEY, from * BLOCK, to * BLOCK, None);
+            assert_eq!(ledgers.standing(KEY, None), Standing::Unknown, "{from} {to}");
+        }
+        let mut many = ledgers(4 * EXTENTS_MAX as u64, None);
+        for extent in 0..=EXTENTS_MAX as u64 {
+            assert_eq!(many.standing(KEY, None), Standing::Incomplete);
+            many.add(KEY, 2 * extent * BLOCK, (2 * extent + 1) * BLOCK, None);
+        }
+        assert_eq!(many.standing(KEY, None), Standing::Unknown);
+        let proof = Some(piece(0, 1).proof(BLOCK));
+        let mut unhashed = ledgers(1, None);
+        unhashed.add(KEY, 0, BLOCK, None);
+        assert_eq!(unhashed.standing(KEY, proof), Standing::Unknown);
+    }
+
+    #[test]
+    fn the_one_that_was_not_used_for_the_longest_time_goes_first() {
+        let mut ledgers = Ledgers::default();
+        for file_id in 0..LEDGERS_MAX as u64 {
+            ledgers.begin((1, file_id), IDENTITY, 4096, None);
+        }
+        ledgers.add((1, 0), 0, 4096, None);
+        ledgers.begin((1, u64::MAX), IDENTITY, 4096, None);
+        assert!(ledgers.get((1, 0)).is_some() && ledgers.get((1, u64::MAX)).is_some());
+        assert_eq!((ledgers.get((1, 1)), ledgers.ledgers.len()), (None, LEDGERS_MAX));
+    }
+}

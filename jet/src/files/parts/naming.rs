@@ -1,0 +1,148 @@
+//! How a file gets its name: what is there of it, and what has to be synced.
+
+use super::directories::Unsynced;
+use super::file::{beneath, mode_of, part_name};
+use super::ledger::Standing;
+use super::{Key, PartError, PartIndex, Parts, RelativePath};
+use crate::files::proof::Proof;
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+
+/// What is there of a file that is to take its name.
+#[derive(Debug)]
+pub enum Found {
+    /// All of it: the part can be named. It is in use until [`Parts::leave`].
+    Proven(PartIndex),
+    /// A part of which it is not known what is in it. It is in use until [`Parts::leave`].
+    Unproven(PartIndex),
+    /// Something was not written; the part was removed.
+    Incomplete,
+    /// It is not what the sender read; the part was removed.
+    Different,
+    /// There is no part.
+    Gone,
+}
+
+impl Parts {
+    /// What is there of a file whose pieces were all consumed, by this receiver or by one before it.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn find(&mut self, key: Key, path: RelativePath<'_>, proof: Option<Proof>) -> io::Result<Found> {
+        let index = match self.enter(key, path) {
+            Ok(index) => index,
+            Err(PartError::Gone) => return Ok(Found::Gone),
+            Err(PartError::Io(error)) => return Err(error),
+        };
+        let refused = match (self.ledgers.standing(key, proof), proof) {
+            (Standing::Proven, _) => return Ok(Found::Proven(index)),
+            (Standing::Unknown, Some(_)) => return Ok(Found::Unproven(index)),
+            (Standing::Different, _) => Found::Different,
+            (Standing::Incomplete, _) | (Standing::Unknown, None) => Found::Incomplete,
+        };
+        self.discard(index);
+        self.leave(index);
+        Ok(refused)
+    }
+
+    /// The file that has the name already, if there is one.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn named_file(&mut self, path: RelativePath<'_>) -> io::Result<Option<OwnedFd>> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        match beneath(self.directories.root()?, path.as_bytes(), flags, Mode::empty()) {
+            Ok(file) => {
+                let stat = rustix::fs::fstat(&file)?;
+                Ok((FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile).then_some(file))
+            }
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NXIO) => Ok(None),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// The part gets its permission bits, before it is synced and named.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn set_mode(&mut self, index: PartIndex, mode: u16) -> io::Result<()> {
+        set_mode(&self.part(index).buffered, mode)
+    }
+
+    /// The part takes its name, unless it did already; `true`: just now.
+    ///
+    /// # Errors
+    /// [`PartError`]; EISDIR where the name is a directory's.
+    pub fn take_name(&mut self, index: PartIndex) -> Result<bool, PartError> {
+        let part = self.part(index);
+        if part.named {
+            return Ok(false);
+        }
+        if part.discarded {
+            return Err(PartError::Gone);
+        }
+        let path = part.path.clone();
+        let path = RelativePath::new(&path).expect("checked before");
+        let (above, name) = path.split();
+        // Where its directory was moved away meanwhile, the file goes where its path leads now.
+        let directory = self.directories.make(above)?;
+        let part = self.part(index);
+        let name = OsStr::from_bytes(name);
+        match rustix::fs::renameat(&part.directory, &*part_name(part.key), &directory, name) {
+            Ok(()) => {}
+            Err(Errno::NOENT | Errno::XDEV) => {
+                let key = part.key;
+                self.lose(key);
+                return Err(PartError::Gone);
+            }
+            Err(errno) => return Err(errno.into()),
+        }
+        part.named = true;
+        part.discarded = true;
+        let key = part.key;
+        self.by_key.remove(&key);
+        self.ledgers.forget(key);
+        Ok(true)
+    }
+
+    /// Everything that has to be synced so that a name lasts: its directory, and those above it that are new.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn unsynced(&mut self, path: RelativePath<'_>) -> io::Result<Vec<Unsynced>> {
+        self.directories.unsynced(path.split().0)
+    }
+
+    /// The same of a directory's permission bits.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn unsynced_directory(&mut self, path: RelativePath<'_>) -> io::Result<Vec<Unsynced>> {
+        self.directories.unsynced(Some(path))
+    }
+
+    /// What [`Self::unsynced`] named was synced.
+    pub fn synced(&mut self, synced: &Unsynced) {
+        self.directories.synced(synced);
+    }
+
+    /// Makes a directory with these permission bits.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn make_directory(&mut self, path: RelativePath<'_>, mode: u16) -> io::Result<()> {
+        set_mode(&*self.directories.make(Some(path))?, mode)
+    }
+}
+
+/// A file gets its permission bits.
+///
+/// # Errors
+/// What the system says.
+pub(crate) fn set_mode(file: &OwnedFd, mode: u16) -> io::Result<()> {
+    Ok(rustix::fs::fchmod(file, mode_of(mode))?)
+}

@@ -1,0 +1,79 @@
+//! Proving a file that this process did not write, by reading it again.
+
+use crate::files::disk::Work;
+use crate::files::proof::{BLOCK_BYTES, Proof, Sum};
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+/// Bytes that are read at once. Every message in work may have a file that is being proven.
+const READ_BYTES: usize = 128 << 10;
+
+const _: () = assert!(READ_BYTES.is_multiple_of(BLOCK_BYTES));
+
+/// A file that is being read.
+pub(super) struct Proving {
+    file: Rc<OwnedFd>,
+    file_bytes: u64,
+    /// Everything before it was counted.
+    next: u64,
+    sum: Sum,
+    expected: Proof,
+    /// At hand between two reads.
+    buffer: Option<Box<[u8]>>,
+}
+
+/// What a proof needs next.
+pub(super) enum Proved {
+    /// To read.
+    Read(Work),
+    /// Nothing more: whether the file is what its sender read.
+    Ended(bool),
+}
+
+impl Proving {
+    pub(super) fn new(file: Rc<OwnedFd>, expected: Proof) -> io::Result<Self> {
+        let file_bytes = u64::try_from(rustix::fs::fstat(&*file)?.st_size).unwrap_or(0);
+        Ok(Self { file, file_bytes, next: 0, sum: Sum::new(expected.hash), expected, buffer: None })
+    }
+
+    pub(super) fn file(&self) -> &Rc<OwnedFd> {
+        &self.file
+    }
+
+    /// The next read, or the end. What is a hole is not read.
+    pub(super) fn next(&mut self) -> io::Result<Proved> {
+        let data = match rustix::fs::seek(&*self.file, SeekFrom::Data(self.next)) {
+            Ok(data) => data,
+            Err(Errno::NXIO) => self.file_bytes,
+            // A file system that knows of no holes.
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => self.next,
+            Err(errno) => return Err(errno.into()),
+        };
+        if data >= self.file_bytes {
+            return Ok(Proved::Ended(self.sum.proof(self.file_bytes) == self.expected));
+        }
+        self.next = self.next.max(data - data % BLOCK_BYTES as u64);
+        let buffer = self.buffer.take().unwrap_or_else(|| vec![0; READ_BYTES].into());
+        Ok(Proved::Read(Work::Read { buffer, done: 0, offset: self.next }))
+    }
+
+    /// A read ended: the next one, where it was short.
+    pub(super) fn read(&mut self, buffer: Box<[u8]>, done: usize, before: usize) -> io::Result<Option<Work>> {
+        let left = usize::try_from(self.file_bytes - self.next).unwrap_or(usize::MAX);
+        let wanted = left.min(buffer.len());
+        if done < wanted {
+            if done == before {
+                // Somebody made it shorter meanwhile.
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            return Ok(Some(Work::Read { buffer, done, offset: self.next }));
+        }
+        self.sum.add(self.next, &buffer[..wanted]);
+        self.next += wanted as u64;
+        self.buffer = Some(buffer);
+        Ok(None)
+    }
+}

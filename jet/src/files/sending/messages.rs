@@ -1,0 +1,299 @@
+//! Which message of a file goes next, and what its end means.
+
+use super::file::{Early, FileJob, PathState, Stage};
+use super::source::Span;
+use super::{Event, SAYS_MAX, Sending, SendingError, Step, What};
+use crate::files::header::{Kind, SMALL_PATH_MAX, TAG};
+use crate::files::proof::BLOCK_BYTES;
+use crate::files::reject;
+use jet_client::send::{AckStatus, Completion, SendError, SubmitError};
+use jet_wire::SLAB_BYTES;
+use std::collections::HashMap;
+use std::num::NonZeroU32;
+
+fn job_of(jobs: &mut HashMap<u64, FileJob>, id: u64) -> &mut FileJob {
+    jobs.get_mut(&id).expect("a file with messages in flight is in work")
+}
+
+impl Sending<'_> {
+    /// Takes a file a step on.
+    pub(super) fn advance(&mut self, id: u64) -> Result<Step, SendingError> {
+        // Whom nobody hears needs to be told nothing.
+        let unheard = self.fatal.is_some() && !self.interrupted;
+        let Some(job) = self.jobs.get_mut(&id) else { return Ok(Step::Waits) };
+        if job.early.is_some() {
+            if job.in_flight > 0 {
+                return Ok(Step::Waits);
+            }
+            if job.stage != Stage::Ending && job.may_be_there && !unheard {
+                match job.path_state {
+                    PathState::InHeader | PathState::Said => return self.send_word(id, Kind::Abandoned),
+                    PathState::Unsaid if job.says < SAYS_MAX => return self.send_path(id),
+                    PathState::Unsaid | PathState::Saying => {}
+                }
+            }
+            self.end(id);
+            return Ok(Step::Waits);
+        }
+        match job.path_state {
+            PathState::Unsaid => return self.send_path(id),
+            PathState::Saying => return Ok(Step::Waits),
+            PathState::InHeader | PathState::Said => {}
+        }
+        match (job.stage, &job.content) {
+            (Stage::Beginning | Stage::Ending, _) => return Ok(Step::Waits),
+            (Stage::Unbegun, Some(content)) => {
+                let file_bytes = content.file_bytes();
+                let hash = self.options.proof;
+                return self.send_word(id, Kind::Begin { file_bytes, hash });
+            }
+            (_, None) => {
+                let mode = job.mode;
+                return self.send_word(id, Kind::Directory { mode });
+            }
+            (Stage::Bytes, Some(_)) => {}
+        }
+        match job.next_span() {
+            Ok(Some(span)) if span.hole => return self.send_word(id, hole_of(span)),
+            Ok(Some(span)) => return self.send_span(id, span),
+            Ok(None) if job.in_flight > 0 => return Ok(Step::Waits),
+            Ok(None) => {}
+            Err(error) => {
+                job.early = Some(error.into());
+                return Ok(Step::Sent);
+            }
+        }
+        if job.pieces_many {
+            let proof = job.content.as_ref().and_then(|content| content.proof());
+            let mode = job.mode;
+            return self.send_word(id, Kind::Complete { mode, proof });
+        }
+        self.end(id);
+        Ok(Step::Waits)
+    }
+
+    fn send_path(&mut self, id: u64) -> Result<Step, SendingError> {
+        let job = job_of(&mut self.jobs, id);
+        let header = job.header(id, Kind::Path).encode();
+        match self.sender.send_small(TAG, header.as_ref(), &job.path) {
+            Ok(ticket) => {
+                job.path_state = PathState::Saying;
+                job.says += 1;
+                job.in_flight += 1;
+                self.in_flight.insert(ticket, (id, What::Path));
+                Ok(Step::Sent)
+            }
+            Err(error) => self.not_taken(id, error),
+        }
+    }
+
+    /// Sends a message without bytes.
+    fn send_word(&mut self, id: u64, kind: Kind) -> Result<Step, SendingError> {
+        let job = job_of(&mut self.jobs, id);
+        let header = job.header(id, kind).encode();
+        let ticket = match self.sender.send_small(TAG, header.as_ref(), &[]) {
+            Ok(ticket) => ticket,
+            Err(error) => return self.not_taken(id, error),
+        };
+        let what = match kind {
+            Kind::Begin { .. } => {
+                job.stage = Stage::Beginning;
+                job.may_be_there = true;
+                What::Begin
+            }
+            Kind::Hole { offset, bytes } => {
+                let span = Span { offset, bytes, hole: true };
+                if job.again.pop_front().is_none() {
+                    job.content.as_mut().expect("directories have no holes").take(span, None);
+                }
+                What::Span(span, false)
+            }
+            _ => {
+                job.stage = Stage::Ending;
+                What::Last
+            }
+        };
+        job.in_flight += 1;
+        self.in_flight.insert(ticket, (id, what));
+        Ok(Step::Sent)
+    }
+
+    /// Sends bytes.
+    fn send_span(&mut self, id: u64, span: Span) -> Result<Step, SendingError> {
+        let job = job_of(&mut self.jobs, id);
+        let bytes = usize::try_from(span.bytes).expect("a piece is short");
+        let small =
+            bytes <= SLAB_BYTES && (job.path.len() <= SMALL_PATH_MAX || job.path_state == PathState::Said);
+        if !small && self.large_in_flight >= self.options.in_flight {
+            return Ok(Step::NoRoom);
+        }
+        let mut copied = [0; SLAB_BYTES];
+        let mut buffer = if small { None } else { Some(self.sender.buffer(bytes)?) };
+        let into = match &mut buffer {
+            Some(buffer) => &mut buffer[..],
+            None => &mut copied[..bytes],
+        };
+        let content = job.content.as_mut().expect("directories have no bytes");
+        let sum = match content.read(into, span) {
+            Ok(sum) => sum,
+            Err(error) => {
+                job.early = Some(error.into());
+                return Ok(Step::Sent);
+            }
+        };
+        let kind = if job.pieces_many {
+            Kind::Piece { offset: span.offset }
+        } else {
+            Kind::Whole { mode: job.mode, proof: content.proof_of(sum.as_ref()) }
+        };
+        let header = job.header(id, kind).encode();
+        let ticket = match buffer {
+            None => self.sender.send_small(TAG, header.as_ref(), &copied[..bytes]),
+            Some(buffer) => self
+                .sender
+                .send(TAG, header.as_ref(), buffer, bytes, self.options.class)
+                .map_err(|(error, _)| error),
+        };
+        let ticket = match ticket {
+            Ok(ticket) => ticket,
+            Err(error) => return self.not_taken(id, error),
+        };
+        let job = job_of(&mut self.jobs, id);
+        // What is sent again was counted.
+        if job.again.pop_front().is_none() {
+            job.content.as_mut().expect("as above").take(span, sum.as_ref());
+        }
+        job.in_flight += 1;
+        self.large_in_flight += usize::from(!small);
+        self.in_flight.insert(ticket, (id, What::Span(span, !small)));
+        Ok(Step::Sent)
+    }
+
+    /// A message has no beginning.
+    fn not_taken(&mut self, id: u64, error: SendError) -> Result<Step, SendingError> {
+        let SendError::Submit(SubmitError::TooLarge { bytes, max }) = error else {
+            return if error.is_would_block() { Ok(Step::NoRoom) } else { Err(error.into()) };
+        };
+        let shorter = usize::try_from(max).unwrap_or(usize::MAX) / BLOCK_BYTES * BLOCK_BYTES;
+        let job = job_of(&mut self.jobs, id);
+        job.early = Some(if shorter == 0 || bytes <= BLOCK_BYTES as u64 {
+            Early::Failed(format!(
+                "the receiver takes messages of at most {max} bytes, and this needs one of {bytes}; raise its \
+                 read.message_bytes_max to {BLOCK_BYTES} or more (--piece-bytes cannot be less)"
+            ))
+        } else {
+            if self.options.piece_bytes > shorter {
+                self.options.piece_bytes = shorter;
+                (self.tell)(Event::Shorter { max });
+            }
+            Early::TooLong
+        });
+        Ok(Step::Sent)
+    }
+
+    /// A message has its end.
+    pub(super) fn handle(&mut self, completion: Completion) {
+        let Completion { ticket, status, latency_ns, .. } = completion;
+        let (id, what) = self.in_flight.remove(&ticket).expect("every message in flight is known");
+        self.sent.messages += 1;
+        self.sent.latency.add(latency_ns);
+        self.sent.ends.count(status);
+        if let What::Span(_, large) = what {
+            self.large_in_flight -= usize::from(large);
+        }
+        let job = job_of(&mut self.jobs, id);
+        job.in_flight -= 1;
+        match status {
+            AckStatus::Consumed => match what {
+                What::Path => {
+                    if job.path_state == PathState::Saying {
+                        job.path_state = PathState::Said;
+                    }
+                }
+                What::Begin => job.stage = Stage::Bytes,
+                What::Span(Span { bytes, hole, .. }, _) => {
+                    if hole {
+                        self.sent.hole_bytes += bytes;
+                    } else {
+                        self.sent.bytes += bytes;
+                    }
+                }
+                What::Last => {
+                    self.end(id);
+                    return;
+                }
+            },
+            AckStatus::Rejected(code)
+                if code == reject::PATH_UNKNOWN.get()
+                    && !matches!(what, What::Path)
+                    && job.path_state != PathState::InHeader
+                    && job.says < SAYS_MAX
+                    && (job.early.is_none() || matches!(what, What::Last)) =>
+            {
+                // The receiver was started again and does not know the path: say it, and send this again.
+                if job.path_state == PathState::Said {
+                    job.path_state = PathState::Unsaid;
+                }
+                match what {
+                    What::Begin => job.stage = Stage::Unbegun,
+                    What::Span(span, _) => job.again.push_back(span),
+                    What::Last | What::Path => job.stage = Stage::Bytes,
+                }
+            }
+            status => {
+                self.handle_refusal(id, what, status);
+                return;
+            }
+        }
+        self.ready.push_back(id);
+    }
+
+    fn handle_refusal(&mut self, id: u64, what: What, status: AckStatus) {
+        let job = job_of(&mut self.jobs, id);
+        let text = match status {
+            AckStatus::Rejected(code) => reject::explain(code),
+            AckStatus::PeerLost => {
+                "the connection was lost and not made again in time; start the daemon and send again"
+                    .to_owned()
+            }
+            status => status.to_string(),
+        };
+        let lost = match status {
+            AckStatus::Rejected(code) => NonZeroU32::new(code).is_some_and(|code| {
+                [reject::PART_GONE, reject::INCOMPLETE, reject::DIFFERENT].contains(&code)
+            }),
+            // The receiver is another one since, and takes shorter messages.
+            AckStatus::TooLarge => matches!(what, What::Span(..)),
+            _ => false,
+        };
+        // It is sent again in any case, under another number.
+        let of_no_account = lost || status == AckStatus::Rejected(reject::PATH_UNKNOWN.get());
+        match (&job.early, lost) {
+            (Some(Early::Failed(_)), _) => {}
+            (Some(_), _) if of_no_account => {}
+            (_, true) => job.early = Some(Early::Lost(text.clone())),
+            (_, false) => job.early = Some(Early::Failed(text.clone())),
+        }
+        // There is nothing to be removed.
+        job.may_be_there &= !lost || status == AckStatus::TooLarge;
+        if matches!(what, What::Last) {
+            self.end(id);
+        } else {
+            self.ready.push_back(id);
+        }
+        if matches!(
+            status,
+            AckStatus::PeerLost
+                | AckStatus::NoApp
+                | AckStatus::AppGone
+                | AckStatus::Draining
+                | AckStatus::Denied
+        ) {
+            self.give_up(text);
+        }
+    }
+}
+
+fn hole_of(span: Span) -> Kind {
+    Kind::Hole { offset: span.offset, bytes: span.bytes }
+}

@@ -1,0 +1,397 @@
+//! What is read: a file's bytes and holes, as long as it stays what it was when it was opened.
+
+use crate::files::proof::{BLOCK_BYTES, Hash, Proof, Sum};
+use rustix::fs::{Mode, OFlags, SeekFrom};
+use rustix::io::Errno;
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// Holes that are shorter are sent as zeros: a message costs more.
+const HOLE_BYTES_MIN: u64 = 64 << 10;
+/// Bytes that are read and hashed at once, so that they are hashed while they are in the cache.
+const READ_BYTES: usize = 256 << 10;
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+const _: () = assert!(READ_BYTES.is_multiple_of(BLOCK_BYTES));
+
+/// Bytes of a file that travel as one message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Span {
+    pub offset: u64,
+    pub bytes: u64,
+    /// There is nothing to be read.
+    pub hole: bool,
+}
+
+/// Why nothing can be sent of a file.
+#[derive(Debug)]
+pub(super) enum SourceError {
+    /// It is another than it was: from its beginning, then.
+    Changed(String),
+    /// It cannot be read.
+    Failed(String),
+}
+
+/// Everything that shows that a file was written to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Looks {
+    device: u64,
+    inode: u64,
+    bytes: u64,
+    modified: (i64, i64),
+    /// Also changes where the time of modification is put back.
+    changed: (i64, i64),
+}
+
+impl Looks {
+    fn of(metadata: &Metadata) -> Self {
+        Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            bytes: metadata.len(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+}
+
+/// An open file, and how much of it was given out.
+pub(super) struct Source {
+    file: File,
+    looks: Looks,
+    mode: u32,
+    /// It has fewer blocks than bytes.
+    sparse: bool,
+    piece_bytes: u64,
+    next_offset: u64,
+    /// An empty file has one span, too.
+    begun: bool,
+    /// The span that was given out last, until it is taken.
+    peeked: Option<Span>,
+    /// Of everything that was taken.
+    sum: Option<Sum>,
+}
+
+impl Source {
+    /// Opens a file whose pieces are to have so many bytes, a multiple of 4 KiB. `follow`: where it is a link, what it
+    /// leads to is meant.
+    pub(super) fn open(
+        path: &Path,
+        follow: bool,
+        piece_bytes: usize,
+        hash: Option<Hash>,
+    ) -> Result<Self, SourceError> {
+        // Whatever took the file's place since the walk saw it: neither wait for a pipe nor follow a link of it. A link
+        // that was given is resolved first.
+        let real = if follow { resolved(path)? } else { path.to_owned() };
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let file =
+            rustix::fs::open(&real, flags, Mode::empty()).map_err(|errno| cannot_read(&errno.into()))?;
+        let file = File::from(file);
+        let metadata = file.metadata().map_err(|error| cannot_read(&error))?;
+        if !metadata.is_file() {
+            return Err(SourceError::Failed("is no regular file any more".to_owned()));
+        }
+        Ok(Self {
+            file,
+            looks: Looks::of(&metadata),
+            mode: metadata.mode(),
+            sparse: metadata.blocks() * 512 < metadata.len(),
+            piece_bytes: piece_bytes as u64,
+            next_offset: 0,
+            begun: false,
+            peeked: None,
+            sum: hash.map(Sum::new),
+        })
+    }
+
+    pub(super) fn file_bytes(&self) -> u64 {
+        self.looks.bytes
+    }
+
+    pub(super) fn mode(&self) -> u32 {
+        self.mode
+    }
+
+    /// Whether it travels as one message.
+    pub(super) fn is_one_message(&mut self) -> Result<bool, SourceError> {
+        let bytes = self.file_bytes();
+        let whole = Span { offset: 0, bytes, hole: false };
+        Ok(bytes <= self.piece_bytes && self.peek()? == Some(whole))
+    }
+
+    /// What is to be sent next.
+    pub(super) fn peek(&mut self) -> Result<Option<Span>, SourceError> {
+        let bytes = self.file_bytes();
+        if self.peeked.is_none() && !(self.begun && self.next_offset >= bytes) {
+            let offset = self.next_offset;
+            let limit = bytes.min(offset + self.piece_bytes);
+            self.peeked = Some(if self.sparse {
+                self.sparse_span(offset, limit).map_err(|errno| cannot_read(&errno.into()))?
+            } else {
+                Span { offset, bytes: limit - offset, hole: false }
+            });
+        }
+        Ok(self.peeked)
+    }
+
+    /// The hole that begins here, or the bytes up to the next one. Short holes are bytes.
+    fn sparse_span(&self, offset: u64, limit: u64) -> Result<Span, Errno> {
+        let bytes = self.file_bytes();
+        let data = self.seek(SeekFrom::Data(offset))?;
+        let data_block = if data == bytes { bytes } else { data - data % BLOCK };
+        if data_block >= offset + HOLE_BYTES_MIN {
+            return Ok(Span { offset, bytes: data_block - offset, hole: true });
+        }
+        let mut at = data.max(offset);
+        while at < limit {
+            let hole = self.seek(SeekFrom::Hole(at))?;
+            if hole >= limit {
+                break;
+            }
+            let from = hole.next_multiple_of(BLOCK);
+            let data = self.seek(SeekFrom::Data(hole))?;
+            let to = if data == bytes { bytes } else { data - data % BLOCK };
+            if to >= from + HOLE_BYTES_MIN && from < limit {
+                return Ok(Span { offset, bytes: from - offset, hole: false });
+            }
+            at = data;
+        }
+        Ok(Span { offset, bytes: limit - offset, hole: false })
+    }
+
+    /// Where the next bytes or the next hole are; the end of the file where there are none.
+    fn seek(&self, to: SeekFrom) -> Result<u64, Errno> {
+        match (rustix::fs::seek(&self.file, to), to) {
+            (Ok(at), _) => Ok(at.min(self.file_bytes())),
+            (Err(Errno::NXIO), _) => Ok(self.file_bytes()),
+            // A file system that knows of no holes.
+            (Err(Errno::INVAL | Errno::OPNOTSUPP), SeekFrom::Data(at)) => Ok(at),
+            (Err(Errno::INVAL | Errno::OPNOTSUPP), _) => Ok(self.file_bytes()),
+            (Err(errno), _) => Err(errno),
+        }
+    }
+
+    /// Reads a span, hashes it, and looks whether the file is still the one that was opened.
+    pub(super) fn read(&self, bytes: &mut [u8], span: Span) -> Result<Option<Sum>, SourceError> {
+        let mut sum = self.sum.as_ref().map(|sum| Sum::new(sum.hash()));
+        let mut offset = span.offset;
+        for chunk in bytes.chunks_mut(READ_BYTES) {
+            self.file.read_exact_at(chunk, offset).map_err(|error| match error.kind() {
+                io::ErrorKind::UnexpectedEof => {
+                    SourceError::Changed("became shorter while it was sent".to_owned())
+                }
+                _ => cannot_read(&error),
+            })?;
+            if let Some(sum) = &mut sum {
+                sum.add(offset, chunk);
+            }
+            offset += chunk.len() as u64;
+        }
+        self.check()?;
+        Ok(sum)
+    }
+
+    /// Looks whether the file is still the one that was opened.
+    pub(super) fn check(&self) -> Result<(), SourceError> {
+        let metadata = self.file.metadata().map_err(|error| cannot_read(&error))?;
+        let (looks, before) = (Looks::of(&metadata), self.looks);
+        if looks == before {
+            return Ok(());
+        }
+        Err(SourceError::Changed(if looks.bytes != before.bytes {
+            format!("changed its length from {} to {} bytes while it was sent", before.bytes, looks.bytes)
+        } else {
+            "was written to, replaced or removed while it was sent".to_owned()
+        }))
+    }
+
+    /// The span is on its way, with this sum.
+    pub(super) fn take(&mut self, span: Span, sum: Option<&Sum>) {
+        self.peeked = None;
+        self.begun = true;
+        self.next_offset = span.offset + span.bytes;
+        if let (Some(all), Some(sum)) = (&mut self.sum, sum) {
+            all.merge(sum);
+        }
+    }
+
+    /// Of everything that was taken.
+    pub(super) fn proof(&self) -> Option<Proof> {
+        self.sum.as_ref().map(|sum| sum.proof(self.file_bytes()))
+    }
+
+    /// Of a file of one message, whose sum this is.
+    pub(super) fn proof_of(&self, sum: Option<&Sum>) -> Option<Proof> {
+        sum.map(|sum| sum.proof(self.file_bytes()))
+    }
+}
+
+fn resolved(source: &Path) -> Result<PathBuf, SourceError> {
+    std::fs::canonicalize(source).map_err(|error| cannot_read(&error))
+}
+
+pub(super) fn cannot_read(error: &io::Error) -> SourceError {
+    SourceError::Failed(match error.kind() {
+        io::ErrorKind::NotFound => "vanished before it was sent".to_owned(),
+        io::ErrorKind::PermissionDenied => format!("cannot be read: {error}; let this user read it"),
+        _ => format!("cannot be read: {error}"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    const PIECE: usize = 8192;
+
+    fn open(path: &Path) -> Source {
+        Source::open(path, false, PIECE, Some(Hash::Fast)).unwrap()
+    }
+
+    /// Takes everything; gives (offset, bytes, hole).
+    fn spans(source: &mut Source) -> Vec<(u64, u64, bool)> {
+        let mut seen = Vec::new();
+        while let Some(span) = source.peek().unwrap() {
+            assert_eq!(source.peek().unwrap(), Some(span), "looking changes nothing");
+            let mut bytes = vec![0; if span.hole { 0 } else { usize::try_from(span.bytes).unwrap() }];
+            let sum = source.read(&mut bytes, span).unwrap();
+            source.take(span, sum.as_ref());
+            seen.push((span.offset, span.bytes, span.hole));
+        }
+        seen
+    }
+
+    fn proof(bytes: &[u8]) -> Option<Proof> {
+        let mut sum = Sum::new(Hash::Fast);
+        sum.add(0, bytes);
+        Some(sum.proof(bytes.len() as u64))
+    }
+
+    #[test]
+    fn a_file_is_cut_into_pieces_and_an_empty_one_has_one() {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join("file");
+        for (bytes, expected) in [
+            (0, vec![(0, 0, false)]),
+            (1, vec![(0, 1, false)]),
+            (8192, vec![(0, 8192, false)]),
+            (8193, vec![(0, 8192, false), (8192, 1, false)]),
+            (20_000, vec![(0, 8192, false), (8192, 8192, false), (16_384, 3616, false)]),
+        ] {
+            let content = vec![7; bytes];
+            fs::write(&file, &content).unwrap();
+            let mut source = open(&file);
+            assert_eq!(source.is_one_message().unwrap(), bytes <= PIECE);
+            assert_eq!(spans(&mut source), expected);
+            assert_eq!(source.proof(), proof(&content));
+        }
+    }
+
+    #[test]
+    fn holes_are_no_bytes_and_short_ones_are_zeros() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("file");
+        let mut content = vec![0; (400 << 10) + 100];
+        let file = File::create(&path).unwrap();
+        file.set_len(content.len() as u64).unwrap();
+        // Bytes, a long hole, bytes, a short hole, bytes, and a hole to the end.
+        for (at, length) in [(0, 4096), (100 << 10, 5000), (140 << 10, 10)] {
+            content[at..at + length].fill(9);
+            file.write_all_at(&content[at..at + length], at as u64).unwrap();
+        }
+        let mut source = open(&path);
+        assert!(!source.is_one_message().unwrap());
+        let seen = spans(&mut source);
+        assert_eq!(seen.first(), Some(&(0, 4096, false)), "{seen:?}");
+        assert_eq!(seen[1], (4096, (100 << 10) - 4096, true), "{seen:?}");
+        assert_eq!(seen.last(), Some(&(144 << 10, (256 << 10) + 100, true)), "{seen:?}");
+        let holes: Vec<_> = seen.iter().filter(|(.., hole)| *hole).collect();
+        assert_eq!(holes.len(), 2, "{seen:?}");
+        let joined = seen.windows(2).all(|pair| pair[0].0 + pair[0].1 == pair[1].0);
+        assert!(joined, "{seen:?}");
+        assert_eq!(source.proof(), proof(&content));
+        // All of it a hole, shorter than a piece.
+        file.set_len(0).unwrap();
+        file.set_len(100 << 10).unwrap();
+        let mut source = Source::open(&path, false, 1 << 20, None).unwrap();
+        assert!(!source.is_one_message().unwrap());
+        assert_eq!(spans(&mut source), [(0, 100 << 10, true)]);
+    }
+
+    #[test]
+    fn a_file_that_changes_meanwhile_is_another() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("file");
+        let before = filetime(1_000_000);
+        type Change = fn(&Path);
+        let changes: [(&str, Change); 6] = [
+            ("from 20000 to 30000", |path| fs::write(path, [1; 30_000]).unwrap()),
+            ("shorter", |path| fs::write(path, [1; 50]).unwrap()),
+            // Nothing but its time of change tells of these.
+            ("was written to", |path| {
+                File::options().write(true).open(path).unwrap().write_all_at(b"x", 0).unwrap();
+                set_modified(path, filetime(1_000_000));
+            }),
+            ("was written to", |path| fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap()),
+            ("replaced", |path| {
+                let other = path.with_extension("new");
+                fs::write(&other, [2; 20_000]).unwrap();
+                fs::rename(other, path).unwrap();
+            }),
+            ("removed", |path| fs::remove_file(path).unwrap()),
+        ];
+        for (what, change) in changes {
+            fs::write(&path, [1; 20_000]).unwrap();
+            set_modified(&path, before);
+            let mut source = open(&path);
+            let first = source.peek().unwrap().unwrap();
+            let sum = source.read(&mut [0; PIECE], first).unwrap();
+            source.take(first, sum.as_ref());
+            // The clock of the file system ticks.
+            let other = root.path().join("other");
+            let then = fs::metadata(&path).unwrap();
+            while {
+                fs::write(&other, "x").unwrap();
+                let now = fs::metadata(&other).unwrap();
+                (now.ctime(), now.ctime_nsec()) == (then.ctime(), then.ctime_nsec())
+            } {}
+            change(&path);
+            // Not the last piece of it.
+            let second = source.peek().unwrap().unwrap();
+            match source.read(&mut [0; PIECE], second) {
+                Err(SourceError::Changed(said)) => assert!(said.contains(what), "{what}: {said}"),
+                other => panic!("{what}: {other:?}"),
+            }
+        }
+        match Source::open(&path, false, PIECE, None).map(drop) {
+            Err(SourceError::Failed(said)) => assert!(said.contains("vanished"), "{said}"),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn filetime(seconds: i64) -> rustix::fs::Timespec {
+        rustix::fs::Timespec { tv_sec: seconds, tv_nsec: 0 }
+    }
+
+    fn set_modified(path: &Path, time: rustix::fs::Timespec) {
+        let times = rustix::fs::Timestamps { last_access: time, last_modification: time };
+        rustix::fs::utimensat(rustix::fs::CWD, path, &times, rustix::fs::AtFlags::empty()).unwrap();
+    }
+
+    #[test]
+    fn a_pipe_in_a_files_place_is_not_waited_for() {
+        let root = tempfile::tempdir().unwrap();
+        let pipe = root.path().join("pipe");
+        let kind = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, kind, Mode::RUSR, 0).unwrap();
+        match Source::open(&pipe, false, PIECE, None).map(drop) {
+            Err(SourceError::Failed(said)) => assert!(said.contains("no regular file"), "{said}"),
+            other => panic!("{other:?}"),
+        }
+    }
+}

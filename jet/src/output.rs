@@ -1,0 +1,257 @@
+//! What programs say: results on standard output, remarks for people on standard error.
+//!
+//! A remark never fails, never ends the process, and holds nobody up for long. Where standard error takes nothing (its
+//! reader is gone or stands still, its disk is full) remarks are left out, and the next one that is taken says how many.
+//! A result that cannot be printed makes the exit code 1, unless its reader went away: what was asked is done then.
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use std::fmt::{self, Write as _};
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Says a line on standard error, formatted as by [`format!`]; never fails. See [`output`](crate::output).
+#[macro_export]
+macro_rules! say {
+    ($($part:tt)*) => { $crate::output::say(::core::format_args!($($part)*)) };
+}
+
+/// How long a remark waits for a reader that is slow. Once one waited in vain, those behind it do not wait.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// What a pipe with any room takes at once (`PIPE_BUF`).
+const CHUNK_BYTES: usize = 4096;
+
+static REMARKS: Mutex<Remarks> = Mutex::new(Remarks::NONE);
+/// Whether a result could not be printed, for [`exit_code`].
+static PRINTING_FAILED: AtomicBool = AtomicBool::new(false);
+
+/// Says a line on standard error. Of what it is made of, control characters are escaped; lines behind the first are
+/// indented, so that no name in them passes for a remark.
+pub fn say(what: fmt::Arguments<'_>) {
+    let mut line = escaped(&what.to_string());
+    line.push('\n');
+    remarks(|remarks, stderr| remarks.put(stderr, &line));
+}
+
+/// Writes over the last line of a terminal on standard error, with the cursor behind what is said; with nothing, empties
+/// it.
+pub fn say_over(what: fmt::Arguments<'_>) {
+    let line = format!("\r\x1b[K{}", escaped(&what.to_string()));
+    remarks(|remarks, stderr| remarks.put(stderr, &line));
+}
+
+/// Prints a JSON object on a line of its own; otherwise as [`print`].
+pub fn print_json(value: &serde_json::Value) {
+    print(&format!("{value}\n"));
+}
+
+/// Prints a result on standard output.
+pub fn print(text: &str) {
+    let mut out = io::stdout().lock();
+    note_printed(out.write_all(text.as_bytes()).and_then(|()| out.flush()));
+}
+
+fn note_printed(printed: io::Result<()>) {
+    match printed {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            let program = std::env::args_os().next().map(PathBuf::from).unwrap_or_default();
+            let name = program.file_name().unwrap_or_default();
+            say(format_args!("{}: cannot print to stdout: {error}", name.display()));
+            PRINTING_FAILED.store(true, Ordering::Relaxed);
+        }
+        Ok(()) | Err(_) => {}
+    }
+}
+
+/// The code that a program ends with: the one given, unless a result could not be printed.
+pub fn exit_code(code: ExitCode) -> ExitCode {
+    if PRINTING_FAILED.load(Ordering::Relaxed) { ExitCode::FAILURE } else { code }
+}
+
+/// Reads the command line.
+///
+/// # Errors
+/// The code to end with, after help, a version or an error was printed.
+pub fn command_line<P: clap::Parser>() -> Result<P, ExitCode> {
+    P::try_parse().map_err(|error| {
+        if error.use_stderr() {
+            // As with every remark.
+            let _ = error.print();
+        } else {
+            note_printed(error.print());
+        }
+        exit_code(u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from))
+    })
+}
+
+fn escaped(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for character in text.trim_end_matches('\n').chars() {
+        match character {
+            '\n' => line.push_str("\n  "),
+            _ if character.is_control() => line.extend(character.escape_default()),
+            _ => line.push(character),
+        }
+    }
+    line
+}
+
+fn remarks(put: impl FnOnce(&mut Remarks, BorrowedFd<'_>)) {
+    // Whoever panicked here left nothing that matters.
+    put(&mut REMARKS.lock().unwrap_or_else(PoisonError::into_inner), io::stderr().as_fd());
+}
+
+/// What became of the remarks so far.
+#[derive(Debug)]
+struct Remarks {
+    /// Left out since the last that was taken.
+    left_out: u64,
+    /// The last one waited in vain.
+    stuck: bool,
+    /// Of the last one only a part was taken.
+    midway: bool,
+}
+
+impl Remarks {
+    const NONE: Self = Self { left_out: 0, stuck: false, midway: false };
+
+    fn put(&mut self, to: BorrowedFd<'_>, text: &str) {
+        let mut whole = String::new();
+        if self.midway {
+            whole.push('\n');
+        }
+        if self.left_out > 0 {
+            // A String takes everything.
+            let _ = writeln!(whole, "({} lines are left out here: standard error took none)", self.left_out);
+        }
+        whole.push_str(text);
+        let deadline = (!self.stuck).then(|| Instant::now() + PATIENCE);
+        match write_within(to, whole.as_bytes(), deadline) {
+            Ok(()) => *self = Self::NONE,
+            Err(NotTaken { bytes, late }) => {
+                self.left_out += 1;
+                self.stuck = late;
+                self.midway |= bytes > 0;
+            }
+        }
+    }
+}
+
+/// Not everything was taken.
+struct NotTaken {
+    /// So many bytes were.
+    bytes: usize,
+    /// Because there was no room in time; else for good.
+    late: bool,
+}
+
+/// Writes until the deadline, or as much as there is room for at once.
+fn write_within(to: BorrowedFd<'_>, bytes: &[u8], deadline: Option<Instant>) -> Result<(), NotTaken> {
+    let mut taken = 0;
+    while taken < bytes.len() {
+        let left = deadline.map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now()));
+        match poll(
+            &mut [PollFd::from_borrowed_fd(to, PollFlags::OUT)],
+            Timespec::try_from(left).ok().as_ref(),
+        ) {
+            Ok(0) => return Err(NotTaken { bytes: taken, late: true }),
+            Err(Errno::INTR) => continue,
+            // What else hinders polling hinders writing, too.
+            Ok(_) | Err(_) => {}
+        }
+        let chunk = &bytes[taken..bytes.len().min(taken + CHUNK_BYTES)];
+        match rustix::io::write(to, chunk) {
+            Ok(written) if written > 0 => taken += written,
+            Err(Errno::INTR) => {}
+            // Another process that writes there took the room.
+            Err(Errno::AGAIN) if !left.is_zero() => {}
+            Err(Errno::AGAIN) => return Err(NotTaken { bytes: taken, late: true }),
+            Ok(_) | Err(_) => return Err(NotTaken { bytes: taken, late: false }),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::io::{Read, pipe};
+
+    #[test]
+    fn control_characters_are_escaped_and_further_lines_indented() {
+        assert_eq!(escaped("a\x1b[31mb\r\u{9b}c\td\n"), "a\\u{1b}[31mb\\r\\u{9b}c\\td");
+        assert_eq!(escaped("one\njetd: two\n\n"), "one\n  jetd: two");
+    }
+
+    #[test]
+    fn a_reader_that_is_gone_and_a_full_disk_cost_the_remark_alone() {
+        let mut remarks = Remarks::NONE;
+        let (reader, writer) = pipe().unwrap();
+        drop(reader);
+        remarks.put(writer.as_fd(), "gone\n");
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        remarks.put(full.as_fd(), "full\n");
+        assert_eq!((remarks.left_out, remarks.stuck), (2, false));
+        let mut log = tempfile::tempfile().unwrap();
+        remarks.put(log.as_fd(), "taken\n");
+        remarks.put(log.as_fd(), "and this\n");
+        let mut said = String::new();
+        io::Seek::rewind(&mut log).unwrap();
+        log.read_to_string(&mut said).unwrap();
+        assert_eq!(said, "(2 lines are left out here: standard error took none)\ntaken\nand this\n");
+    }
+
+    #[test]
+    fn a_reader_that_stands_still_is_waited_for_once() {
+        let (mut reader, writer) = pipe().unwrap();
+        let mut remarks = Remarks::NONE;
+        let line = format!("{}\n", "x".repeat(CHUNK_BYTES - 1));
+        while !remarks.stuck {
+            remarks.put(writer.as_fd(), &line);
+        }
+        let before = Instant::now();
+        for _ in 0..1000 {
+            remarks.put(writer.as_fd(), &line);
+        }
+        // Each that waited would take a second.
+        assert!(before.elapsed() < 100 * PATIENCE, "{:?}", before.elapsed());
+        assert_eq!(remarks.left_out, 1001);
+        let mut room = vec![0; 4 * CHUNK_BYTES];
+        reader.read_exact(&mut room).unwrap();
+        remarks.put(writer.as_fd(), "taken\n");
+        assert_eq!((remarks.left_out, remarks.stuck), (0, false));
+        drop(writer);
+        let mut rest = String::new();
+        reader.read_to_string(&mut rest).unwrap();
+        assert!(
+            rest.ends_with("\n(1001 lines are left out here: standard error took none)\ntaken\n"),
+            "{rest}"
+        );
+    }
+
+    #[test]
+    fn a_remark_that_was_cut_does_not_run_into_the_next() {
+        let (mut reader, writer) = pipe().unwrap();
+        let mut remarks = Remarks::NONE;
+        // More than any pipe holds by default.
+        remarks.put(writer.as_fd(), &format!("{}\n", "y".repeat(4 << 20)));
+        assert!(remarks.stuck && remarks.midway);
+        let mut some = vec![0; 1 << 15];
+        reader.read_exact(&mut some).unwrap();
+        remarks.put(writer.as_fd(), "next\n");
+        drop(writer);
+        let mut rest = String::new();
+        reader.read_to_string(&mut rest).unwrap();
+        assert!(
+            rest.ends_with("y\n(1 lines are left out here: standard error took none)\nnext\n"),
+            "{}",
+            rest.len()
+        );
+    }
+}

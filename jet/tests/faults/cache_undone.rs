@@ -1,0 +1,222 @@
+//! What others undo of a daemon's reservation while it runs and after it: on the kernel's own resctrl, in the guest only.
+
+use super::{Mounted, ROOT, threads_inside};
+use crate::children::Role;
+use crate::rig::{Rig, number, until};
+use rustix::process::Signal;
+use std::path::Path;
+use std::process::Command;
+
+/// The tool's cache commands: whether it ended well, and what it said.
+fn jet_cache(arguments: &[&str]) -> (bool, String) {
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_jet")).arg("cache").args(arguments).output().expect("it runs");
+    let said =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    (output.status.success(), said)
+}
+
+/// What another tool writes into a file of resctrl's.
+#[track_caller]
+fn write(file: &str, text: &str) {
+    std::fs::write(Path::new(ROOT).join(file), text).unwrap_or_else(|error| panic!("{file}: {error}"));
+}
+
+fn processor(number: u32, online: bool) {
+    let file = format!("/sys/devices/system/cpu/cpu{number}/online");
+    std::fs::write(file, if online { "1" } else { "0" }).expect("processors can be taken away");
+}
+
+/// What is amiss with the reservation, as the status says.
+fn faults(rig: &Rig) -> String {
+    let status = rig.status();
+    status["cache"]["faults"].as_array().expect("faults").iter().map(|fault| format!("{fault}\n")).collect()
+}
+
+#[test]
+#[ignore = "changes the machine's cache: deploy/vm/check cache-daemon"]
+fn ways_that_another_tool_took_meanwhile_are_forgotten_when_somebody_says_so() {
+    let _mounted = Mounted::new();
+    let mut rig = Rig::start_on_software(&["cache.reserve='require'"]);
+    rig.kill_daemon();
+    let web = Path::new(ROOT).join("web");
+    std::fs::remove_dir(Path::new(ROOT).join("jet")).expect("removed");
+    std::fs::create_dir(&web).expect("a group of somebody else's");
+    write("web/schemata", "L3:0=1f;1=1f\n");
+    write("web/mode", "exclusive\n");
+    let found = Mounted::schemata();
+    let (well, said) = jet_cache(&["restore"]);
+    assert!(
+        !well && said.contains("'web' has ways for itself") && said.contains("jet cache restore --forget"),
+        "{said}"
+    );
+    assert_eq!(Mounted::schemata(), found);
+    let (well, said) = jet_cache(&["restore", "--forget"]);
+    assert!(
+        well && said.contains("this stays as it is: the default group has fffe0 of L3 of domain 0"),
+        "{said}"
+    );
+    assert_eq!(Mounted::schemata(), found);
+    let (well, said) = jet_cache(&["restore", "--forget", "--json"]);
+    assert!(well && said.contains("\"left\":[]"), "{said}");
+    // And the next daemon has what is left.
+    rig.start_again();
+    assert_eq!(rig.status()["cache"]["domains"][0]["ways"], "3e0", "{:#}", rig.status());
+}
+
+#[test]
+#[ignore = "changes the machine's cache: deploy/vm/check cache-daemon"]
+fn what_is_planned_on_a_mount_that_is_read_only_is_what_the_daemon_says() {
+    let _mounted = Mounted::new();
+    assert!(Command::new("umount").arg(ROOT).status().is_ok_and(|status| status.success()));
+    let mounted = Command::new("mount").args(["-t", "resctrl", "-o", "ro", "resctrl", ROOT]).status();
+    assert!(mounted.is_ok_and(|status| status.success()));
+    let (well, said) = jet_cache(&["plan"]);
+    assert!(!well && said.contains("is mounted read-only"), "{said}");
+    let refusal = Rig::refusal(&["cache.reserve='require'"]);
+    assert!(refusal.contains(said.trim().trim_start_matches("jet: ")), "{refusal}\n{said}");
+}
+
+#[test]
+#[ignore = "changes the machine's cache: deploy/vm/check cache-daemon"]
+fn a_cache_whose_processors_come_back_is_reserved_again() {
+    let _mounted = Mounted::new();
+    let before = Mounted::schemata();
+    let mut rig = Rig::start_on_software(&["cache.reserve='require'"]);
+    let reserved = Mounted::schemata();
+    processor(1, false);
+    until("the processors to be missed", || faults(&rig).contains("domain 1 are offline").then_some(()));
+    until("that to be said", || rig.daemon().said().contains("domain 1 are offline").then_some(()));
+    processor(1, true);
+    until("the cache to be reserved again", || (Mounted::schemata() == reserved).then_some(()));
+    until("nothing to be amiss", || faults(&rig).is_empty().then_some(()));
+    assert!(number(&rig.status(), "cache.reserved_again") == 1);
+    let said = rig.daemon().said();
+    for words in [
+        "the processors of domain 1 are offline",
+        "every way of domain 1 is everybody's again",
+        "cache reserved again: group jet, exclusive",
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    assert!(!said.contains("another tool"), "{said}");
+    rig.daemon().signal(Signal::TERM);
+    assert!(rig.take_daemon().wait().success());
+    assert_eq!(Mounted::schemata(), before);
+}
+
+#[test]
+#[ignore = "changes the machine's cache: deploy/vm/check cache-daemon"]
+fn a_group_that_was_removed_is_made_again_and_its_threads_are_back() {
+    let _mounted = Mounted::new();
+    let before = Mounted::schemata();
+    let settings = ["cache.reserve='require'", "cache.applications=true", "nic.thread='on'"];
+    let mut rig = Rig::start_on_software(&settings);
+    let _application = rig.application(Role::Consumer, "store");
+    until("the application to have joined", || {
+        threads_inside().iter().any(|name| name.starts_with("faults")).then_some(())
+    });
+    let reserved = Mounted::schemata();
+    std::fs::remove_dir(Path::new(ROOT).join("jet")).expect("removed");
+    until("the group to be there", || Mounted::group_is_there().then_some(()));
+    until("the threads to be back", || {
+        let inside = threads_inside();
+        let has = |name: &str| inside.iter().any(|found| found.starts_with(name));
+        (has("jet-reactor") && has("jet-nic") && has("faults")).then_some(())
+    });
+    assert!(
+        !threads_inside().iter().any(|name| name == "jetd" || name == "jet-cache"),
+        "{:?}",
+        threads_inside()
+    );
+    until("nothing to be amiss", || faults(&rig).is_empty().then_some(()));
+    assert_eq!(Mounted::schemata(), reserved);
+    assert!(
+        rig.daemon().said().contains("the group 'jet' was removed by another tool"),
+        "{}",
+        rig.daemon().said()
+    );
+    // Who has its ways meanwhile keeps them.
+    std::fs::remove_dir(Path::new(ROOT).join("jet")).expect("removed");
+    std::fs::create_dir(Path::new(ROOT).join("web")).expect("a group of somebody else's");
+    write("web/schemata", "L3:0=1f;1=1f\n");
+    write("web/mode", "exclusive\n");
+    until("it to be named", || faults(&rig).contains("web may fill the ways 1f of domain 0").then_some(()));
+    assert!(!Mounted::group_is_there());
+    std::fs::remove_dir(Path::new(ROOT).join("web")).expect("removed");
+    until("the group to be there", || Mounted::group_is_there().then_some(()));
+    until("nothing to be amiss", || faults(&rig).is_empty().then_some(()));
+    rig.daemon().signal(Signal::TERM);
+    assert!(rig.take_daemon().wait().success());
+    assert_eq!(Mounted::schemata(), before);
+}
+
+#[test]
+#[ignore = "changes the machine's cache: deploy/vm/check cache-daemon"]
+fn threads_that_were_moved_out_are_back_and_another_tools_are_named() {
+    let _mounted = Mounted::new();
+    let mut rig = Rig::start_on_software(&["cache.reserve='require'"]);
+    let daemon = rig.daemon().pid();
+    until("the reactor in the class", || {
+        threads_inside().iter().any(|name| name == "jet-reactor").then_some(())
+    });
+    let thread = |name: &str| -> String {
+        let tasks = std::fs::read_dir(format!("/proc/{daemon}/task")).expect("threads").flatten();
+        let is_it = |task: &std::fs::DirEntry| {
+            std::fs::read_to_string(task.path().join("comm")).is_ok_and(|found| found.trim() == name)
+        };
+        tasks
+            .into_iter()
+            .find(is_it)
+            .expect("a thread of that name")
+            .file_name()
+            .into_string()
+            .expect("a number")
+    };
+    let reactor = thread("jet-reactor");
+    write("tasks", &format!("{reactor}\n"));
+    until("the reactor to be back", || {
+        threads_inside().iter().any(|name| name == "jet-reactor").then_some(())
+    });
+    until("it to be said", || {
+        let said = rig.daemon().said();
+        (said.contains("jet-reactor (") && said.contains("1 threads are back")).then_some(())
+    });
+    std::fs::create_dir(Path::new(ROOT).join("web")).expect("a group of somebody else's");
+    write("web/schemata", "L3:0=ff00;1=ff00\n");
+    write("web/tasks", &format!("{reactor}\n"));
+    until("it to be named", || {
+        faults(&rig).contains("was moved to the group 'web' of another tool").then_some(())
+    });
+    assert!(!threads_inside().iter().any(|name| name == "jet-reactor"));
+    // That group is removed, and its threads are nobody's.
+    std::fs::remove_dir(Path::new(ROOT).join("web")).expect("removed");
+    until("the reactor to be back", || {
+        threads_inside().iter().any(|name| name == "jet-reactor").then_some(())
+    });
+    until("nothing to be amiss", || faults(&rig).is_empty().then_some(()));
+}
+
+#[test]
+#[ignore = "changes the machine's cache: deploy/vm/check cache-daemon"]
+fn who_unmounts_is_named_and_what_is_mounted_again_is_reserved_again() {
+    let _mounted = Mounted::new();
+    let before = Mounted::schemata();
+    let mut rig = Rig::start_on_software(&["cache.reserve='require'"]);
+    let reserved = Mounted::schemata();
+    // The daemon may be reading there.
+    let unmount = || Command::new("umount").arg(ROOT).status().is_ok_and(|status| status.success());
+    until("it to be unmounted", || unmount().then_some(()));
+    until("it to be named", || faults(&rig).contains("no longer mounted at /sys/fs/resctrl").then_some(()));
+    let mounted = Command::new("mount").args(["-t", "resctrl", "resctrl", ROOT]).status();
+    assert!(mounted.is_ok_and(|status| status.success()), "resctrl can be mounted");
+    until("the cache to be reserved again", || (Mounted::schemata() == reserved).then_some(()));
+    until("the reactor in the class", || {
+        Mounted::group_is_there().then(threads_inside)?.iter().any(|name| name == "jet-reactor").then_some(())
+    });
+    until("nothing to be amiss", || faults(&rig).is_empty().then_some(()));
+    rig.daemon().signal(Signal::TERM);
+    assert!(rig.take_daemon().wait().success());
+    assert_eq!(Mounted::schemata(), before);
+    assert!(!Mounted::group_is_there());
+}

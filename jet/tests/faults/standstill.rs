@@ -1,0 +1,139 @@
+//! Applications that keep what they get until nothing more can come: they are told, and so is the operator.
+
+use crate::rig::{Random, Rig, number, until};
+use crate::traffic::{Traffic, fits};
+use jet_client::receive::{HeldLimit, Message, ReceiveError, RegisterOptions, Session, Slice, SliceError};
+use jet_client::send::{AckStatus, Sender, SenderOptions};
+use jet_fabric::Address;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Larger than the pool and escape memory together.
+const MESSAGE_BYTES: usize = 48 << 20;
+
+fn register(rig: &Rig, app: &str) -> Session {
+    let options = RegisterOptions { control_socket: rig.control(), ..RegisterOptions::new(app) };
+    Session::register(&options).expect("a session")
+}
+
+/// Sends from a thread of its own, which is the NIC of `shm:`, until `stop`; gives the ends.
+fn sending(address: &Address, stop: &AtomicBool, random: Random, sizes: &[usize]) -> Vec<AckStatus> {
+    let options = SenderOptions { region_bytes: 1 << 20, ..Rig::sender_options(address, "collect") };
+    let mut traffic = Traffic::over(Sender::connect(options).expect("let in"), random);
+    for &bytes in sizes {
+        until("room for another message", || {
+            let taken = traffic.send(bytes);
+            traffic.sender.poll();
+            taken.ok()
+        });
+    }
+    let mut ends = Vec::new();
+    while !stop.load(Ordering::Relaxed) && ends.len() < sizes.len() {
+        let limit = Some(std::time::Duration::from_millis(20));
+        ends.extend(traffic.sender.wait(limit).expect("waiting works").map(|end| end.status));
+    }
+    ends
+}
+
+/// Keeps slices until it hears that nothing more comes; which limit that is.
+fn collect<'s>(message: &mut Message<'s>, kept: &mut Vec<Slice<'s>>) -> HeldLimit {
+    loop {
+        match message.next(None) {
+            Ok(slice) => kept.push(slice.expect("it is larger than what may be held")),
+            Err(SliceError::HoldsAll(held)) => {
+                let bytes: usize = kept.iter().map(|slice| slice.slabs() * jet_wire::SLAB_BYTES).sum();
+                assert_eq!(held.held_bytes, bytes as u64, "{held}");
+                return held.limit;
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[test]
+fn who_keeps_all_of_a_message_larger_than_the_pool_hears_that_nothing_more_comes() {
+    let mut random = Random::for_test("standstill", 90);
+    let mut rig = Rig::start(&[]);
+    let session = register(&rig, "collect");
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (stop, address) = (&stop, rig.addresses().remove(0));
+        let stop_at_the_end = StopOnDrop(stop);
+        let seed = random.fork();
+        let sender = scope.spawn(move || sending(&address, stop, seed, &[MESSAGE_BYTES]));
+        let mut message = session.receive(None).unwrap().expect("no limit");
+        let mut kept = Vec::new();
+        assert_eq!(collect(&mut message, &mut kept), HeldLimit::Pool);
+        // The status names it, while nothing was given back.
+        let status = rig.status();
+        let standstill = &status["sessions"][0]["standstill"];
+        assert_eq!(standstill["limit"], "pool.bytes", "{status:#}");
+        assert!(standstill["ms"].as_u64().expect("a number") >= 1000, "{status:#}");
+        // It is told again, and then the log names it.
+        assert_eq!(collect(&mut message, &mut kept), HeldLimit::Pool);
+        let held: usize = kept.iter().map(|slice| slice.len()).sum();
+        assert!((8 << 20..MESSAGE_BYTES).contains(&held), "{held}");
+        // It gives back what it used, and copies the rest out.
+        let mut whole = vec![0; MESSAGE_BYTES];
+        for slice in kept.drain(..) {
+            let start = usize::try_from(slice.offset()).expect("an offset");
+            whole[start..start + slice.len()].copy_from_slice(&slice);
+        }
+        let copied = message.copy_to(&mut whole, None).unwrap();
+        assert_eq!(copied, (MESSAGE_BYTES - held) as u64);
+        assert!(fits(message.tag(), 0, &whole));
+        drop(message);
+        session.flush();
+        assert_eq!(sender.join().expect("no panic"), [AckStatus::Consumed]);
+        drop(stop_at_the_end);
+    });
+    let status = rig.wait_whole();
+    assert!(status["sessions"][0]["standstill"].is_null(), "{status:#}");
+    until("the log to name it", || {
+        let said = rig.daemon().said();
+        let named = ["application collect, process", "gave nothing back for 10 s", "pool.bytes"];
+        named.iter().all(|part| said.contains(part)).then_some(())
+    });
+}
+
+#[test]
+fn who_keeps_more_small_messages_than_it_may_hears_which_limit_that_is() {
+    let mut random = Random::for_test("many", 91);
+    let rig = Rig::start(&["session.messages=32"]);
+    let session = register(&rig, "collect");
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (stop, address) = (&stop, rig.addresses().remove(0));
+        let stop_at_the_end = StopOnDrop(stop);
+        let seed = random.fork();
+        let sender = scope.spawn(move || sending(&address, stop, seed, &[100; 40]));
+        let mut kept = Vec::new();
+        let held = loop {
+            match session.receive(None) {
+                Ok(message) => kept.push(message.expect("no limit")),
+                Err(ReceiveError::HoldsAll(held)) => break held,
+                Err(error) => panic!("{error}"),
+            }
+        };
+        assert_eq!((kept.len(), held.limit), (32, HeldLimit::Messages), "{held}");
+        assert_eq!(number(&rig.status(), "sessions.0.delivered_messages"), 32);
+        // The session goes on.
+        for message in kept.drain(..) {
+            message.consume();
+        }
+        for _ in 0..8 {
+            session.receive(None).unwrap().expect("no limit").consume();
+        }
+        session.flush();
+        assert_eq!(sender.join().expect("no panic"), [AckStatus::Consumed; 40]);
+        drop(stop_at_the_end);
+    });
+    rig.wait_whole();
+}
+
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}

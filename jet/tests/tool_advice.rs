@@ -1,0 +1,115 @@
+//! What the tool advises when something is refused: what would help, and nothing else.
+
+mod tool_support;
+
+use rustix::process::{Resource, Rlimit, Signal, setrlimit};
+use std::ffi::OsStr;
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use tool_support::{Host, large_tree};
+
+/// Leaves the command so many descriptors.
+fn with_descriptors(command: &mut Command, most: u64) {
+    let limit = Rlimit { current: Some(most), maximum: Some(most) };
+    // SAFETY: one system call between fork and exec.
+    unsafe { command.pre_exec(move || Ok(setrlimit(Resource::Nofile, limit)?)) };
+}
+
+#[test]
+fn whoever_has_no_descriptors_left_is_told_to_raise_that_limit_and_nothing_else() {
+    const OTHER: [&str; 4] = ["is jetd running", "name a directory", "ulimit -l", "jet daemon"];
+    let host = Host::new("shm");
+    let (tree, out) = (host.path("tree"), host.path("out"));
+    large_tree(&tree, 1, 100);
+    let _daemon = host.daemon();
+    let mut told = 0;
+    // Fewer than the program loader needs are no test of the tool; with the most everything works.
+    for most in 5..=20 {
+        let options = ["--until-idle", "0", "--daemon-timeout", "0"];
+        let recv = host.recv_unwatched(&out, &options, |command| with_descriptors(command, most));
+        let send = host.send_with(&[&tree], &["--retry-for", "0"], |command| with_descriptors(command, most));
+        for mut tool in [recv, send] {
+            tool.wait();
+            let said = tool.said();
+            if said.contains("Too many open files") || said.contains("descriptors were cut off") {
+                assert!(OTHER.iter().all(|other| !said.contains(other)), "{most}: {said}");
+                told += u32::from(said.contains("ulimit -n"));
+            }
+        }
+    }
+    assert!(told >= 6, "{told}");
+}
+
+#[test]
+fn a_class_that_there_is_not_is_a_mistake_of_the_command_line() {
+    let host = Host::new("shm");
+    let out = host.path("out");
+    let mut recv = host.recv_unwatched(&out, &["--class", "255"], |_| {});
+    let mut send = host.send(&[host.dir.path()], &["--class", "8"]);
+    for tool in [&mut recv, &mut send] {
+        assert_eq!(tool.wait().code(), Some(2));
+        assert!(tool.said().contains("0, the most urgent, to 7"), "{}", tool.said());
+    }
+}
+
+#[test]
+fn no_attempt_to_connect_takes_longer_than_all_of_them_may() {
+    let host = Host::new("shm");
+    fs::write(host.path("file"), "x").unwrap();
+    // It lets in whoever comes, and says nothing.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = format!("tcp:{}", silent.local_addr().unwrap());
+    let file = host.path("file");
+    let os = OsStr::new;
+    let arguments = ["send", "--app", "store", "--retry-for", "2", "--to", &to].map(os);
+    let mut send = host.start(&[&arguments[..], &[file.as_os_str()]].concat());
+    assert_eq!(send.wait().code(), Some(1));
+    // An attempt takes 5 s where there is time for it.
+    assert!(send.said().contains("did not answer within 2s"), "{}", send.said());
+}
+
+#[test]
+fn one_signal_is_enough_for_a_sender_whose_application_stands_still() {
+    let host = Host::new("shm");
+    let (tree, out) = (host.path("tree"), host.path("out"));
+    large_tree(&tree, 18, 1 << 20);
+    let _daemon = host.daemon();
+    let recv = host.recv(&out, &[]);
+    recv.pause();
+    let mut send = host.send(&[&tree], &["--piece-bytes", "1048576"]);
+    host.wait_held();
+    send.signal(Signal::TERM);
+    assert_eq!(send.wait().code(), Some(1));
+    let sent = send.printed();
+    let number = |name: &str| sent[name].as_u64().unwrap();
+    assert_eq!(number("files"), 0, "{sent}");
+    assert_eq!(number("failed") + number("not_tried"), number("total"), "{sent}");
+    assert_eq!(sent["stopped"], "interrupted");
+    assert!(send.said().contains("at the latest"), "{}", send.said());
+    recv.signal(Signal::CONT);
+    host.wait_whole();
+    recv.stop();
+}
+
+#[test]
+fn a_path_that_is_not_there_is_named_before_any_daemon_is_looked_for() {
+    let host = Host::new("shm");
+    let nowhere = host.path("nowhere");
+    let mut send = host.send(&[&nowhere], &["--retry-for", "100000"]);
+    assert_eq!(send.wait().code(), Some(1));
+    assert!(send.said().contains("nowhere: No such file or directory"), "{}", send.said());
+}
+
+#[test]
+fn help_begins_with_what_the_program_is_for() {
+    for (program, begins) in [
+        (env!("CARGO_BIN_EXE_jet"), "Receives from remote hosts by RDMA"),
+        (env!("CARGO_BIN_EXE_jetd"), "Jet's receiver on this host"),
+    ] {
+        let help = Command::new(program).arg("--help").output().unwrap();
+        let help = String::from_utf8(help.stdout).unwrap();
+        assert!(help.starts_with(begins), "{help}");
+    }
+}

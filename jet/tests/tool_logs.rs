@@ -1,0 +1,211 @@
+//! Standard error and standard output that take nothing: no line that cannot be written ends a process, holds it up, or
+//! costs a transfer.
+
+mod tool_support;
+
+use rustix::process::{Resource, Rlimit, Signal, setrlimit};
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{PipeReader, Write, pipe};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use tool_support::{Host, Jet, assert_same, large_tree, until};
+
+/// A log that takes nothing.
+enum Dead {
+    /// Its reader is gone.
+    NoReader,
+    /// Its disk is full.
+    FullDisk,
+    /// Its reader lives and reads nothing, and it holds all that it can.
+    Stopped,
+    /// It is as long as files of the process may be.
+    TooLong,
+}
+
+impl Dead {
+    const ALL: [Self; 4] = [Self::NoReader, Self::FullDisk, Self::Stopped, Self::TooLong];
+    /// Above what the daemon's memory takes.
+    const FILE_BYTES_MAX: u64 = 1 << 30;
+
+    fn name(&self) -> &'static str {
+        match self {
+            Self::NoReader => "no reader",
+            Self::FullDisk => "full disk",
+            Self::Stopped => "stopped reader",
+            Self::TooLong => "file size limit",
+        }
+    }
+
+    /// Makes it the command's standard error. What is given back is kept while the process runs.
+    fn prepare(&self, host: &Host, command: &mut Command) -> Option<PipeReader> {
+        let (reader, mut writer) = pipe().unwrap();
+        match self {
+            Self::NoReader => {
+                command.stderr(writer);
+                None
+            }
+            Self::FullDisk => {
+                command.stderr(File::options().write(true).open("/dev/full").unwrap());
+                None
+            }
+            Self::Stopped => {
+                fill(&mut writer);
+                command.stderr(writer);
+                Some(reader)
+            }
+            Self::TooLong => {
+                let path = host.path("long.log");
+                let log = File::options().append(true).create(true).open(&path).unwrap();
+                log.set_len(Self::FILE_BYTES_MAX).unwrap();
+                command.stderr(log);
+                let limit =
+                    Rlimit { current: Some(Self::FILE_BYTES_MAX), maximum: Some(Self::FILE_BYTES_MAX) };
+                // SAFETY: one system call between fork and exec.
+                unsafe { command.pre_exec(move || Ok(setrlimit(Resource::Fsize, limit)?)) };
+                None
+            }
+        }
+    }
+}
+
+/// Leaves a pipe no room.
+fn fill(writer: &mut std::io::PipeWriter) {
+    use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+    let flags = fcntl_getfl(&writer).unwrap();
+    fcntl_setfl(&writer, flags | OFlags::NONBLOCK).unwrap();
+    while writer.write(&[b'x'; 4096]).is_ok() {}
+    fcntl_setfl(&writer, flags).unwrap();
+}
+
+/// A daemon with that log.
+fn daemon(host: &Host, log: &Dead) -> (Jet, Option<PipeReader>) {
+    let mut kept = None;
+    let daemon = host.daemon_prepared(&[], |command| kept = log.prepare(host, command));
+    (daemon, kept)
+}
+
+#[test]
+fn a_daemon_whose_log_takes_nothing_starts_serves_and_drains() {
+    for log in Dead::ALL {
+        let host = Host::new("shm");
+        let (tree, out) = (host.path("tree"), host.path("out"));
+        large_tree(&tree, 2, 1 << 20);
+        let (mut daemon, _log) = daemon(&host, &log);
+        let recv = host.recv(&out, &[]);
+        host.send(&[&tree], &[]).succeed();
+        assert_same(&tree, &out.join("tree"));
+        recv.stop();
+        let control = host.control();
+        let os = OsStr::new;
+        let drain = host.start(&[os("drain"), os("--control-socket"), control.as_os_str(), os("--json")]);
+        assert_eq!(drain.succeed()["draining"], true, "{}", log.name());
+        assert_eq!(daemon.wait().code(), Some(0), "{}", log.name());
+        let (mut next, _log) = self::daemon(&host, &log);
+        next.signal(Signal::TERM);
+        assert_eq!(next.wait().code(), Some(0), "{}", log.name());
+    }
+}
+
+#[test]
+fn a_receiver_whose_log_takes_nothing_loses_no_transfer() {
+    for log in Dead::ALL {
+        let host = Host::new("shm");
+        let (tree, out) = (host.path("tree"), host.path("out"));
+        large_tree(&tree, 12, 1 << 20);
+        // What cannot be written is complained about.
+        fs::create_dir_all(out.join("tree/001")).unwrap();
+        let mut daemon = host.daemon();
+        let mut kept = None;
+        let mut recv = host.recv_with(&out, &[], |command| kept = log.prepare(&host, command));
+        recv.pause();
+        let mut send = host.send(&[&tree], &["--piece-bytes", "1048576"]);
+        host.wait_held();
+        // That the daemon goes is said, and that the next is there.
+        daemon.kill();
+        recv.signal(Signal::CONT);
+        let _next = host.daemon();
+        assert_eq!(send.wait().code(), Some(1), "{}", log.name());
+        let sent = send.printed();
+        assert_eq!((&sent["files"], &sent["failed"]), (&11.into(), &1.into()), "{}: {sent}", log.name());
+        assert_eq!(fs::read(tree.join("000")).unwrap(), fs::read(out.join("tree/000")).unwrap());
+        assert!(recv.is_running(), "{}", log.name());
+        recv.stop();
+    }
+}
+
+#[test]
+fn a_sender_whose_log_takes_nothing_sends_all_the_same() {
+    for log in Dead::ALL {
+        let host = Host::new("shm");
+        let (tree, out) = (host.path("tree"), host.path("out"));
+        large_tree(&tree, 20, 100_000);
+        let mut kept = None;
+        let send = host.send_with(&[&tree], &["-v", "--progress"], |command| {
+            kept = log.prepare(&host, command);
+        });
+        // It said already that nobody is there.
+        let _daemon = host.daemon();
+        let recv = host.recv(&out, &[]);
+        let sent = send.succeed();
+        assert_eq!(sent["files"], 20, "{}: {sent}", log.name());
+        assert_same(&tree, &out.join("tree"));
+        recv.stop();
+    }
+}
+
+#[test]
+fn a_result_that_cannot_be_printed_is_an_error_unless_its_reader_left() {
+    let host = Host::new("shm");
+    let _daemon = host.daemon();
+    let os = OsStr::new;
+    let control = host.control();
+    let control = [os("--control-socket"), control.as_os_str()];
+    let status = [&[os("status")], &control[..]].concat();
+    let status_json = [&status[..], &[os("--json")]].concat();
+    for arguments in [
+        &status[..],
+        &status_json,
+        &[os("daemon"), os("--print-config")],
+        &[os("--help")],
+        &[os("--version")],
+        &[os("help"), os("send")],
+    ] {
+        let mut full = host.start_with(arguments, |command| {
+            command.stdout(Stdio::from(File::options().write(true).open("/dev/full").unwrap()));
+        });
+        assert_eq!(full.wait().code(), Some(1), "{arguments:?}");
+        assert!(full.said().contains("jet: cannot print to stdout"), "{arguments:?}: {}", full.said());
+        let mut left = host.start_with(arguments, |command| {
+            command.stdout(pipe().unwrap().1);
+        });
+        assert_eq!((left.wait().code(), left.said()), (Some(0), String::new()), "{arguments:?}");
+    }
+}
+
+#[test]
+fn names_with_control_characters_reach_no_terminal_as_they_are() {
+    let host = Host::new("shm");
+    let (tree, out) = (host.path("tree"), host.path("out"));
+    fs::create_dir_all(&tree).unwrap();
+    fs::create_dir_all(out.join("tree/b\x1b[31m\nd")).unwrap();
+    fs::write(tree.join("a\x1b[2Jc\njet: all is well"), "x").unwrap();
+    fs::write(tree.join("b\x1b[31m\nd"), "x").unwrap();
+    std::os::unix::fs::symlink("a", tree.join("l\x1b]0;title\x07")).unwrap();
+    let _daemon = host.daemon();
+    let recv = host.recv(&out, &[]);
+    let mut send = host.send(&[&tree], &["-v"]);
+    assert_eq!(send.wait().code(), Some(1));
+    until("the complaint", || recv.said().contains("rejected").then_some(()));
+    let odd = host.path("n\x1b[5m\nowhere");
+    let mut nowhere = host.send(&[&odd], &[]);
+    assert_eq!(nowhere.wait().code(), Some(1));
+    for (said, part) in
+        [(send.said(), "\\u{1b}[2Jc"), (recv.said(), "\\u{1b}[31m"), (nowhere.said(), "\\u{1b}[5m")]
+    {
+        assert!(said.contains(part), "{said}");
+        assert!(said.chars().all(|c| c == '\n' || !c.is_control()), "{said:?}");
+        assert!(!said.contains("\njet: all is well"), "{said}");
+    }
+    assert!(send.said().contains("is left out"), "{}", send.said());
+}

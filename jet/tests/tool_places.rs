@@ -1,0 +1,152 @@
+//! Where files land: where their paths lead when they come, below what `--out` is then; and what of them takes room.
+
+mod tool_support;
+
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use tool_support::{Host, assert_same, bytes, large_tree};
+
+/// A tree of a small and a large file and of empty directories, all of whose bytes are the seed's.
+fn tree(at: &Path, seed: u64) {
+    fs::create_dir_all(at.join("empty/of/everything")).unwrap();
+    fs::create_dir_all(at.join("d")).unwrap();
+    fs::write(at.join("d/small"), bytes(seed, 3000)).unwrap();
+    fs::write(at.join("d/large"), bytes(seed + 1, 3 << 20)).unwrap();
+}
+
+#[test]
+fn a_directory_that_was_moved_away_receives_nothing_and_its_place_does() {
+    let host = Host::new("shm");
+    let (sent, out, archive) = (host.path("tree"), host.path("out"), host.path("archive"));
+    tree(&sent, 10);
+    let _daemon = host.daemon();
+    let recv = host.recv(&out, &[]);
+    let pieces = ["--piece-bytes", "1048576"];
+    host.send(&[&sent], &pieces).succeed();
+    fs::rename(out.join("tree"), &archive).unwrap();
+    let archived = tool_support::snapshot(&archive);
+    for made_anew in [true, false] {
+        fs::remove_dir_all(&sent).unwrap();
+        tree(&sent, 20);
+        let _ = fs::remove_dir_all(out.join("tree"));
+        if made_anew {
+            fs::create_dir_all(out.join("tree/d")).unwrap();
+        }
+        host.send(&[&sent], &pieces).succeed();
+        assert_same(&sent, &out.join("tree"));
+        assert!(tool_support::snapshot(&archive) == archived, "what was archived was written to");
+    }
+    recv.stop();
+}
+
+#[test]
+fn an_out_that_is_removed_and_made_again_goes_on_receiving() {
+    let host = Host::new("shm");
+    let (sent, out) = (host.path("tree"), host.path("out"));
+    tree(&sent, 10);
+    let _daemon = host.daemon();
+    let recv = host.recv(&out, &[]);
+    host.send(&[&sent], &[]).succeed();
+    for made_anew in [true, false] {
+        fs::remove_dir_all(&out).unwrap();
+        if made_anew {
+            fs::create_dir(&out).unwrap();
+        }
+        host.send(&[&sent], &[]).succeed();
+        assert_same(&sent, &out.join("tree"));
+    }
+    assert!(recv.said().contains("--out leads to another directory"), "{}", recv.said());
+    // The new one is kept from others' sweeps, too.
+    let mut sweep = host.recv_unwatched(&out, &["--sweep"], |_| {});
+    assert_eq!(sweep.wait().code(), Some(1));
+    recv.stop();
+}
+
+#[test]
+fn a_tree_of_empty_directories_that_was_removed_is_there_when_it_is_sent_again() {
+    let host = Host::new("shm");
+    let (sent, out) = (host.path("tree"), host.path("out"));
+    fs::create_dir_all(sent.join("a/b")).unwrap();
+    fs::create_dir_all(sent.join("c")).unwrap();
+    let _daemon = host.daemon();
+    let recv = host.recv(&out, &[]);
+    for _ in 0..2 {
+        host.send(&[&sent], &[]).succeed();
+        assert_same(&sent, &out.join("tree"));
+        fs::remove_dir_all(out.join("tree")).unwrap();
+    }
+    recv.stop();
+}
+
+#[test]
+fn holes_stay_holes() {
+    let host = Host::new("shm");
+    let (sent, out) = (host.path("tree"), host.path("out"));
+    fs::create_dir_all(&sent).unwrap();
+    let sparse = |name: &str, length: u64, data: &[(u64, usize)]| {
+        let file = fs::File::create(sent.join(name)).unwrap();
+        file.set_len(length).unwrap();
+        for &(at, bytes) in data {
+            file.write_all_at(&tool_support::bytes(at, bytes), at).unwrap();
+        }
+    };
+    sparse("all a hole", 1 << 40, &[]);
+    sparse("small", 1 << 20, &[(300_000, 10)]);
+    sparse("image", (200 << 20) + 5, &[(0, 4096), (64 << 20, 1_000_001), (150 << 20, 3 << 20)]);
+    sparse("tail", 50 << 20, &[((50 << 20) - 100, 100)]);
+    let _daemon = host.daemon();
+    for options in [&[][..], &["--no-direct", "--no-io-uring"]] {
+        let recv = host.recv(&out, options);
+        let sent_back = host.send(&[&sent], &["--piece-bytes", "1048576"]).succeed();
+        let holes = sent_back["hole_bytes"].as_u64().unwrap();
+        assert!(holes > (1 << 40) + (240 << 20), "{sent_back}");
+        for entry in fs::read_dir(&sent).unwrap() {
+            let (before, name) = (entry.as_ref().unwrap().path(), entry.unwrap().file_name());
+            let after = out.join("tree").join(&name);
+            let (before_is, after_is) = (fs::metadata(&before).unwrap(), fs::metadata(&after).unwrap());
+            assert_eq!(before_is.len(), after_is.len(), "{name:?}");
+            // The file systems' own blocks of extents come to it.
+            let allowed = before_is.blocks() + (256 << 10) / 512;
+            assert!(after_is.blocks() <= allowed, "{name:?}: {} of {allowed}", after_is.blocks());
+            if before_is.len() < 1 << 30 {
+                assert!(fs::read(&before).unwrap() == fs::read(&after).unwrap(), "{name:?} differs");
+            }
+        }
+        recv.stop();
+        fs::remove_dir_all(&out).unwrap();
+    }
+}
+
+#[test]
+fn a_receiver_of_short_messages_is_sent_short_pieces() {
+    let host = Host::new("shm");
+    let (sent, out) = (host.path("tree"), host.path("out"));
+    large_tree(&sent, 3, 300_000);
+    fs::write(sent.join("small"), bytes(5, 100)).unwrap();
+    for max in [100_000u64, 4096] {
+        let mut daemon = host.daemon_with(&[&format!("read.message_bytes_max={max}")]);
+        let recv = host.recv(&out, &[]);
+        let send = host.send(&[&sent], &[]);
+        until_said(&send, &format!("at most {max} bytes"));
+        let sent_back = send.succeed();
+        assert_eq!((&sent_back["files"], &sent_back["failed"]), (&4.into(), &0.into()), "{sent_back}");
+        assert_same(&sent, &out.join("tree"));
+        recv.stop();
+        daemon.kill();
+        fs::remove_dir_all(&out).unwrap();
+    }
+    // Shorter than a block: what fits goes, and the rest names both settings.
+    let _daemon = host.daemon_with(&["read.message_bytes_max=1000"]);
+    let recv = host.recv(&out, &[]);
+    let mut send = host.send(&[&sent], &[]);
+    assert_eq!(send.wait().code(), Some(1));
+    let (said, sent_back) = (send.said(), send.printed());
+    assert_eq!((&sent_back["files"], &sent_back["failed"]), (&1.into(), &3.into()), "{sent_back}");
+    assert!(said.contains("read.message_bytes_max") && said.contains("--piece-bytes"), "{said}");
+    recv.stop();
+}
+
+fn until_said(jet: &tool_support::Jet, what: &str) {
+    tool_support::until(what, || jet.said().contains(what).then_some(()));
+}
