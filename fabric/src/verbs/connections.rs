@@ -142,7 +142,7 @@ pub(super) struct Connection {
     /// What the completion queues had given when it became quiet, or when its QP was destroyed with work: that of arrivals, and its own.
     pub quiet_since: (Mark, Mark),
     /// Looks that found it with work that does not end.
-    pub stalled: u8,
+    pub stalled: u32,
     /// The device said that its QP takes no SRQ entry any more.
     pub took_last_entry: bool,
     /// The payload of its longest packet, while it counts as one that stands.

@@ -221,7 +221,7 @@ impl VerbsNic {
             expanding: None,
             arrivals: Batch::new(),
             turn: 0,
-            probing: Probing::new(options.keep_alive, Instant::now()),
+            probing: Probing::new(options.keep_alive, options.sent_again_for(), Instant::now()),
             timed: Vec::with_capacity(limits.qps_max as usize),
             receives_posted: 0,
             sends: 0,

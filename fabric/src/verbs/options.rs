@@ -93,7 +93,8 @@ pub struct VerbsOptions {
     /// How long a connection may take to come about (20 s: RDMA CM sends a request that was lost again after 4.3 s).
     pub handshake: Duration,
     /// Each connection is looked at once in this span (5 s). One on which nothing happened since the last look is probed with a WRITE
-    /// of no bytes: the word of a peer that went may have been lost, and RC has no other way to notice.
+    /// of no bytes: the word of a peer that went may have been lost, and RC has no other way to notice. Work that does not end for four
+    /// such spans ends its connection, but not before the device had time for its retries (`ack_timeout`, `retry`).
     pub keep_alive: Duration,
     /// How long a QP in the error state may take to give back its work (1 s); then it is destroyed all the same, and
     /// counted.
@@ -141,6 +142,12 @@ impl VerbsOptions {
             drain: Duration::from_secs(1),
             last_wqe: Duration::from_millis(20),
         }
+    }
+
+    /// How long a packet that nobody acknowledges is sent again before its QP fails: `ack_timeout`, once and for each `retry`. A
+    /// device may take up to four times as long (InfiniBand specification, 9.7.6.1.3).
+    pub fn sent_again_for(&self) -> Duration {
+        Duration::from_nanos(4096 << self.ack_timeout.min(31)) * (u32::from(self.retry) + 1)
     }
 
     /// What is asked of the device.

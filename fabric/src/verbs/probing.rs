@@ -7,8 +7,8 @@ use super::gather::Verb;
 use crate::nic::DisconnectReason;
 use std::time::{Duration, Instant};
 
-/// Work that does not end for so many spans of `keep_alive` ends its connection.
-const STALLED_LOOKS: u8 = 4;
+/// Work that does not end for so many spans of `keep_alive` ends its connection, unless the device still sends it again.
+const STALLED_LOOKS_MIN: u32 = 4;
 /// Parts that connections are looked at in.
 const PARTS: usize = 64;
 
@@ -24,12 +24,17 @@ pub(super) struct Probing {
     part: usize,
     next: Instant,
     every: Duration,
+    /// After so many looks at work that does not end its connection is ended.
+    stalled_looks: u32,
 }
 
 impl Probing {
-    pub fn new(keep_alive: Duration, now: Instant) -> Self {
+    /// `sent_again_for`: how long the device sends a packet again that nobody acknowledges.
+    pub fn new(keep_alive: Duration, sent_again_for: Duration, now: Instant) -> Self {
         let every = (keep_alive / u32::try_from(PARTS).expect("parts are few")).max(EVERY_MIN);
-        Self { standing: [0; PARTS], part: 0, next: now + every, every }
+        let looks = sent_again_for.as_nanos().div_ceil(keep_alive.max(EVERY_MIN).as_nanos());
+        let stalled_looks = u32::try_from(looks).unwrap_or(u32::MAX).max(STALLED_LOOKS_MIN);
+        Self { standing: [0; PARTS], part: 0, next: now + every, every, stalled_looks }
     }
 
     /// A connection stands.
@@ -99,7 +104,7 @@ impl VerbsNic {
         if !connection.is_idle() {
             // A peer that asked for endless retries, or answers no READ, would keep it for ever.
             connection.stalled = connection.stalled.saturating_add(1);
-            if connection.stalled >= STALLED_LOOKS {
+            if connection.stalled >= self.probing.stalled_looks {
                 self.fail(qp, DisconnectReason::Transport(libc::ETIMEDOUT));
             }
             return;
@@ -114,6 +119,7 @@ mod tests {
     use super::*;
 
     const KEEP_ALIVE: Duration = Duration::from_secs(5);
+    const SENT_AGAIN_FOR: Duration = Duration::from_secs(2);
 
     /// The parts that come up in so many spans, for somebody who wakes when told, with how many connections each has.
     fn turns(probing: &mut Probing, start: Instant, spans: u32) -> Vec<(Duration, u32)> {
@@ -129,7 +135,7 @@ mod tests {
     #[test]
     fn a_thousand_are_looked_at_once_in_each_span_and_never_more_than_a_few_at_once() {
         let start = Instant::now();
-        let mut probing = Probing::new(KEEP_ALIVE, start);
+        let mut probing = Probing::new(KEEP_ALIVE, SENT_AGAIN_FOR, start);
         (0..1000).for_each(|index| probing.begin(index));
         let turns = turns(&mut probing, start, 3);
         assert_eq!(turns.iter().map(|(_, count)| count).sum::<u32>(), 3 * 1000);
@@ -139,9 +145,21 @@ mod tests {
     }
 
     #[test]
+    fn work_is_not_given_up_while_the_device_sends_it_again() {
+        let looks = |keep_alive, sent_again_for| {
+            Probing::new(keep_alive, sent_again_for, Instant::now()).stalled_looks
+        };
+        assert_eq!(looks(KEEP_ALIVE, Duration::from_secs(2)), 4);
+        assert_eq!(looks(KEEP_ALIVE, Duration::from_secs(20)), 4);
+        assert_eq!(looks(KEEP_ALIVE, Duration::from_secs(120)), 24);
+        assert_eq!(looks(KEEP_ALIVE, Duration::from_secs(121)), 25);
+        assert_eq!(looks(Duration::ZERO, Duration::from_secs(1 << 20)), u32::MAX);
+    }
+
+    #[test]
     fn one_wakes_nobody_more_often_than_it_is_looked_at() {
         let start = Instant::now();
-        let mut probing = Probing::new(KEEP_ALIVE, start);
+        let mut probing = Probing::new(KEEP_ALIVE, SENT_AGAIN_FOR, start);
         assert_eq!(probing.next(), None);
         probing.begin(70);
         assert_eq!(turns(&mut probing, start, 4).len(), 4);
@@ -152,7 +170,7 @@ mod tests {
     #[test]
     fn who_always_wakes_late_looks_at_each_in_each_span_all_the_same() {
         let start = Instant::now();
-        let mut probing = Probing::new(KEEP_ALIVE, start);
+        let mut probing = Probing::new(KEEP_ALIVE, SENT_AGAIN_FOR, start);
         probing.begin(70);
         for _ in 0..10 {
             let woken = probing.next().expect("there is one") + KEEP_ALIVE / 32;
@@ -165,7 +183,7 @@ mod tests {
     #[test]
     fn who_did_not_look_for_long_makes_up_for_nothing() {
         let start = Instant::now();
-        let mut probing = Probing::new(KEEP_ALIVE, start);
+        let mut probing = Probing::new(KEEP_ALIVE, SENT_AGAIN_FOR, start);
         (0..64).for_each(|index| probing.begin(index));
         let late = start + KEEP_ALIVE * 10;
         assert!(probing.take_due(late).is_some());
