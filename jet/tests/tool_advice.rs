@@ -24,22 +24,22 @@ fn whoever_has_no_descriptors_left_is_told_to_raise_that_limit_and_nothing_else(
     let (tree, out) = (host.path("tree"), host.path("out"));
     large_tree(&tree, 1, 100);
     let _daemon = host.daemon();
-    let mut told = 0;
+    let mut told = [0; 2];
     // Fewer than the program loader needs are no test of the tool; with the most everything works.
     for most in 5..=20 {
         let options = ["--until-idle", "0", "--daemon-timeout", "0"];
         let recv = host.recv_unwatched(&out, &options, |command| with_descriptors(command, most));
         let send = host.send_with(&[&tree], &["--retry-for", "0"], |command| with_descriptors(command, most));
-        for mut tool in [recv, send] {
+        for (mut tool, told) in [recv, send].into_iter().zip(&mut told) {
             tool.wait();
             let said = tool.said();
             if said.contains("Too many open files") || said.contains("descriptors were cut off") {
                 assert!(OTHER.iter().all(|other| !said.contains(other)), "{most}: {said}");
-                told += u32::from(said.contains("ulimit -n"));
+                *told += u32::from(said.contains("ulimit -n"));
             }
         }
     }
-    assert!(told >= 6, "{told}");
+    assert!(told.iter().all(|told| *told >= 3), "of recv and of send: {told:?}");
 }
 
 #[test]

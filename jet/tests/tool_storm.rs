@@ -286,21 +286,26 @@ fn number(name: &str) -> Option<u64> {
 fn storms(disk: bool) {
     let first = number("JET_STORM_SEED").unwrap_or(1);
     let kills = number("JET_STORM_KILLS").unwrap_or(KILLS);
-    let (mut all, mut sent) = (0, 0);
+    let mut all = Seen::default();
     for seed in first.. {
         let (mut storm, mounted) = Storm::begin(seed, disk);
         println!("JET_STORM_SEED={seed}");
-        storm.run(KILLS.min(kills - all));
+        storm.run(KILLS.min(kills - all.kills));
         println!("{:?}", storm.seen);
-        all += storm.seen.kills;
-        sent += storm.seen.sent;
+        all.kills += storm.seen.kills;
+        all.sent += storm.seen.sent;
+        all.sent_again += storm.seen.sent_again;
+        all.cleaned += storm.seen.cleaned;
+        all.full += storm.seen.full;
         drop(storm);
         drop(mounted);
-        if all >= kills {
+        if all.kills >= kills {
             break;
         }
     }
-    assert!(sent > 0, "nothing was sent, so nothing was seen");
+    assert!(all.sent > 0, "nothing was sent, so nothing was seen");
+    assert!(all.sent_again > 0 && all.cleaned > 0, "no file was lost on its way: {all:?}");
+    assert!(!disk || all.full > 0, "no disk was full: {all:?}");
 }
 
 #[test]

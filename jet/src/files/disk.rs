@@ -226,6 +226,20 @@ impl Disk {
         Ok(())
     }
 
+    /// Begins an operation once more where it is. `false`: the ring takes nothing any more.
+    fn begin_again(&mut self, index: usize) -> bool {
+        let operation = self.operations[index].as_mut().expect("what ended has its place until it is taken");
+        match &mut self.backend {
+            Backend::Plain { ended, .. } => {
+                let result = operation.perform();
+                ended.push_back((index, result));
+                true
+            }
+            // SAFETY: as in `begin`, whose caller's promise is for the work, however often it is begun.
+            Backend::Uring(uring) => unsafe { uring.push(index, operation.entry()) }.is_ok(),
+        }
+    }
+
     /// The operation's place is free.
     fn forget(&mut self, index: usize) -> Operation {
         let operation = self.operations[index].take().expect("a completion comes once");
@@ -245,11 +259,19 @@ impl Disk {
         }
     }
 
-    /// Work that ended, if any did.
+    /// Work that ended, if any did. What was interrupted before it did anything is begun again; [`Self::submit`] shows it to the
+    /// kernel.
     pub fn finished(&mut self) -> Option<Finished> {
-        let (index, result) = match &mut self.backend {
-            Backend::Plain { ended, .. } => ended.pop_front()?,
-            Backend::Uring(uring) => uring.next_ended()?,
+        let (index, result) = loop {
+            let (index, result) = match &mut self.backend {
+                Backend::Plain { ended, .. } => ended.pop_front()?,
+                Backend::Uring(uring) => uring.next_ended()?,
+            };
+            // Interrupted before anything was done.
+            let again = matches!(&result, Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN)));
+            if !(again && self.begin_again(index)) {
+                break (index, result);
+            }
         };
         let Operation { token, mut work, .. } = self.forget(index);
         let before = match work {
@@ -475,19 +497,11 @@ impl Operation {
             Work::Write { slice, done, offset, .. } => {
                 // SAFETY: the session that gave the slice outlives the work (promised to `begin`).
                 let bytes = unsafe { slice.bytes() };
-                loop {
-                    match rustix::io::pwrite(&*self.file, &bytes[*done..], *offset + *done as u64) {
-                        Err(rustix::io::Errno::INTR) => {}
-                        other => return Ok(other?),
-                    }
-                }
+                Ok(rustix::io::pwrite(&*self.file, &bytes[*done..], *offset + *done as u64)?)
             }
-            Work::Read { buffer, done, offset } => loop {
-                match rustix::io::pread(&*self.file, &mut buffer[*done..], *offset + *done as u64) {
-                    Err(rustix::io::Errno::INTR) => {}
-                    other => return Ok(other?),
-                }
-            },
+            Work::Read { buffer, done, offset } => {
+                Ok(rustix::io::pread(&*self.file, &mut buffer[*done..], *offset + *done as u64)?)
+            }
             Work::Sync => Ok(rustix::fs::fsync(&*self.file).map(|()| 0)?),
         }
     }

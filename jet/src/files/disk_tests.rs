@@ -209,3 +209,41 @@ fn work_is_done_and_comes_back_with_either_engine() {
         assert!(disk.is_idle() && disk.room() == 4);
     }
 }
+
+#[test]
+fn what_was_interrupted_is_begun_again() {
+    for (io_uring, errno) in [(true, libc::EINTR), (true, libc::EAGAIN), (false, libc::EINTR)] {
+        let mut disk = Disk::new(4, 1, io_uring).unwrap();
+        let (session, mut slices, _daemon) = session();
+        let file = Rc::new(OwnedFd::from(tempfile::tempfile().unwrap()));
+        // SAFETY: the session outlives the disk's work, which is waited for below.
+        unsafe { disk.begin(1, &file, write(slices.remove(0))) }.unwrap();
+        disk.submit().unwrap();
+        // What the system answers is put in the place of what it answered.
+        let interrupted = Err(io::Error::from_raw_os_error(errno));
+        match &mut disk.backend {
+            Backend::Plain { ended, .. } => ended.front_mut().unwrap().1 = interrupted,
+            Backend::Uring(uring) => {
+                let (index, _) = loop {
+                    match uring.next_ended() {
+                        Some(ended) => break ended,
+                        None if uring.prepare_sleep() => uring.sleep(),
+                        None => {}
+                    }
+                };
+                uring.ended.push_back((index, interrupted));
+            }
+        }
+        rustix::fs::ftruncate(&*file, 0).unwrap();
+        let mut ends = Vec::new();
+        disk.wait_all(|Finished { work, error, .. }| {
+            let Work::Write { slice, done, .. } = work else { panic!("only a write was begun") };
+            ends.push((done, error.is_some()));
+            session.release(slice);
+        })
+        .unwrap();
+        assert_eq!(ends, [(SLAB_BYTES, false)]);
+        assert_eq!(rustix::fs::fstat(&*file).unwrap().st_size, SLAB_BYTES as i64, "written once more");
+        assert!(disk.is_idle() && disk.room() == 4);
+    }
+}

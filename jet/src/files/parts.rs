@@ -73,7 +73,7 @@ pub enum OutError {
         source: io::Error,
     },
     /// Another receiver removes parts in it at this moment.
-    #[error("another receiver sweeps {}; start again when it has registered", path.display())]
+    #[error("another receiver is removing old parts in {} (--sweep); start again in a moment", path.display())]
     Swept {
         /// The directory.
         path: PathBuf,

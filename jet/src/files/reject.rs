@@ -134,6 +134,10 @@ fn advice(errno: i32) -> &'static str {
         libc::ELOOP | libc::EXDEV => {
             "its --out directory has a symbolic link on that path, which is not followed: remove it"
         }
+        libc::EBUSY => {
+            "another receiver removes old parts from its --out directory at this moment, or something is mounted in the file's \
+             place: send again when that is over"
+        }
         libc::EISDIR | libc::ENOTDIR | libc::EEXIST | libc::ENOTEMPTY => {
             "its --out directory has a directory where a file is to be, or the reverse: remove it"
         }

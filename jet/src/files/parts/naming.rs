@@ -65,14 +65,6 @@ impl Parts {
         }
     }
 
-    /// The part gets its permission bits, before it is synced and named.
-    ///
-    /// # Errors
-    /// What the system says.
-    pub fn set_mode(&mut self, index: PartIndex, mode: u16) -> io::Result<()> {
-        set_mode(&self.part(index).buffered, mode)
-    }
-
     /// The part takes its name, unless it did already; `true`: just now.
     ///
     /// # Errors

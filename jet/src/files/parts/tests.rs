@@ -71,7 +71,7 @@ fn a_part_takes_its_name_when_it_is_complete_and_not_before() {
     let index = parts.create((1, 1), path("a/b/file"), 3).unwrap();
     write(&mut parts, index, b"abc", 0);
     assert!(!out.path().join("a/b/file").exists());
-    parts.set_mode(index, 0o640).unwrap();
+    set_mode(&parts.file(index, false).unwrap().0, 0o640).unwrap();
     assert!(parts.take_name(index).unwrap());
     parts.leave(index);
     let file = out.path().join("a/b/file");

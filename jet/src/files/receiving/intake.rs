@@ -208,12 +208,6 @@ impl Receiving {
             }
             Kind::Complete { mode, proof } => {
                 let (part, step) = self.find(key, at, proof)?;
-                if let (Some(part), Step::Sync(_)) = (part, &step)
-                    && let Err(error) = self.parts.set_mode(part, mode)
-                {
-                    self.parts.leave(part);
-                    return Err(system(error));
-                }
                 Opened { part, subject: Subject::Complete { mode, proof }, step, offset: 0, sum: None, path }
             }
             Kind::Directory { mode } => {

@@ -9,6 +9,7 @@ use crate::files::proof::{Proof, Sum};
 use crate::files::reject;
 use jet_client::receive::{DetachedSlice, Message, Session};
 use jet_wire::SLAB_BYTES;
+use std::io::ErrorKind;
 use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -24,6 +25,16 @@ pub(super) enum Subject {
     Complete { mode: u16, proof: Option<Proof> },
     /// A directory.
     Directory,
+}
+
+impl Subject {
+    /// The permissions that the file gets, if this makes it whole.
+    fn mode(self) -> Option<u16> {
+        match self {
+            Self::Whole { mode, .. } | Self::Complete { mode, .. } => Some(mode),
+            Self::Piece | Self::Directory => None,
+        }
+    }
 }
 
 /// What a message waits for, or does next.
@@ -87,6 +98,11 @@ impl From<std::io::Error> for Next {
     }
 }
 
+/// What a sender hears of a file that is not what it read: of the part, or of the file that has the name.
+fn lost(part: Option<PartIndex>) -> NonZeroU32 {
+    if part.is_some() { reject::INCOMPLETE } else { reject::PART_GONE }
+}
+
 impl Job<'_> {
     fn path(&self) -> RelativePath<'_> {
         RelativePath::new(&self.path).expect("checked when it came")
@@ -120,9 +136,6 @@ impl Receiving {
                 let Step::Prove(proving) = &mut job.step else { unreachable!("only proofs read") };
                 let read = match error {
                     None => proving.read(buffer, done, before),
-                    Some(error) if error.raw_os_error() == Some(libc::EINTR) => {
-                        proving.read(buffer, done, usize::MAX)
-                    }
                     Some(error) => Err(error),
                 };
                 match read {
@@ -131,6 +144,10 @@ impl Receiving {
                         return self.begin(jobs, token, &file, work);
                     }
                     Ok(None) => {}
+                    // Somebody shortened it while it was read: not all of it is there any more.
+                    Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
+                        job.failed.get_or_insert(lost(job.part));
+                    }
                     Err(error) => {
                         job.failed.get_or_insert(reject::code_of(&error));
                     }
@@ -161,7 +178,6 @@ impl Receiving {
         match error {
             Some(error) => match (error.raw_os_error(), job.part) {
                 (Some(libc::EINVAL), Some(part)) if direct => self.parts.refuse_direct(part, error),
-                (Some(libc::EINTR | libc::EAGAIN), _) => {}
                 _ => {
                     job.failed.get_or_insert(reject::code_of(&error));
                 }
@@ -228,21 +244,10 @@ impl Receiving {
                 Step::Bytes if !job.taken => Next::Wait,
                 Step::Bytes => self.all_written(job),
                 Step::Prove(_) => self.prove(jobs, index)?,
-                Step::Sync(file) if self.options.fsync => {
-                    let file = match (file, job.part) {
-                        (Some(file), _) => Ok(Rc::clone(file)),
-                        (None, Some(part)) => self.parts.file(part, false).map(|(file, _)| file),
-                        (None, None) => Err(PartError::Gone),
-                    };
-                    match file {
-                        Ok(file) => {
-                            self.begin(jobs, index, &file, Work::Sync)?;
-                            Next::Wait
-                        }
-                        Err(error) => error.into(),
-                    }
+                Step::Sync(file) => {
+                    let file = file.clone();
+                    self.sync(jobs, index, file)?
                 }
-                Step::Sync(_) => Next::Go(Step::Lasting),
                 Step::Lasting => self.lasting(job),
                 Step::Directories(unsynced) => match unsynced.last() {
                     Some(unsynced) if self.options.fsync => {
@@ -272,18 +277,41 @@ impl Receiving {
         if job.written != job.message.bytes() {
             return Next::Refuse(reject::INCOMPLETE);
         }
-        let (Subject::Whole { mode, proof }, Some(part)) = (job.subject, job.part) else {
-            return Next::Go(Step::Sync(None));
-        };
-        if let (Some(proof), Some(sum)) = (proof, &job.sum)
+        if let (Subject::Whole { proof: Some(proof), .. }, Some(sum)) = (job.subject, &job.sum)
             && sum.proof(job.written) != proof
         {
             return Next::Refuse(reject::DIFFERENT);
         }
-        match self.parts.set_mode(part, mode) {
-            Ok(()) => Next::Go(Step::Sync(None)),
-            Err(error) => error.into(),
+        Next::Go(Step::Sync(None))
+    }
+
+    /// All of it is there: the file gets its permissions, and lasts where that was asked for.
+    fn sync(
+        &mut self,
+        jobs: &mut Jobs<'_>,
+        index: usize,
+        named: Option<Rc<OwnedFd>>,
+    ) -> Result<Next, Broken> {
+        let job = jobs.get(index);
+        let file = match (named, job.part) {
+            (Some(file), _) => Ok(file),
+            (None, Some(part)) => self.parts.file(part, false).map(|(file, _)| file),
+            (None, None) => Err(PartError::Gone),
+        };
+        let file = match file {
+            Ok(file) => file,
+            Err(error) => return Ok(error.into()),
+        };
+        if let Some(mode) = job.subject.mode()
+            && let Err(error) = crate::files::parts::set_mode(&file, mode)
+        {
+            return Ok(error.into());
         }
+        if !self.options.fsync {
+            return Ok(Next::Go(Step::Lasting));
+        }
+        self.begin(jobs, index, &file, Work::Sync)?;
+        Ok(Next::Wait)
     }
 
     /// Reads on, or says what came of it.
@@ -303,19 +331,11 @@ impl Receiving {
             Ok(Proved::Ended(right)) => right,
             Err(error) => return Ok(error.into()),
         };
-        let Subject::Complete { mode, .. } = job.subject else { unreachable!("only these are proven") };
         self.received.proven += u64::from(right);
         Ok(match (right, job.part) {
-            (true, Some(part)) => match self.parts.set_mode(part, mode) {
-                Ok(()) => Next::Go(Step::Sync(None)),
-                Err(error) => error.into(),
-            },
-            (true, None) => match crate::files::parts::set_mode(&file, mode) {
-                Ok(()) => Next::Go(Step::Sync(Some(file))),
-                Err(error) => error.into(),
-            },
-            (false, Some(_)) => Next::Refuse(reject::INCOMPLETE),
-            (false, None) => Next::Refuse(reject::PART_GONE),
+            (true, Some(_)) => Next::Go(Step::Sync(None)),
+            (true, None) => Next::Go(Step::Sync(Some(file))),
+            (false, part) => Next::Refuse(lost(part)),
         })
     }
 

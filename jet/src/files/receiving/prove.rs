@@ -77,3 +77,33 @@ impl Proving {
         Ok(None)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::proof::Hash;
+    use std::os::unix::fs::FileExt;
+
+    /// Reads on as a disk does.
+    fn perform(proving: &mut Proving, file: &std::fs::File, work: Work) -> io::Result<Option<Work>> {
+        let Work::Read { mut buffer, done: before, offset } = work else { panic!("only reads") };
+        let read = file.read_at(&mut buffer[before..], offset + before as u64)?;
+        proving.read(buffer, before + read, before)
+    }
+
+    #[test]
+    fn a_file_that_becomes_shorter_while_it_is_proven_is_told_from_a_failing_disk() {
+        let file = tempfile::tempfile().unwrap();
+        file.write_all_at(&vec![1; 2 * READ_BYTES], 0).unwrap();
+        let owned = Rc::new(OwnedFd::from(file.try_clone().unwrap()));
+        let expected = Sum::new(Hash::Fast).proof(2 * READ_BYTES as u64);
+        let mut proving = Proving::new(owned, expected).unwrap();
+        let Ok(Proved::Read(work)) = proving.next() else { panic!("there is something to read") };
+        assert!(perform(&mut proving, &file, work).unwrap().is_none());
+        let Ok(Proved::Read(work)) = proving.next() else { panic!("there is more to read") };
+        file.set_len(READ_BYTES as u64 + 4096).unwrap();
+        let rest = perform(&mut proving, &file, work).unwrap().expect("a short read goes on");
+        let error = perform(&mut proving, &file, rest).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+    }
+}
