@@ -32,7 +32,7 @@ Examples:
 enum What {
     /// The caches of this host, the groups, and who has which ways.
     Show {
-        /// Print one JSON object.
+        /// Print one JSON object (fields: docs/json.md).
         #[arg(long)]
         json: bool,
     },
@@ -55,7 +55,7 @@ enum What {
 struct Configured {
     #[command(flatten)]
     daemon: DaemonArgs,
-    /// Print one JSON object.
+    /// Print one JSON object (fields: docs/json.md).
     #[arg(long)]
     json: bool,
 }

@@ -16,7 +16,7 @@ pub(super) struct Args {
     /// After so many seconds it stops anyway [default: its shutdown.drain_ms; for one that drains already, as it is].
     #[arg(long, value_name = "SECS", value_parser = seconds)]
     deadline: Option<Duration>,
-    /// Print one JSON object.
+    /// Print one JSON object (fields: docs/json.md).
     #[arg(long)]
     json: bool,
 }

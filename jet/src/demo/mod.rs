@@ -45,7 +45,7 @@ pub(crate) struct Args {
     /// Leave the trees and the logs there.
     #[arg(long)]
     keep: bool,
-    /// Print one JSON object.
+    /// Print one JSON object (fields: docs/json.md).
     #[arg(long)]
     json: bool,
     /// Show no progress line.

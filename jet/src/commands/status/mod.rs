@@ -26,7 +26,7 @@ pub(super) struct Args {
     /// The daemon's control socket.
     #[arg(long, value_name = "PATH", default_value = CONTROL_SOCKET)]
     control_socket: PathBuf,
-    /// Print one JSON object.
+    /// Print one JSON object (fields: docs/json.md).
     #[arg(long)]
     json: bool,
     /// Wait, at most so long, until every slab of the pool is free or posted.
