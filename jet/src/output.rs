@@ -127,7 +127,11 @@ impl Remarks {
         }
         if self.left_out > 0 {
             // A String takes everything.
-            let _ = writeln!(whole, "({} lines are left out here: standard error took none)", self.left_out);
+            let _ = writeln!(
+                whole,
+                "(left out here, since standard error took nothing: {} line(s))",
+                self.left_out
+            );
         }
         whole.push_str(text);
         let deadline = (!self.stuck).then(|| Instant::now() + PATIENCE);
@@ -204,7 +208,7 @@ mod tests {
         let mut said = String::new();
         io::Seek::rewind(&mut log).unwrap();
         log.read_to_string(&mut said).unwrap();
-        assert_eq!(said, "(2 lines are left out here: standard error took none)\ntaken\nand this\n");
+        assert_eq!(said, "(left out here, since standard error took nothing: 2 line(s))\ntaken\nand this\n");
     }
 
     #[test]
@@ -230,7 +234,7 @@ mod tests {
         let mut rest = String::new();
         reader.read_to_string(&mut rest).unwrap();
         assert!(
-            rest.ends_with("\n(1001 lines are left out here: standard error took none)\ntaken\n"),
+            rest.ends_with("\n(left out here, since standard error took nothing: 1001 line(s))\ntaken\n"),
             "{rest}"
         );
     }
@@ -249,7 +253,7 @@ mod tests {
         let mut rest = String::new();
         reader.read_to_string(&mut rest).unwrap();
         assert!(
-            rest.ends_with("y\n(1 lines are left out here: standard error took none)\nnext\n"),
+            rest.ends_with("y\n(left out here, since standard error took nothing: 1 line(s))\nnext\n"),
             "{}",
             rest.len()
         );

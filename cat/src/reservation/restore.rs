@@ -42,8 +42,8 @@ pub enum RestoreError {
     },
     /// The kernel does not take what was before.
     #[error(
-        "the kernel takes not all back of what '{group}' had: {source}. What was before is in {path}; jet cache restore tries again, \
-         jet cache restore --forget lets it stay as it is"
+        "the kernel refused to give back some ways that were taken for '{group}': {source}. What was before is in {path}; \
+         jet cache restore tries again, jet cache restore --forget lets it stay as it is"
     )]
     Refused {
         /// The reservation's group.

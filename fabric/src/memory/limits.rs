@@ -27,7 +27,8 @@ pub enum LimitError {
     },
     /// The machine has no more.
     #[error(
-        "{wanted} bytes are more than the {room} that this machine has left (MemAvailable); ask for less"
+        "{wanted} bytes are more than the {room} that this machine has left (MemAvailable); end other programs, or ask \
+         for less"
     )]
     Machine {
         /// Bytes asked for.

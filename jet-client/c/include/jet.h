@@ -94,7 +94,7 @@ enum {
     JET_NO_APP = 3,    /* no application of that name is registered */
     JET_DENIED = 4,    /* not admitted */
     JET_TOO_LARGE = 5, /* longer than the receiver takes */
-    JET_CORRUPT = 6,   /* what arrived does not have the checksum */
+    JET_CORRUPT = 6,   /* what arrived does not have the checksum, or the receiver's memory lost it */
     JET_APP_GONE = 7,  /* the application went away before it finished the message */
     JET_DRAINING = 8,  /* the daemon takes nothing new */
     JET_PEER_LOST = 9  /* the connection was lost, and not found again */

@@ -20,7 +20,7 @@ const FIRST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Receives files as an application of this host's daemon.
 ///
 /// Bytes are written by io_uring from where the NIC put them, with O_DIRECT where the file system and the alignment
-/// allow it. A file has its name when all of it is written; until then it is a hidden .jet-part-* beside it. Nothing is
+/// allow it. A file has its name when all of it is written and proven; until then it is a hidden .jet-part-* beside it. Nothing is
 /// written outside --out, and no symbolic link is followed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -42,7 +42,7 @@ pub(super) struct Args {
     /// The daemon's control socket.
     #[arg(long, value_name = "PATH", default_value = CONTROL_SOCKET)]
     control_socket: PathBuf,
-    /// Acknowledge only what the disk has (fsync of file and directory).
+    /// Acknowledge only what the disk has (fsync of the file, its directory and new ones above it).
     #[arg(long)]
     fsync: bool,
     /// Admission class of this application's messages, 0 the most urgent; a sender may ask for a less urgent one.
@@ -83,7 +83,7 @@ pub(super) struct Args {
     /// How long a daemon that is away is waited for [default: 10 at the start, later without end].
     #[arg(long, value_name = "SECS", value_parser = seconds)]
     daemon_timeout: Option<Duration>,
-    /// Print one JSON object at the end.
+    /// Print one JSON object at the end (fields: docs/json.md).
     #[arg(long)]
     json: bool,
 }

@@ -66,9 +66,10 @@ pub(super) struct Args {
     class: u8,
     /// The hash that proves at the receiver that a file is there, and is what was read.
     ///
-    /// fast: 128 bits of XXH3, against accidents. blake3: also against whoever may choose the files' bytes; 20 times the
-    /// work. off: the receiver only accounts for the bytes. Bytes that were damaged between the disks are then noticed
-    /// by nobody (but see --crc), and a receiver that is started again in the middle of a file has all of it sent again.
+    /// fast: 128 bits of XXH3, against accidents. blake3: also against whoever may choose the files' bytes; it takes many
+    /// times as long. off: the receiver only accounts for the bytes. Bytes that were damaged between the disks are then
+    /// noticed by nobody (but see --crc), and a receiver that is started again in the middle of a file has all of it
+    /// sent again.
     #[arg(long, value_name = "HASH", default_value = "fast")]
     proof: ProofBy,
     /// Let the receiver check a CRC32C of every message.
@@ -77,7 +78,7 @@ pub(super) struct Args {
     /// Say each file that was sent, on stderr.
     #[arg(long, short)]
     verbose: bool,
-    /// Print one JSON object.
+    /// Print one JSON object (fields: docs/json.md).
     #[arg(long)]
     json: bool,
     /// Show a progress line on stderr (the default where it is a terminal).
@@ -170,7 +171,7 @@ pub(super) fn run(args: Args) -> ExitCode {
         if signals.take().is_some() {
             interrupted.set(true);
             say!(
-                "jet: giving up what is not sent; leaving in {} s at the latest, and at once when told once more",
+                "jet: giving up what is not sent; leaving in {} s at the latest; a second signal ends it at once",
                 GIVE_UP_MAX.as_secs()
             );
             // A second one ends the process at once.

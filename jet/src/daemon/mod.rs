@@ -49,7 +49,8 @@ pub struct DaemonArgs {
     /// Configuration file (TOML); without one the defaults hold, which are the paper's
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Listen here instead of where the configuration says: shm:/path/nic.sock or tcp:host:port; may be repeated
+    /// Listen here instead of where the configuration says: shm:/path/nic.sock or tcp:host:port, or, in a build with
+    /// verbs, rdma:host:port without the other two; may be repeated
     #[arg(long, value_name = "ADDR")]
     pub listen: Vec<String>,
     /// Control socket instead of the configuration's [default: /run/jet/jetd.sock]
@@ -109,7 +110,7 @@ pub enum DaemonError {
     #[error("{}", config::keys::of_verbs(.0))]
     Verbs(#[from] VerbsError),
     /// The pool cannot be had.
-    #[error("cannot get {bytes} bytes of memory for the pool: {source}")]
+    #[error("cannot get {bytes} bytes of memory for the pool (pool.bytes): {source}")]
     Pool {
         /// Bytes asked for.
         bytes: u64,
@@ -118,7 +119,7 @@ pub enum DaemonError {
     },
     /// The pool cannot be had on its NUMA node.
     #[error(
-        "cannot get {bytes} bytes of memory for the pool on NUMA node {node}: {source}; the nodes are in \
+        "cannot get {bytes} bytes of memory for the pool (pool.bytes) on NUMA node {node}: {source}; the nodes are in \
          /sys/devices/system/node, and pool.numa_node names another"
     )]
     PoolNear {

@@ -180,7 +180,8 @@ fn threads_that_were_moved_out_are_back_and_another_tools_are_named() {
     });
     until("it to be said", || {
         let said = rig.daemon().said();
-        (said.contains("jet-reactor (") && said.contains("1 threads are back")).then_some(())
+        (said.contains("jet-reactor (") && said.contains("threads back in the reserved cache's group: 1"))
+            .then_some(())
     });
     std::fs::create_dir(Path::new(ROOT).join("web")).expect("a group of somebody else's");
     write("web/schemata", "L3:0=ff00;1=ff00\n");

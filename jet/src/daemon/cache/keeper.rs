@@ -288,7 +288,7 @@ impl Kept {
             self.members.join_again(&held.class());
         }
         if back > 0 {
-            tell(&format!("{back} threads are back in the reserved cache's group"));
+            tell(&format!("threads back in the reserved cache's group: {back}"));
         }
         self.tell(&left);
     }

@@ -241,8 +241,8 @@ impl<N: Nic> Hands<N> {
                 let count = slab(to - 1) - slab(from) + 1;
                 self.poisoned.push(Run { first: first + slab(from), count });
                 say!(
-                    "jetd: the hardware lost memory (a machine check, see dmesg): {} bytes of {} are not used any more, and the \
-                     message in them ends as corrupt",
+                    "jetd: the hardware lost memory (a machine check, see dmesg): {} bytes of {} are not used any more, and a \
+                     message that lay there ends as corrupt",
                     count as usize * SLAB_BYTES,
                     if first == 0 { "the pool" } else { "escape memory" },
                 );
