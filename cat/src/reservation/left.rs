@@ -63,7 +63,8 @@ pub fn recover(resctrl: &Resctrl, folder: &Path) -> Result<Vec<Left>, JournalErr
     recover_locked(resctrl, &journals, Extent::Gone)
 }
 
-/// As [`recover`], and puts back what was made to outlive its process ([`Reservation::leave`](super::Reservation::leave)), too, where no process uses it.
+/// As [`recover`], and puts back what was made to outlive its process ([`Reservation::leave`](super::Reservation::leave)), too, where
+/// no process uses it.
 ///
 /// # Errors
 /// As for [`recover`].
@@ -73,8 +74,7 @@ pub fn restore_all(resctrl: &Resctrl, folder: &Path) -> Result<Vec<Left>, Journa
     recover_locked(resctrl, &journals, Extent::Standing)
 }
 
-/// As [`restore_all`]; and of what cannot be put back as much is as can be, the rest stays as it is, and the journal is removed, which
-/// told what was before.
+/// As [`restore_all`]. What cannot be put back stays as it is. The journal is removed, so nothing remembers what was before.
 ///
 /// # Errors
 /// As for [`recover`].

@@ -43,7 +43,8 @@ impl<P: GrantPolicy> Receiver<P> {
         u32::try_from(numbers).unwrap_or(NONE) + owner.backlog.len()
     }
 
-    /// Where only the records for small messages are left, and large ones are refused: parts with the peer that has the most ends waiting, and has heard nothing for long.
+    /// Where only the records for small messages are left, and large ones are refused: parts with the peer that has the
+    /// most ends waiting, and has heard nothing for long.
     pub(super) fn part_with_the_deaf(&mut self, now_ns: u64, effects: &mut impl Effects) {
         if self.records_left() > self.config.srq_slabs {
             return;

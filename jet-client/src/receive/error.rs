@@ -160,7 +160,7 @@ pub enum SliceError {
     #[error("the message was withdrawn: {}",
             if *corrupt { "its bytes do not have the sender's checksum, or memory lost them" } else { "its sender went away" })]
     Withdrawn {
-        /// Because the checksum did not fit; else because the sender went away.
+        /// Because the checksum did not fit, or the receiver's memory lost the bytes; else because the sender went away.
         corrupt: bool,
     },
     /// Not within the time given; ask again.

@@ -53,7 +53,7 @@ thread_local! {
 
 /// Places for watched memory: the pool's, and escape memory's.
 const WATCHED_MAX: usize = 2;
-/// Pages that may be lost and not be taken note of: the next ends the process.
+/// Lost pages that may wait to be noticed. One more ends the process.
 const LOST_MAX: usize = 64;
 
 /// First byte and end of what is watched.

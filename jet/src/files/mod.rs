@@ -24,8 +24,8 @@
 //! changes nothing. Only a beginning makes a part. A piece whose part is not there is rejected with
 //! [`reject::PART_GONE`], and the sender begins again under another file id, with every piece.
 //!
-//! What a receiver wrote itself it accounts for: every extent, and a hash ([`proof`]) of what was written. `complete`
-//! carries the hash that the sender made while it read. What an earlier receiver wrote, who was killed, is read again and
+//! What a receiver wrote itself it accounts for: every extent, and a hash ([`proof`]) of what arrived in memory.
+//! `complete` carries the hash that the sender made while it read. What an earlier receiver wrote, who was killed, is read again and
 //! hashed before it is believed; without a proof it is sent again. So is a file that has its name already when `complete`
 //! comes again. So a receiver, a sender's connection or a daemon may be killed at any moment, parts may be removed and
 //! `--out` may become another, and the transfer goes on. A part whose sender was killed stays until `jet recv --sweep`,

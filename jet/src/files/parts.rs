@@ -89,7 +89,7 @@ struct Part {
     path: Vec<u8>,
     /// The one that it lay in when it was opened.
     directory: Rc<OwnedFd>,
-    /// Where somebody needed it.
+    /// None: the file of one message, whose identity is read when it is opened with `O_DIRECT`.
     identity: Option<Identity>,
     file_bytes: u64,
     buffered: Rc<OwnedFd>,

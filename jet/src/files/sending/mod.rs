@@ -2,7 +2,7 @@
 //!
 //! A file counts as sent when the receiver consumed every piece of it and gave it its name. What goes wrong with one
 //! file (it vanished, it changed while it was read, the receiver's disk is full) is told for that file, and the others
-//! go on. Sparse files are sent with their holes as zeros.
+//! go on. Holes of 64 KiB and more travel as messages of their own and stay holes; shorter ones are sent as zeros.
 
 mod file;
 mod messages;
