@@ -9,5 +9,6 @@
 pub mod commands;
 pub mod daemon;
 pub mod demo;
+mod descriptors;
 pub mod files;
 pub mod output;

@@ -110,6 +110,8 @@ pub(super) fn run(args: Args) -> ExitCode {
         slow: args.slow.unwrap_or_default(),
     };
     let mut receiving = match Receiving::new(options) {
+    // Each file that is open costs up to four descriptors.
+    crate::descriptors::raise_limit();
         Ok(receiving) => receiving,
         Err(error) => return fail(error),
     };

@@ -213,7 +213,8 @@ pub fn run_from_args(args: &DaemonArgs) -> ExitCode {
 /// # Errors
 /// [`DaemonError`].
 pub fn run(config: &Config) -> Result<(), DaemonError> {
-    raise_descriptor_limit();
+    // Each sender costs a descriptor, and each application four.
+    crate::descriptors::raise_limit();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -324,16 +325,6 @@ fn told_by(signal: &str, asked: Asked) {
 
 fn whole_seconds(span: Duration) -> u64 {
     span.as_secs() + u64::from(span.subsec_nanos() > 0)
-}
-
-/// Each sender costs a descriptor and each application four; take as many as the system allows.
-fn raise_descriptor_limit() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    if current != maximum {
-        // Where this fails the limit stays; running out of descriptors is reported when it happens.
-        let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
-    }
 }
 
 /// A reactor that was to be pinned and is not would be a silent loss.

@@ -9,13 +9,14 @@
 
 mod directories;
 mod file;
+mod lasting;
 mod ledger;
 mod naming;
 mod sweep;
 #[cfg(test)]
 mod tests;
 
-pub use directories::Unsynced;
+pub use lasting::Unsynced;
 pub use naming::Found;
 pub(crate) use naming::set_mode;
 pub use sweep::SweepError;
@@ -26,6 +27,7 @@ use directories::Directories;
 use file::{Identity, beneath, create, hold, identity_of, length_of, part_name};
 use jet_fabric::advice::Advised;
 use jet_wire::SLAB_BYTES;
+use lasting::Sync;
 use ledger::Ledgers;
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
@@ -126,7 +128,7 @@ pub struct PartsOptions {
     pub open_max: usize,
     /// `O_DIRECT` is tried.
     pub direct: bool,
-    /// The directory's own name is to last.
+    /// The directory's own name, and those above it, are to last.
     pub fsync: bool,
 }
 
@@ -138,7 +140,7 @@ impl Parts {
     pub fn new(out: &Path, options: PartsOptions) -> Result<Self, OutError> {
         let PartsOptions { open_max, direct, fsync } = options;
         Ok(Self {
-            directories: Directories::new(out, fsync)?,
+            directories: Directories::new(out, fsync.then(Sync::of_system))?,
             ledgers: Ledgers::default(),
             parts: (0..open_max).map(|_| None).collect(),
             by_key: HashMap::with_capacity(open_max),

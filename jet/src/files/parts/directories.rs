@@ -5,11 +5,11 @@
 //! walked anew, and so is the way to `--out` itself.
 
 use super::file::{Identity, beneath, identity_of};
+use super::lasting::{Lasting, Sync};
 use super::sweep;
 use super::{OutError, RelativePath};
 use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
-use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,18 +17,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-/// Directories that are known to last; beyond that all are forgotten, and synced once more.
-const LASTING_MAX: usize = 4096;
-const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
-
-/// A directory to be synced.
-#[derive(Clone, Debug)]
-pub struct Unsynced {
-    /// The directory.
-    pub directory: Rc<OwnedFd>,
-    /// The one in it whose name lasts afterwards.
-    child: Option<Identity>,
-}
+pub(super) const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 #[derive(Debug)]
 pub(super) struct Directories {
@@ -41,21 +30,27 @@ pub(super) struct Directories {
     /// The directory that was asked for last in this round.
     last: Option<(Vec<u8>, Rc<OwnedFd>)>,
     /// Directories whose names in their parents were synced.
-    lasting: HashSet<Identity>,
+    pub(super) lasting: Lasting,
+    /// How those above the root are made to last, where they are to.
+    pub(super) sync: Option<Sync>,
 }
 
 impl Directories {
-    /// Makes the directory where it is not there. With `fsync`, its name lasts when this returns.
-    pub(super) fn new(out: &Path, fsync: bool) -> Result<Self, OutError> {
+    /// Makes the directory where it is not there. With `sync`, its name and those above it last when this returns, and
+    /// also later where it is found to be another.
+    pub(super) fn new(out: &Path, sync: Option<Sync>) -> Result<Self, OutError> {
         let failed = |source: io::Error| OutError::Open { path: out.to_owned(), source };
         // Where this process goes later must not change what a relative path means.
         let out = std::path::absolute(out).map_err(failed)?;
-        make_lasting(&out, fsync).map_err(failed)?;
+        std::fs::create_dir_all(&out).map_err(failed)?;
         let (root, identity) = open_root(&out)?;
         match beneath(&root, b".", DIRECTORY, Mode::empty()) {
             Ok(_) => {}
             Err(Errno::NOSYS) => return Err(OutError::NoOpenat2),
             Err(errno) => return Err(failed(errno.into())),
+        }
+        if let Some(sync) = &sync {
+            sync.all_above(&root).map_err(failed)?;
         }
         Ok(Self {
             out,
@@ -64,7 +59,8 @@ impl Directories {
             replaced: 0,
             looked: false,
             last: None,
-            lasting: HashSet::new(),
+            lasting: Lasting::default(),
+            sync,
         })
     }
 
@@ -103,6 +99,9 @@ impl Directories {
             OutError::Open { source, .. } => source,
             OutError::Swept { .. } | OutError::NoOpenat2 => Errno::BUSY.into(),
         })?;
+        if let Some(sync) = &self.sync {
+            sync.all_above(&root)?;
+        }
         (self.root, self.identity) = (Rc::new(root), identity);
         self.lasting.clear();
         self.replaced += 1;
@@ -137,41 +136,14 @@ impl Directories {
                 };
             at = Rc::new(beneath(&at, component, DIRECTORY, Mode::empty())?);
             if made {
-                // Its number may have been another's, which lasted.
-                self.lasting.remove(&identity_of(&at)?);
+                self.lasting.made(identity_of(&at)?);
             }
         }
         Ok(at)
     }
-
-    /// Everything that has to be synced so that the names in `path`, and those of it and of all above it, last.
-    pub(super) fn unsynced(&mut self, path: Option<RelativePath<'_>>) -> io::Result<Vec<Unsynced>> {
-        let mut at = self.root()?;
-        let mut unsynced = Vec::new();
-        for component in path.into_iter().flat_map(components) {
-            let below = Rc::new(beneath(&at, component, DIRECTORY, Mode::empty())?);
-            let child = identity_of(&below)?;
-            if !self.lasting.contains(&child) {
-                unsynced.push(Unsynced { directory: at, child: Some(child) });
-            }
-            at = below;
-        }
-        unsynced.push(Unsynced { directory: at, child: None });
-        Ok(unsynced)
-    }
-
-    /// A directory was synced.
-    pub(super) fn synced(&mut self, synced: &Unsynced) {
-        if let Some(child) = synced.child {
-            if self.lasting.len() >= LASTING_MAX {
-                self.lasting.clear();
-            }
-            self.lasting.insert(child);
-        }
-    }
 }
 
-fn components(path: RelativePath<'_>) -> impl Iterator<Item = &[u8]> {
+pub(super) fn components(path: RelativePath<'_>) -> impl Iterator<Item = &[u8]> {
     path.as_bytes().split(|&byte| byte == b'/')
 }
 
@@ -185,18 +157,6 @@ fn open_root(out: &Path) -> Result<(OwnedFd, Identity), OutError> {
     Ok((root, identity))
 }
 
-/// Makes a directory and all above it; with `fsync` the names of those that were not there last.
-fn make_lasting(out: &Path, fsync: bool) -> io::Result<()> {
-    let missing = out.ancestors().take_while(|ancestor| !ancestor.exists()).count();
-    std::fs::create_dir_all(out)?;
-    if fsync {
-        for parent in out.ancestors().skip(1).take(missing) {
-            rustix::fs::fsync(rustix::fs::open(parent, DIRECTORY, Mode::empty())?)?;
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -206,16 +166,10 @@ mod tests {
         Some(RelativePath::new(text.as_bytes()).unwrap())
     }
 
-    fn synced(directories: &mut Directories, at: &str) -> Vec<Identity> {
-        let unsynced = directories.unsynced(path(at)).unwrap();
-        unsynced.iter().for_each(|directory| directories.synced(directory));
-        unsynced.iter().map(|unsynced| identity_of(&unsynced.directory).unwrap()).collect()
-    }
-
     #[test]
     fn a_directory_that_was_moved_away_is_made_anew_in_its_place() {
         let (out, archive) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let mut directories = Directories::new(out.path(), false).unwrap();
+        let mut directories = Directories::new(out.path(), None).unwrap();
         let before = identity_of(&directories.make(path("a/b")).unwrap()).unwrap();
         fs::rename(out.path().join("a"), archive.path().join("a")).unwrap();
         directories.forget();
@@ -228,7 +182,7 @@ mod tests {
     fn an_out_that_was_removed_or_moved_away_is_made_anew() {
         let parent = tempfile::tempdir().unwrap();
         let out = parent.path().join("out");
-        let mut directories = Directories::new(&out, false).unwrap();
+        let mut directories = Directories::new(&out, None).unwrap();
         for away in ["first", "second"] {
             directories.make(path("a")).unwrap();
             assert!(out.join("a").is_dir());
@@ -241,28 +195,5 @@ mod tests {
         directories.make(path("b")).unwrap();
         assert!(out.join("b").is_dir());
         assert!(!parent.path().join("second/b").exists());
-    }
-
-    #[test]
-    fn every_directory_above_is_synced_once() {
-        let out = tempfile::tempdir().unwrap();
-        let mut directories = Directories::new(out.path(), true).unwrap();
-        directories.make(path("a/b/c")).unwrap();
-        let of = |path: &str| Identity::of(&rustix::fs::stat(out.path().join(path)).unwrap());
-        assert_eq!(synced(&mut directories, "a/b/c"), [of(""), of("a"), of("a/b"), of("a/b/c")]);
-        // The names in it change with each file; those of the others last already.
-        assert_eq!(synced(&mut directories, "a/b/c"), [of("a/b/c")]);
-        fs::remove_dir_all(out.path().join("a/b")).unwrap();
-        directories.forget();
-        directories.make(path("a/b/c")).unwrap();
-        assert_eq!(synced(&mut directories, "a/b/c"), [of("a"), of("a/b"), of("a/b/c")]);
-    }
-
-    #[test]
-    fn an_out_below_what_is_not_there_is_made_with_all_above_it() {
-        let parent = tempfile::tempdir().unwrap();
-        let out = parent.path().join("a/b/out");
-        Directories::new(&out, true).unwrap();
-        assert!(out.is_dir());
     }
 }

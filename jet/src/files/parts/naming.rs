@@ -1,7 +1,7 @@
 //! How a file gets its name: what is there of it, and what has to be synced.
 
-use super::directories::Unsynced;
 use super::file::{beneath, mode_of, part_name};
+use super::lasting::Unsynced;
 use super::ledger::Standing;
 use super::{Key, PartError, PartIndex, Parts, RelativePath};
 use crate::files::proof::Proof;
@@ -11,6 +11,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
+use std::rc::Rc;
 
 /// What is there of a file that is to take its name.
 #[derive(Debug)]
@@ -101,33 +102,52 @@ impl Parts {
         Ok(true)
     }
 
-    /// Everything that has to be synced so that a name lasts: its directory, and those above it that are new.
+    /// Everything that has to be synced so that the names in a directory last: it, and those above it that are new.
     ///
     /// # Errors
     /// What the system says.
-    pub fn unsynced(&mut self, path: RelativePath<'_>) -> io::Result<Vec<Unsynced>> {
-        self.directories.unsynced(path.split().0)
+    pub fn unsynced(&mut self, directory: Option<RelativePath<'_>>) -> io::Result<Vec<Unsynced>> {
+        self.directories.unsynced(directory)
     }
 
-    /// The same of a directory's permission bits.
+    /// The same of a directory that [`Self::make_directory`] gave.
     ///
     /// # Errors
     /// What the system says.
-    pub fn unsynced_directory(&mut self, path: RelativePath<'_>) -> io::Result<Vec<Unsynced>> {
-        self.directories.unsynced(Some(path))
+    pub fn unsynced_made(
+        &mut self,
+        path: RelativePath<'_>,
+        directory: Rc<OwnedFd>,
+    ) -> io::Result<Vec<Unsynced>> {
+        self.directories.unsynced_open(path, directory)
     }
 
-    /// What [`Self::unsynced`] named was synced.
-    pub fn synced(&mut self, synced: &Unsynced) {
+    /// Opens what [`Self::unsynced`] named for this directory. `None`: something was moved meanwhile; ask anew.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn open_unsynced(
+        &mut self,
+        directory: Option<RelativePath<'_>>,
+        unsynced: &Unsynced,
+    ) -> io::Result<Option<Rc<OwnedFd>>> {
+        self.directories.open_unsynced(directory, unsynced)
+    }
+
+    /// What [`Self::open_unsynced`] opened was synced.
+    pub fn synced(&mut self, synced: Unsynced) {
         self.directories.synced(synced);
     }
 
-    /// Makes a directory with these permission bits.
+    /// Makes a directory with these permission bits, and gives it open: with them it may be one that cannot be opened any
+    /// more.
     ///
     /// # Errors
     /// What the system says.
-    pub fn make_directory(&mut self, path: RelativePath<'_>, mode: u16) -> io::Result<()> {
-        set_mode(&*self.directories.make(Some(path))?, mode)
+    pub fn make_directory(&mut self, path: RelativePath<'_>, mode: u16) -> io::Result<Rc<OwnedFd>> {
+        let directory = self.directories.make(Some(path))?;
+        set_mode(&directory, mode)?;
+        Ok(directory)
     }
 }
 

@@ -211,12 +211,12 @@ impl Receiving {
                 Opened { part, subject: Subject::Complete { mode, proof }, step, offset: 0, sum: None, path }
             }
             Kind::Directory { mode } => {
-                self.parts.make_directory(at, mode).map_err(system)?;
+                let directory = self.parts.make_directory(at, mode).map_err(system)?;
                 self.received.directories += 1;
                 if !self.options.fsync {
                     return Ok(None);
                 }
-                let unsynced = self.parts.unsynced_directory(at).map_err(system)?;
+                let unsynced = self.parts.unsynced_made(at, directory).map_err(system)?;
                 let step = Step::Directories(unsynced);
                 Opened { part: None, subject: Subject::Directory, step, offset: 0, sum: None, path }
             }

@@ -103,9 +103,22 @@ fn lost(part: Option<PartIndex>) -> NonZeroU32 {
     if part.is_some() { reject::INCOMPLETE } else { reject::PART_GONE }
 }
 
+/// Whether a path does not lead through directories to one.
+fn is_no_way(error: &std::io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP))
+}
+
 impl Job<'_> {
     fn path(&self) -> RelativePath<'_> {
         RelativePath::new(&self.path).expect("checked when it came")
+    }
+
+    /// The directory that the message changes: the one that its file gets a name in, or itself.
+    fn directory(&self) -> Option<RelativePath<'_>> {
+        match self.subject {
+            Subject::Directory => Some(self.path()),
+            Subject::Whole { .. } | Subject::Piece | Subject::Complete { .. } => self.path().split().0,
+        }
     }
 }
 
@@ -127,7 +140,7 @@ impl Receiving {
                 }
                 (None, Step::Directories(unsynced)) => {
                     if let Some(synced) = unsynced.pop() {
-                        self.parts.synced(&synced);
+                        self.parts.synced(synced);
                     }
                 }
                 (None, step) => *step = Step::Lasting,
@@ -249,14 +262,7 @@ impl Receiving {
                     self.sync(jobs, index, file)?
                 }
                 Step::Lasting => self.lasting(job),
-                Step::Directories(unsynced) => match unsynced.last() {
-                    Some(unsynced) if self.options.fsync => {
-                        let directory = Rc::clone(&unsynced.directory);
-                        self.begin(jobs, index, &directory, Work::Sync)?;
-                        Next::Wait
-                    }
-                    _ => Next::Go(Step::Done),
-                },
+                Step::Directories(_) => self.sync_directory(jobs, index)?,
                 Step::Done => Next::End,
             };
             let job = jobs.get(index);
@@ -365,10 +371,34 @@ impl Receiving {
         if !self.options.fsync {
             return Next::Go(Step::Done);
         }
-        match self.parts.unsynced(job.path()) {
+        self.unsynced(job)
+    }
+
+    /// The name is there; which directories are to be synced.
+    fn unsynced(&mut self, job: &Job<'_>) -> Next {
+        match self.parts.unsynced(job.directory()) {
             Ok(unsynced) => Next::Go(Step::Directories(unsynced)),
+            // Removed or moved away since, with the file: it is sent again.
+            Err(error) if job.subject != Subject::Directory && is_no_way(&error) => {
+                Next::Refuse(reject::PART_GONE)
+            }
             Err(error) => error.into(),
         }
+    }
+
+    /// Syncs the last one of those that are left.
+    fn sync_directory(&mut self, jobs: &mut Jobs<'_>, index: usize) -> Result<Next, Broken> {
+        let job = jobs.get(index);
+        let Step::Directories(unsynced) = &job.step else { unreachable!("called for directories") };
+        let Some(unsynced) = unsynced.last() else { return Ok(Next::Go(Step::Done)) };
+        Ok(match self.parts.open_unsynced(job.directory(), unsynced) {
+            Ok(Some(directory)) => {
+                self.begin(jobs, index, &directory, Work::Sync)?;
+                Next::Wait
+            }
+            Ok(None) => self.unsynced(job),
+            Err(error) => error.into(),
+        })
     }
 
     fn begin(

@@ -30,12 +30,26 @@ pub use slow::{Hold, Slow, SlowError, Stop};
 const PARTS_OPEN_MAX: usize = 256;
 /// Messages that are in work at once.
 const JOBS_MAX: usize = 192;
+/// Descriptors for everything but messages and parts: the session, the ring, directories that are looked for.
+const DESCRIPTORS_OTHERS: usize = 64;
+/// Descriptors of a part: buffered, direct, its directory. A message in work may sync another directory.
+const DESCRIPTORS_PER_PART: usize = 3;
 /// Looks in vain before a sleep.
 const LOOKS_BEFORE_SLEEP: u32 = 200;
 /// Rounds of work between two looks at the stop signal: a look is a system call.
 const ROUNDS_PER_STOP_LOOK: u32 = 64;
 
 const _: () = assert!(JOBS_MAX < PARTS_OPEN_MAX);
+
+/// Messages in work at once and parts that are open at once, with so many descriptors. Where there are too few for any,
+/// running out of them is reported when it happens.
+fn bounds(descriptors: usize) -> (usize, usize) {
+    let left = descriptors.saturating_sub(DESCRIPTORS_OTHERS);
+    // Each message in work has a part, and one more part can be open beside them.
+    let jobs = (left.saturating_sub(DESCRIPTORS_PER_PART) / (DESCRIPTORS_PER_PART + 1)).clamp(1, JOBS_MAX);
+    let parts = (left.saturating_sub(jobs) / DESCRIPTORS_PER_PART).clamp(jobs + 1, PARTS_OPEN_MAX);
+    (jobs, parts)
+}
 
 /// How to receive files.
 #[derive(Clone, Debug)]
@@ -122,6 +136,7 @@ pub struct Receiving {
     disk: Disk,
     parts: Parts,
     paths: Paths,
+    jobs_max: usize,
     received: Received,
     /// Rejections that were not said yet, in words.
     complaints: Vec<String>,
@@ -140,8 +155,8 @@ impl Receiving {
     /// # Errors
     /// [`ReceivingError`].
     pub fn new(options: Options) -> Result<Self, ReceivingError> {
-        let parts_options =
-            PartsOptions { open_max: PARTS_OPEN_MAX, direct: options.direct, fsync: options.fsync };
+        let (jobs_max, open_max) = bounds(crate::descriptors::limit());
+        let parts_options = PartsOptions { open_max, direct: options.direct, fsync: options.fsync };
         let parts = Parts::new(&options.out, parts_options)?;
         let disk = Disk::new(options.depth, JOBS_MAX, options.io_uring)?;
         // Each slice that is held has its writes kept, so that it can be written as soon as it is due.
@@ -151,6 +166,7 @@ impl Receiving {
             disk,
             parts,
             paths: Paths::default(),
+            jobs_max,
             received: Received::default(),
             complaints: Vec::new(),
             complaints_left_out: 0,
@@ -206,7 +222,7 @@ impl Receiving {
         self.leaving = false;
         self.active_at = Instant::now();
         self.slowness.start(self.active_at);
-        let mut jobs = Jobs::new();
+        let mut jobs = Jobs::new(self.jobs_max);
         let served = self.serve_jobs(session, stop, &mut jobs, &mut tell);
         self.leave(session, jobs)?;
         tell(self);
@@ -449,8 +465,8 @@ struct Jobs<'s> {
 }
 
 impl<'s> Jobs<'s> {
-    fn new() -> Self {
-        Self { places: (0..JOBS_MAX).map(|_| None).collect(), free: (0..JOBS_MAX).rev().collect() }
+    fn new(jobs_max: usize) -> Self {
+        Self { places: (0..jobs_max).map(|_| None).collect(), free: (0..jobs_max).rev().collect() }
     }
 
     fn is_full(&self) -> bool {
@@ -474,5 +490,24 @@ impl<'s> Jobs<'s> {
     fn remove(&mut self, index: usize) -> Job<'s> {
         self.free.push(index);
         self.places[index].take().expect("a job in work exists")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_is_open_than_descriptors_allow() {
+        for descriptors in [100, 256, 300, 512, 1024, 20_000, usize::MAX] {
+            let (jobs, parts) = bounds(descriptors);
+            assert!(jobs < parts && parts <= PARTS_OPEN_MAX, "{descriptors}: {jobs} and {parts}");
+            assert!(
+                DESCRIPTORS_OTHERS + parts * DESCRIPTORS_PER_PART + jobs <= descriptors,
+                "{descriptors}: {jobs} and {parts}"
+            );
+        }
+        assert_eq!(bounds(1024), (JOBS_MAX, PARTS_OPEN_MAX), "what shells give is enough");
+        assert_eq!(bounds(0), (1, 2));
     }
 }

@@ -1,0 +1,327 @@
+//! What has to be synced so that a name lasts: the directory that has it, and those above that are new.
+//!
+//! Nothing here keeps a descriptor. Many files wait for their syncs at once, and each has many directories above it, so
+//! a directory is opened when it is its turn.
+
+use super::directories::{DIRECTORY, components};
+use super::file::{Identity, beneath, identity_of};
+use super::{Directories, RelativePath};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+/// Directories that are known to last; beyond that all are forgotten, and synced once more.
+const LASTING_MAX: usize = 4096;
+const WAY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+/// A directory to be synced.
+#[derive(Clone, Debug)]
+pub struct Unsynced {
+    /// Bytes of the path that lead to it.
+    prefix: usize,
+    identity: Identity,
+    /// The one in it whose name lasts afterwards.
+    child: Option<(Identity, Place)>,
+    /// Open already, because it may be that nobody can open it any more.
+    open: Option<Rc<OwnedFd>>,
+}
+
+/// Where a directory was when its name was synced. A number alone says too little: a directory may be moved, and its
+/// number may be that of one that is not there any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Place {
+    parent: Identity,
+    name: Box<[u8]>,
+    born: Born,
+}
+
+/// When a directory was made, where the file system knows it.
+type Born = Option<(i64, u32)>;
+
+/// How a directory is synced.
+pub(super) struct Sync(Box<SyncOne>);
+
+type SyncOne = dyn Fn(&OwnedFd) -> Result<(), Errno>;
+
+impl Sync {
+    /// Asks the system.
+    pub(super) fn of_system() -> Self {
+        Self(Box::new(|directory| rustix::fs::fsync(directory)))
+    }
+
+    /// Syncs every directory above one, to the root of its file system: an earlier receiver may have made them and been
+    /// killed before it synced them. A directory that cannot be opened was not made by a receiver.
+    pub(super) fn all_above(&self, directory: &OwnedFd) -> io::Result<()> {
+        let up = |at: &OwnedFd| rustix::fs::openat(at, "..", WAY, Mode::empty());
+        let mut below = identity_of(directory)?;
+        let mut above = up(directory);
+        while let Ok(at) = above {
+            let identity = identity_of(&at)?;
+            if identity == below || identity.device != below.device {
+                return Ok(());
+            }
+            match rustix::fs::openat(&at, ".", DIRECTORY, Mode::empty()) {
+                Ok(directory) => (self.0)(&directory)?,
+                Err(Errno::ACCESS | Errno::PERM) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+            below = identity;
+            above = up(&at);
+        }
+        match above {
+            Err(Errno::ACCESS | Errno::PERM) | Ok(_) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+}
+
+impl std::fmt::Debug for Sync {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Sync")
+    }
+}
+
+/// Directories whose names in their parents were synced.
+#[derive(Debug, Default)]
+pub(super) struct Lasting(HashMap<Identity, Place>);
+
+impl Lasting {
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// A directory was made just now: its number may have been another's.
+    pub(super) fn made(&mut self, directory: Identity) {
+        self.0.remove(&directory);
+    }
+
+    fn has(&self, directory: Identity, born: Born, parent: Identity, name: &[u8]) -> bool {
+        self.0
+            .get(&directory)
+            .is_some_and(|place| place.parent == parent && place.born == born && *place.name == *name)
+    }
+
+    fn insert(&mut self, directory: Identity, place: Place) {
+        if self.0.len() >= LASTING_MAX {
+            self.0.clear();
+        }
+        self.0.insert(directory, place);
+    }
+}
+
+impl Directories {
+    /// Everything that has to be synced so that the names in `path`, and those of it and of all above it, last.
+    pub(super) fn unsynced(&mut self, path: Option<RelativePath<'_>>) -> io::Result<Vec<Unsynced>> {
+        let mut at = self.root()?;
+        let mut identity = identity_of(&at)?;
+        let mut unsynced = Vec::new();
+        let mut prefix = 0;
+        for name in path.into_iter().flat_map(components) {
+            let below = beneath(&at, name, WAY, Mode::empty())?;
+            let (child, born) = (identity_of(&below)?, born(&below));
+            if !self.lasting.has(child, born, identity, name) {
+                let place = Place { parent: identity, name: name.into(), born };
+                unsynced.push(Unsynced { prefix, identity, child: Some((child, place)), open: None });
+            }
+            // The separator comes before every component but the first.
+            prefix += name.len() + usize::from(prefix > 0);
+            (at, identity) = (Rc::new(below), child);
+        }
+        unsynced.push(Unsynced { prefix, identity, child: None, open: None });
+        Ok(unsynced)
+    }
+
+    /// The same of a directory that is open.
+    pub(super) fn unsynced_open(
+        &mut self,
+        path: RelativePath<'_>,
+        directory: Rc<OwnedFd>,
+    ) -> io::Result<Vec<Unsynced>> {
+        let mut unsynced = self.unsynced(Some(path))?;
+        if let Some(last) = unsynced.last_mut().filter(|last| identity_of(&directory) == Ok(last.identity)) {
+            last.open = Some(directory);
+        }
+        Ok(unsynced)
+    }
+
+    /// Opens what [`Self::unsynced`] named for this path. `None`: another directory is in its place, or nothing.
+    pub(super) fn open_unsynced(
+        &mut self,
+        path: Option<RelativePath<'_>>,
+        unsynced: &Unsynced,
+    ) -> io::Result<Option<Rc<OwnedFd>>> {
+        if let Some(open) = &unsynced.open {
+            return Ok(Some(Rc::clone(open)));
+        }
+        let root = self.root()?;
+        let directory = match path.map_or(&b""[..], |path| &path.as_bytes()[..unsynced.prefix]) {
+            b"" => root,
+            path => match beneath(&root, path, DIRECTORY, Mode::empty()) {
+                Ok(directory) => Rc::new(directory),
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(None),
+                Err(errno) => return Err(errno.into()),
+            },
+        };
+        Ok((identity_of(&directory)? == unsynced.identity).then_some(directory))
+    }
+
+    /// A directory was synced.
+    pub(super) fn synced(&mut self, synced: Unsynced) {
+        if let Some((child, place)) = synced.child {
+            self.lasting.insert(child, place);
+        }
+    }
+}
+
+fn born(directory: &OwnedFd) -> Born {
+    let stat = rustix::fs::statx(directory, "", AtFlags::EMPTY_PATH, StatxFlags::BTIME).ok()?;
+    let known = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::BTIME);
+    known.then_some((stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::stat;
+    use std::cell::RefCell;
+    use std::fs;
+    use std::path::Path;
+
+    /// Which directories were synced.
+    type Synced = Rc<RefCell<Vec<Identity>>>;
+
+    fn recording(synced: &Synced) -> Option<Sync> {
+        let synced = Rc::clone(synced);
+        Some(Sync(Box::new(move |directory| {
+            synced.borrow_mut().push(identity_of(directory)?);
+            Ok(())
+        })))
+    }
+
+    fn of(path: &Path) -> Identity {
+        Identity::of(&stat(path).unwrap())
+    }
+
+    fn path(text: &str) -> Option<RelativePath<'_>> {
+        Some(RelativePath::new(text.as_bytes()).unwrap())
+    }
+
+    /// Which directories are synced for the names in one, the last one first.
+    fn sync(directories: &mut Directories, at: &str) -> Vec<Identity> {
+        let mut unsynced = directories.unsynced(path(at)).unwrap();
+        let mut synced = Vec::new();
+        while let Some(next) = unsynced.pop() {
+            let open = directories.open_unsynced(path(at), &next).unwrap().expect("nothing was moved");
+            synced.push(identity_of(&open).unwrap());
+            directories.synced(next);
+        }
+        synced
+    }
+
+    #[test]
+    fn every_directory_above_is_synced_once() {
+        let out = tempfile::tempdir().unwrap();
+        let mut directories = Directories::new(out.path(), None).unwrap();
+        directories.make(path("a/b/c")).unwrap();
+        let of = |path: &str| of(&out.path().join(path));
+        assert_eq!(sync(&mut directories, "a/b/c"), [of("a/b/c"), of("a/b"), of("a"), of("")]);
+        // The names in it change with each file; those of the others last already.
+        assert_eq!(sync(&mut directories, "a/b/c"), [of("a/b/c")]);
+        fs::remove_dir_all(out.path().join("a/b")).unwrap();
+        directories.forget();
+        directories.make(path("a/b/c")).unwrap();
+        assert_eq!(sync(&mut directories, "a/b/c"), [of("a/b/c"), of("a/b"), of("a")]);
+    }
+
+    #[test]
+    fn a_directory_that_others_moved_is_synced_where_it_is_now() {
+        let out = tempfile::tempdir().unwrap();
+        let mut directories = Directories::new(out.path(), None).unwrap();
+        directories.make(path("a/b")).unwrap();
+        directories.make(path("c")).unwrap();
+        let of = |path: &str| of(&out.path().join(path));
+        let rename = |from: &str, to: &str| fs::rename(out.path().join(from), out.path().join(to)).unwrap();
+        sync(&mut directories, "a/b");
+        sync(&mut directories, "c");
+        for (from, to, above) in
+            [("a/b", "a/d", "a"), ("a/d", "c/d", "c"), ("c", "e", ""), ("e/d", "a/b", "a")]
+        {
+            rename(from, to);
+            directories.forget();
+            assert_eq!(sync(&mut directories, to), [of(to), of(above)], "{from} to {to}");
+        }
+    }
+
+    #[test]
+    fn a_directory_of_the_same_number_and_name_that_was_made_later_does_not_last() {
+        let (parent, child) = (Identity { device: 1, inode: 2 }, Identity { device: 1, inode: 3 });
+        let born = Some((1, 0));
+        let mut lasting = Lasting::default();
+        lasting.insert(child, Place { parent, name: b"a"[..].into(), born });
+        assert!(lasting.has(child, born, parent, b"a"));
+        assert!(!lasting.has(child, Some((1, 1)), parent, b"a"));
+        lasting.made(child);
+        assert!(!lasting.has(child, born, parent, b"a"));
+    }
+
+    #[test]
+    fn what_is_moved_before_it_is_synced_is_looked_for_anew() {
+        let out = tempfile::tempdir().unwrap();
+        let mut directories = Directories::new(out.path(), None).unwrap();
+        directories.make(path("a/b")).unwrap();
+        let unsynced = directories.unsynced(path("a/b")).unwrap();
+        let opened = |directories: &mut Directories| -> Vec<bool> {
+            directories.forget();
+            let open = |at: &Unsynced| directories.open_unsynced(path("a/b"), at).unwrap().is_some();
+            unsynced.iter().map(open).collect()
+        };
+        assert_eq!(opened(&mut directories), [true, true, true]);
+        fs::rename(out.path().join("a/b"), out.path().join("b")).unwrap();
+        assert_eq!(opened(&mut directories), [true, true, false]);
+        fs::create_dir(out.path().join("a/b")).unwrap();
+        assert_eq!(opened(&mut directories), [true, true, false]);
+    }
+
+    #[test]
+    fn an_out_lasts_with_all_above_it_whoever_made_them() {
+        let parent = tempfile::tempdir().unwrap();
+        let out = parent.path().join("a/b/out");
+        let synced = Synced::default();
+        let above = || ["a/b", "a", ""].map(|above| of(&parent.path().join(above)));
+        // Made; found as a killed one left it; by a link.
+        for _ in 0..2 {
+            Directories::new(&out, recording(&synced)).unwrap();
+            assert_eq!(synced.take()[..3], above());
+        }
+        std::os::unix::fs::symlink(&out, parent.path().join("link")).unwrap();
+        Directories::new(&parent.path().join("link"), recording(&synced)).unwrap();
+        assert_eq!(synced.take()[..3], above());
+    }
+
+    #[test]
+    fn an_out_that_is_made_again_lasts_with_all_above_it() {
+        let parent = tempfile::tempdir().unwrap();
+        let out = parent.path().join("a/out");
+        let synced = Synced::default();
+        let mut directories = Directories::new(&out, recording(&synced)).unwrap();
+        for removed in ["a/out", "a"] {
+            synced.take();
+            directories.root().unwrap();
+            assert_eq!(*synced.borrow(), [], "it is as it was");
+            fs::remove_dir_all(parent.path().join(removed)).unwrap();
+            directories.forget();
+            directories.root().unwrap();
+            assert_eq!(synced.borrow()[..2], [of(&parent.path().join("a")), of(parent.path())], "{removed}");
+        }
+        // Where it cannot be made to last it is not used.
+        fs::remove_dir(&out).unwrap();
+        directories.forget();
+        directories.sync = Some(Sync(Box::new(|_| Err(Errno::IO))));
+        for _ in 0..2 {
+            assert_eq!(directories.root().unwrap_err().raw_os_error(), Some(libc::EIO));
+        }
+    }
+}
