@@ -1,6 +1,7 @@
 //! `jet recv`.
 
 use super::{Signals, fail, print, print_json, seconds, text};
+use crate::files::parts::Swept;
 use crate::files::receiving::{Options, Received, Receiving, Served, Slow};
 use crate::say;
 use jet_client::receive::{ReceiveError, RegisterError, RegisterOptions, Session};
@@ -109,9 +110,9 @@ pub(super) fn run(args: Args) -> ExitCode {
         until_idle: args.until_idle,
         slow: args.slow.unwrap_or_default(),
     };
-    let mut receiving = match Receiving::new(options) {
     // Each file that is open costs up to four descriptors.
     crate::descriptors::raise_limit();
+    let mut receiving = match Receiving::new(options) {
         Ok(receiving) => receiving,
         Err(error) => return fail(error),
     };
@@ -120,8 +121,7 @@ pub(super) fn run(args: Args) -> ExitCode {
     }
     if args.sweep {
         match receiving.parts().sweep() {
-            Ok(1) => say!("jet: removed 1 part"),
-            Ok(swept) => say!("jet: removed {swept} parts"),
+            Ok(swept) => tell_swept(&swept),
             Err(error) => return fail(format_args!("cannot sweep {}: {error}", args.out.display())),
         }
     }
@@ -158,6 +158,19 @@ pub(super) fn run(args: Args) -> ExitCode {
     match ended {
         Ok(_) => ExitCode::SUCCESS,
         Err(error) => fail(error),
+    }
+}
+
+fn tell_swept(swept: &Swept) {
+    match swept.parts {
+        1 => say!("jet: removed 1 part"),
+        parts => say!("jet: removed {parts} parts"),
+    }
+    for left in &swept.left {
+        say!("jet: not swept: {left}");
+    }
+    if swept.left_out > 0 {
+        say!("jet: not swept: {} more", swept.left_out);
     }
 }
 

@@ -19,7 +19,7 @@ mod tests;
 pub use lasting::Unsynced;
 pub use naming::Found;
 pub(crate) use naming::set_mode;
-pub use sweep::SweepError;
+pub use sweep::{SweepError, Swept};
 
 use super::path::{RelativePath, printable};
 use super::proof::{Hash, Sum};

@@ -1,15 +1,21 @@
-//! Removing the parts that other receivers left, and never those of one that lives.
+//! Removing the parts that other receivers left, and not those of one that lives.
 //!
 //! Every receiver holds a shared lock (`flock`) on its directory, which ends with it and leaves no file. Sweeping takes
-//! the exclusive one.
+//! the exclusive one, of its own directory and of each below it: where that is refused a receiver lives, and all below is
+//! left as it is.
+//!
+//! A receiver whose directory is above has no lock below it, but on each part that it has open. A part that it closed
+//! meanwhile is removed; its sender hears so and sends the file again.
 
 use super::file::beneath;
 use super::{OutError, Parts};
-use crate::files::path::PART_PREFIX;
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock};
+use crate::files::path::{PART_PREFIX, printable};
+use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
+use std::ffi::CStr;
+use std::fmt;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -30,9 +36,61 @@ pub enum SweepError {
          the .jet-part-* in it by hand"
     )]
     NoLock(#[source] io::Error),
-    /// The system refused.
+    /// The directory cannot be read.
     #[error(transparent)]
     Io(#[from] io::Error),
+}
+
+/// What a sweep did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Parts that were removed.
+    pub parts: u64,
+    /// What was left as it is, and why; at most [`LEFT_MAX`] of them.
+    pub left: Vec<String>,
+    /// How many more were left.
+    pub left_out: u64,
+}
+
+/// Beyond that only the number is said of what was left.
+const LEFT_MAX: usize = 8;
+
+impl Swept {
+    fn leave(&mut self, at: &[u8], name: &CStr, why: impl fmt::Display) {
+        if self.left.len() < LEFT_MAX {
+            self.left.push(format!("{}{}: {why}", printable(at), printable(name.to_bytes())));
+        } else {
+            self.left_out += 1;
+        }
+    }
+}
+
+/// Why a lock was not to be had.
+enum NotLocked {
+    /// Another has it.
+    InUse,
+    NoLock(Errno),
+}
+
+impl fmt::Display for NotLocked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InUse => f.write_str("another receiver uses it"),
+            Self::NoLock(errno) => write!(f, "its file system gives no exclusive lock ({errno})"),
+        }
+    }
+}
+
+/// Takes the exclusive lock, and waits for it until then.
+fn lock(file: &OwnedFd, deadline: Instant) -> Result<(), NotLocked> {
+    loop {
+        match flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(()),
+            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(ENDING_LOOK),
+            Err(Errno::WOULDBLOCK) => return Err(NotLocked::InUse),
+            Err(errno) => return Err(NotLocked::NoLock(errno)),
+        }
+    }
 }
 
 /// Keeps others from sweeping a receiver's directory while its descriptor is open.
@@ -45,21 +103,18 @@ pub(super) fn share(root: &OwnedFd, out: &Path) -> Result<(), OutError> {
 }
 
 impl Parts {
-    /// Removes every part below the directory; returns how many there were.
+    /// Removes every part below the directory that no living receiver has. What cannot be opened or removed is left, and
+    /// named.
     ///
     /// # Errors
     /// [`SweepError`]. After one the directory is not protected from another's sweep any more: end.
-    pub fn sweep(&self) -> Result<u64, SweepError> {
+    pub fn sweep(&self) -> Result<Swept, SweepError> {
         let deadline = Instant::now() + ENDING_MAX;
-        loop {
-            match flock(self.directories.last_root(), FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => break,
-                Err(Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(ENDING_LOOK),
-                Err(Errno::WOULDBLOCK) => return Err(SweepError::InUse),
-                Err(errno) => return Err(SweepError::NoLock(errno.into())),
-            }
-        }
-        let swept = self.remove_parts()?;
+        lock(self.directories.last_root(), deadline).map_err(|error| match error {
+            NotLocked::InUse => SweepError::InUse,
+            NotLocked::NoLock(errno) => SweepError::NoLock(errno.into()),
+        })?;
+        let swept = self.remove_parts(deadline)?;
         // Between the two locks another may sweep; nothing of this receiver is there yet.
         match flock(self.directories.last_root(), FlockOperation::NonBlockingLockShared) {
             Ok(()) => Ok(swept),
@@ -68,30 +123,40 @@ impl Parts {
         }
     }
 
-    fn remove_parts(&self) -> io::Result<u64> {
-        let mut swept = 0;
-        // Depth first by descriptors, so that no link is followed.
-        let mut pending = vec![rustix::fs::Dir::read_from(self.directories.last_root())?];
-        while let Some(mut directory) = pending.pop() {
+    fn remove_parts(&self, deadline: Instant) -> io::Result<Swept> {
+        let mut swept = Swept::default();
+        // Depth first by descriptors, so that no link is followed; each with the length of its path.
+        let mut pending = vec![(Dir::read_from(self.directories.last_root())?, 0)];
+        let mut path = Vec::new();
+        while let Some((mut directory, length)) = pending.pop() {
+            path.truncate(length);
             while let Some(entry) = directory.next() {
-                let entry = entry?;
-                let name = entry.file_name();
+                let entry = match entry {
+                    Ok(entry) => entry,
+                    Err(errno) => {
+                        swept.leave(&path, c"", errno);
+                        break;
+                    }
+                };
+                let (name, at) = (entry.file_name(), directory.fd()?);
                 if matches!(name.to_bytes(), b"." | b"..") {
                     continue;
                 }
                 if name.to_bytes().starts_with(PART_PREFIX) {
-                    rustix::fs::unlinkat(directory.fd()?, name, AtFlags::empty())?;
-                    swept += 1;
+                    match remove_part(at, name, deadline) {
+                        Ok(removed) => swept.parts += u64::from(removed),
+                        Err(why) => swept.leave(&path, name, why),
+                    }
                     continue;
                 }
-                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-                match beneath(directory.fd()?, name.to_bytes(), flags, Mode::empty()) {
-                    Ok(child) => {
-                        let child = rustix::fs::Dir::new(child)?;
-                        pending.push(std::mem::replace(&mut directory, child));
+                match open_below(at, name, deadline) {
+                    Ok(Some(child)) => {
+                        pending.push((std::mem::replace(&mut directory, child), path.len()));
+                        path.extend_from_slice(name.to_bytes());
+                        path.push(b'/');
                     }
-                    Err(Errno::NOTDIR | Errno::LOOP | Errno::NOENT | Errno::XDEV) => {}
-                    Err(errno) => return Err(errno.into()),
+                    Ok(None) => {}
+                    Err(why) => swept.leave(&path, name, why),
                 }
             }
         }
@@ -99,11 +164,69 @@ impl Parts {
     }
 }
 
+/// Removes a part, unless a receiver has it open. `false`: somebody else removed it.
+fn remove_part(directory: BorrowedFd<'_>, name: &CStr, deadline: Instant) -> Result<bool, Why> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    // Where it cannot be opened nobody can know, and it is removed.
+    if let Ok(part) = beneath(directory, name.to_bytes(), flags, Mode::empty())
+        && let Err(error @ NotLocked::InUse) = lock(&part, deadline)
+    {
+        return Err(error.into());
+    }
+    match rustix::fs::unlinkat(directory, name, AtFlags::empty()) {
+        Ok(()) => Ok(true),
+        Err(Errno::NOENT) => Ok(false),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Opens a directory that no receiver has, and keeps others from it until it is closed. `None`: it is none, or is gone.
+fn open_below(directory: BorrowedFd<'_>, name: &CStr, deadline: Instant) -> Result<Option<Dir>, Why> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    match beneath(directory, name.to_bytes(), flags, Mode::empty()) {
+        Ok(child) => {
+            lock(&child, deadline)?;
+            Ok(Some(Dir::new(child)?))
+        }
+        Err(Errno::NOTDIR | Errno::LOOP | Errno::NOENT | Errno::XDEV) => Ok(None),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Why something was left as it is.
+enum Why {
+    NotLocked(NotLocked),
+    System(Errno),
+}
+
+impl From<NotLocked> for Why {
+    fn from(error: NotLocked) -> Self {
+        Self::NotLocked(error)
+    }
+}
+
+impl From<Errno> for Why {
+    fn from(errno: Errno) -> Self {
+        Self::System(errno)
+    }
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotLocked(error) => error.fmt(f),
+            Self::System(errno) => errno.fmt(f),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::files::parts::PartsOptions;
+    use crate::files::parts::tests::Unprivileged;
     use crate::files::path::RelativePath;
+    use std::os::fd::AsFd;
 
     fn parts(out: &Path) -> Result<Parts, OutError> {
         Parts::new(out, PartsOptions { open_max: 2, direct: false, fsync: false })
@@ -121,7 +244,7 @@ mod tests {
         assert_eq!(std::fs::read_dir(out.path()).unwrap().count(), 1, "the part was removed");
         drop(living);
         let sweeper = new().unwrap();
-        assert_eq!(sweeper.sweep().unwrap(), 1);
+        assert_eq!(sweeper.sweep().unwrap(), Swept { parts: 1, ..Swept::default() });
         // Having swept, it is a receiver like others.
         let other = new().unwrap();
         assert!(matches!(other.sweep(), Err(SweepError::InUse)));
@@ -136,5 +259,88 @@ mod tests {
         assert!(matches!(error, OutError::Swept { .. }), "{error}");
         drop(root);
         parts(out.path()).unwrap();
+    }
+
+    /// What is left of a part, in words: its names' last components.
+    fn left(swept: &Swept) -> Vec<&str> {
+        swept.left.iter().map(|left| left.split(": ").next().unwrap()).collect()
+    }
+
+    fn leave_part(directory: &Path, number: u64) {
+        let mut parts = parts(directory).unwrap();
+        parts.begin((2, number), RelativePath::new(b"left").unwrap(), 8192, None).unwrap();
+    }
+
+    #[test]
+    fn receivers_of_nested_directories_do_not_sweep_each_others_parts() {
+        let out = tempfile::tempdir().unwrap();
+        let nested = out.path().join("a");
+        let name = RelativePath::new(b"file").unwrap();
+        let mut living = parts(&nested).unwrap();
+        leave_part(&nested, 1);
+        leave_part(&out.path().join("b"), 2);
+        living.begin((1, 1), name, 8192, None).unwrap();
+        let swept = parts(out.path()).unwrap().sweep().unwrap();
+        assert_eq!((swept.parts, left(&swept)), (1, vec!["a"]), "{swept:?}");
+        assert!(swept.left[0].contains("another receiver uses it"), "{swept:?}");
+        let part = living.enter((1, 1), name).expect("its part was removed");
+        living.leave(part);
+        drop(living);
+        // And the reverse, of what it has open.
+        let mut above = parts(out.path()).unwrap();
+        let name = RelativePath::new(b"a/file").unwrap();
+        above.begin((3, 1), name, 8192, None).unwrap();
+        let part = above.enter((3, 1), name).unwrap();
+        let swept = parts(&nested).unwrap().sweep().unwrap();
+        assert_eq!((swept.parts, swept.left.len()), (2, 1), "{swept:?}");
+        above.leave(part);
+        assert!(above.enter((3, 1), name).is_ok(), "its part was removed");
+    }
+
+    #[test]
+    fn what_cannot_be_opened_or_removed_is_left_and_named() {
+        let out = tempfile::tempdir().unwrap();
+        let _user = Unprivileged::in_directory(out.path());
+        for (number, directory) in ["before", "lost+found", "read only", "z"].iter().enumerate() {
+            leave_part(&out.path().join(directory), number as u64);
+        }
+        std::fs::create_dir(out.path().join(".jet-part-directory")).unwrap();
+        let set_mode = |name: &str, mode| {
+            use std::os::unix::fs::PermissionsExt;
+            let permissions = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(out.path().join(name), permissions).unwrap();
+        };
+        set_mode("lost+found", 0o300);
+        set_mode("read only", 0o500);
+        let swept = parts(out.path()).unwrap().sweep().unwrap();
+        let mut left = left(&swept);
+        left.sort_unstable();
+        assert_eq!(
+            (swept.parts, left),
+            (2, vec![".jet-part-directory", "lost+found", "read only/.jet-part-0000000000000002-2"]),
+            "{swept:?}"
+        );
+        set_mode("lost+found", 0o700);
+        set_mode("read only", 0o700);
+        assert_eq!(parts(out.path()).unwrap().sweep().unwrap().parts, 2);
+    }
+
+    #[test]
+    fn a_part_that_somebody_else_removes_is_no_failure() {
+        let out = tempfile::tempdir().unwrap();
+        let root = std::fs::File::open(out.path()).unwrap();
+        // As it is between a look at the directory and the removal.
+        let removed = remove_part(root.as_fd(), c".jet-part-gone", Instant::now());
+        assert!(matches!(removed, Ok(false)));
+    }
+
+    #[test]
+    fn of_many_things_that_are_left_only_some_are_named() {
+        let out = tempfile::tempdir().unwrap();
+        for number in 0..LEFT_MAX + 3 {
+            std::fs::create_dir(out.path().join(format!(".jet-part-{number}"))).unwrap();
+        }
+        let swept = parts(out.path()).unwrap().sweep().unwrap();
+        assert_eq!((swept.parts, swept.left.len(), swept.left_out), (0, LEFT_MAX, 3));
     }
 }

@@ -12,6 +12,39 @@ fn parts(out: &Path, open_max: usize) -> Parts {
     Parts::new(out, PartsOptions { open_max, direct: false, fsync: false }).unwrap()
 }
 
+/// This thread without root's right to read and write everything, as it is for most receivers. To others nothing changes.
+pub(super) struct Unprivileged;
+
+/// "nobody" on most systems; any but 0 would do.
+const OTHER_USER: u32 = 65534;
+
+impl Unprivileged {
+    /// The directory is made that user's.
+    pub(super) fn in_directory(directory: &Path) -> Self {
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(directory, Some(OTHER_USER), None).unwrap();
+            // SAFETY: changes a number of this thread.
+            unsafe { libc::setfsuid(OTHER_USER) };
+        }
+        let probe = directory.join("probe");
+        fs::write(&probe, "").unwrap();
+        let mode = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0);
+        fs::set_permissions(&probe, mode).unwrap();
+        assert!(fs::read(&probe).is_err(), "this user may still read everything");
+        fs::remove_file(&probe).unwrap();
+        Self
+    }
+}
+
+impl Drop for Unprivileged {
+    fn drop(&mut self) {
+        if rustix::process::geteuid().is_root() {
+            // SAFETY: changes a number of this thread.
+            unsafe { libc::setfsuid(0) };
+        }
+    }
+}
+
 /// A block of a file, and its sum.
 fn block(number: u64) -> (Vec<u8>, Sum) {
     let bytes = vec![u8::try_from(number).unwrap() + 1; 4096];
@@ -320,8 +353,10 @@ fn what_is_given_up_is_removed_and_what_was_left_is_swept() {
     for (number, name) in ["x", "a/y", "a/b/z"].into_iter().enumerate() {
         begin(&mut parts, (2, number as u64), name, 2);
     }
-    assert_eq!(parts.sweep().unwrap(), 3);
-    assert_eq!(parts.sweep().unwrap(), 0);
+    drop(parts);
+    let parts = self::parts(out.path(), 4);
+    assert_eq!(parts.sweep().unwrap().parts, 3);
+    assert_eq!(parts.sweep().unwrap(), Swept::default());
 }
 
 #[test]
