@@ -213,6 +213,16 @@ impl Parts {
         let file = match beneath(&directory, name.as_bytes(), flags, Mode::empty()) {
             Ok(file) => file,
             Err(Errno::NOENT) => return Err(PartError::Gone),
+            // A receiver that was killed had given it its file's mode, of a file that its owner may not write to. It is sent
+            // again, which costs time. To give it another mode would be more to get right, and this is rare: all of it was
+            // there, and only its sync was not over.
+            Err(Errno::ACCESS) => {
+                self.lose(key);
+                return match rustix::fs::unlinkat(&directory, &*name, AtFlags::empty()) {
+                    Ok(()) | Err(Errno::NOENT) => Err(PartError::Gone),
+                    Err(errno) => Err(errno.into()),
+                };
+            }
             Err(errno) => return Err(errno.into()),
         };
         let stat = rustix::fs::fstat(&file)?;

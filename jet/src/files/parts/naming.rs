@@ -50,7 +50,7 @@ impl Parts {
         Ok(refused)
     }
 
-    /// The file that has the name already, if there is one.
+    /// The file that has the name already, if there is one and it can be read.
     ///
     /// # Errors
     /// What the system says.
@@ -61,7 +61,8 @@ impl Parts {
                 let stat = rustix::fs::fstat(&file)?;
                 Ok((FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile).then_some(file))
             }
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NXIO) => Ok(None),
+            // Where its owner may not read it nobody knows what is in it: then it is sent again.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NXIO | Errno::ACCESS) => Ok(None),
             Err(errno) => Err(errno.into()),
         }
     }

@@ -366,3 +366,54 @@ fn a_directory_that_cannot_be_written_to_is_refused_at_the_start() {
             .unwrap_err();
     assert!(matches!(error, OutError::Open { .. }), "{error}");
 }
+
+/// A receiver that was killed between a file's mode and its name, or between its name and its sender's hearing of it.
+#[test]
+fn a_file_that_its_owner_may_not_read_or_write_is_sent_again_after_a_kill() {
+    let out = tempfile::tempdir().unwrap();
+    let _user = Unprivileged::in_directory(out.path());
+    for (number, mode) in (0..).zip([0o444, 0o200, 0o000]) {
+        let (key, name) = ((1, number), "file");
+        let complete = || {
+            let mut parts = parts(out.path(), 2);
+            begin(&mut parts, key, name, 2);
+            (0..2).for_each(|block| piece(&mut parts, key, name, block).unwrap());
+            let Found::Proven(index) = parts.find(key, path(name), proof(2)).unwrap() else { panic!() };
+            set_mode(&parts.file(index, false).unwrap().0, mode).unwrap();
+            (parts, index)
+        };
+        drop(complete());
+        let mut next = parts(out.path(), 2);
+        assert!(matches!(next.find(key, path(name), proof(2)), Ok(Found::Gone)), "{mode:o}");
+        assert_eq!(names(out.path()), [""; 0], "it takes room");
+        drop(next);
+        let (mut named, index) = complete();
+        assert!(named.take_name(index).unwrap());
+        drop(named);
+        let mut next = parts(out.path(), 2);
+        assert!(matches!(next.find(key, path(name), proof(2)), Ok(Found::Gone)));
+        assert_eq!(next.named_file(path(name)).unwrap().is_some(), mode == 0o444, "{mode:o}");
+        // It can be replaced.
+        begin(&mut next, key, name, 2);
+        (0..2).for_each(|block| piece(&mut next, key, name, block).unwrap());
+        let Found::Proven(index) = next.find(key, path(name), proof(2)).unwrap() else { panic!() };
+        assert!(next.take_name(index).unwrap());
+        assert_eq!(fs::read(out.path().join(name)).unwrap(), content(2));
+        fs::remove_file(out.path().join(name)).unwrap();
+    }
+}
+
+#[test]
+fn a_directory_that_its_owner_may_not_read_is_synced_all_the_same() {
+    let out = tempfile::tempdir().unwrap();
+    let _user = Unprivileged::in_directory(out.path());
+    let mut parts = parts(out.path(), 2);
+    let directory = parts.make_directory(path("a/b"), 0o300).unwrap();
+    let mut unsynced = parts.unsynced_made(path("a/b"), directory).unwrap();
+    assert_eq!(unsynced.len(), 3);
+    while let Some(next) = unsynced.pop() {
+        let opened = parts.open_unsynced(Some(path("a/b")), &next).unwrap();
+        rustix::fs::fsync(&*opened.expect("nothing was moved")).unwrap();
+        parts.synced(next);
+    }
+}
