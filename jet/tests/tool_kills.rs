@@ -7,7 +7,7 @@ mod tool_support;
 
 use rustix::process::Signal;
 use std::fs;
-use tool_support::{Host, assert_same, fabrics, large_tree, odd_tree};
+use tool_support::{Host, assert_same, fabrics, is_part, large_tree, odd_tree};
 
 const FILES: u64 = 16;
 const FILE_BYTES: usize = 3 << 20;
@@ -108,8 +108,7 @@ fn an_interrupted_sender_leaves_no_parts() {
     let mut send = host.send(&[&tree], PIECES);
     let parts = || {
         let entries = fs::read_dir(out.join("tree")).into_iter().flatten();
-        let names = entries.map(|entry| entry.unwrap().file_name());
-        names.filter(|name| name.as_encoded_bytes().starts_with(b".jet-part-")).count()
+        entries.filter(|entry| is_part(&entry.as_ref().unwrap().path())).count()
     };
     tool_support::until("files to be on their way", || (parts() > 2).then_some(()));
     send.signal(Signal::INT);

@@ -12,7 +12,7 @@ use rustix::fs::{FlockOperation, flock};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use tool_support::{Host, Jet, PATIENCE, assert_same, bytes, until};
+use tool_support::{Host, Jet, PATIENCE, assert_same, bytes, is_part, until};
 
 const PIECES: &[&str] = &["--piece-bytes", "1048576"];
 /// Takes a few seconds at this pace.
@@ -22,7 +22,7 @@ const FILE_BYTES: usize = 40 << 20;
 fn parts_below(directory: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).into_iter().flatten();
     let paths = entries.map(|entry| entry.expect("an entry").path());
-    paths.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with(".jet-part-")).collect()
+    paths.filter(|path| is_part(path)).collect()
 }
 
 /// Waits until a good part of the file was written.

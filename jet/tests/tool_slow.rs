@@ -6,7 +6,7 @@ mod tool_support;
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
-use tool_support::{Host, assert_same, fabrics, large_tree, odd_tree, until};
+use tool_support::{Host, assert_same, fabrics, is_part, large_tree, odd_tree, until};
 
 const PIECES: &[&str] = &["--piece-bytes", "1048576"];
 
@@ -91,7 +91,7 @@ fn what_is_held_is_written_when_the_receiver_leaves() {
 }
 
 fn is_named(entry: &std::io::Result<fs::DirEntry>) -> bool {
-    entry.as_ref().is_ok_and(|entry| !entry.file_name().to_string_lossy().starts_with(".jet-part-"))
+    entry.as_ref().is_ok_and(|entry| !is_part(&entry.path()))
 }
 
 #[test]

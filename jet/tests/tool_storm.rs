@@ -273,10 +273,6 @@ impl Storm {
     }
 }
 
-fn is_part(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b".jet-part-"))
-}
-
 fn number(name: &str) -> Option<u64> {
     std::env::var(name)
         .ok()

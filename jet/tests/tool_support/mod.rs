@@ -1,6 +1,8 @@
 //! Real processes of the tool, in a directory of the test's own. Every wait is bounded and on a condition.
 #![allow(dead_code)] // each test uses its part
 
+pub mod syncs;
+
 use jet_client::registration::ControlConnection;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -35,6 +37,10 @@ impl Jet {
         let stopped =
             waitid(WaitId::Pid(Pid::from_child(&self.child)), WaitIdOptions::STOPPED).expect("a child");
         assert!(stopped.is_some_and(|status| status.stopped()), "{stopped:?}");
+    }
+
+    pub fn pid(&self) -> rustix::process::Pid {
+        rustix::process::Pid::from_child(&self.child)
     }
 
     pub fn signal(&self, signal: rustix::process::Signal) {
@@ -374,6 +380,11 @@ pub fn bytes(seed: u64, length: usize) -> Vec<u8> {
     let mut bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
     bytes.truncate(length);
     bytes
+}
+
+/// Whether a file is one on its way.
+pub fn is_part(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.as_bytes().starts_with(jet::files::path::PART_PREFIX))
 }
 
 /// A tree with everything that is odd about trees; a few MiB.

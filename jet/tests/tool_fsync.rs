@@ -1,0 +1,141 @@
+//! What `jet recv --fsync` acknowledges: it was synced, with every name above it, and descriptors do not run out over it.
+
+mod tool_support;
+
+use rustix::process::{Resource, Rlimit, getrlimit, prlimit, setrlimit};
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tool_support::syncs::Syncs;
+use tool_support::{Host, assert_same, bytes, is_part};
+
+const WATCHED: &[&str] = &["--fsync", "--no-io-uring"];
+const PIECES: &[&str] = &["--piece-bytes", "65536"];
+
+/// A file of one message, one of several, and a directory of nothing.
+fn tree(at: &Path) {
+    fs::create_dir_all(at.join("a/b/c")).unwrap();
+    fs::create_dir_all(at.join("empty/of/everything")).unwrap();
+    fs::write(at.join("a/small"), bytes(1, 3000)).unwrap();
+    fs::write(at.join("a/b/c/large"), bytes(2, 300_000)).unwrap();
+}
+
+#[test]
+fn a_file_and_all_names_above_it_are_synced_before_it_is_called_sent() {
+    let host = Host::new("shm");
+    let (sent, above) = (host.path("tree"), host.path("made"));
+    let out = above.join("with/out");
+    tree(&sent);
+    let _daemon = host.daemon();
+    let mut syncs = None;
+    let recv = host.recv_with(&out, WATCHED, |command| syncs = Some(Syncs::watch(command, |_| None)));
+    host.send(&[&sent], PIECES).succeed();
+    assert_same(&sent, &out.join("tree"));
+    recv.stop();
+    let synced = syncs.unwrap().all();
+    let dir = fs::canonicalize(host.dir.path()).unwrap();
+    let first = ["made/with", "made", ""].map(|path| dir.join(path).components().collect::<PathBuf>());
+    assert_eq!(synced[..3], first);
+    // Every piece, and the end of every file.
+    assert!(synced.iter().filter(|path| is_part(path)).count() >= 1 + 5 + 1, "{synced:?}");
+    let out = dir.join("made/with/out");
+    let below = |path: &PathBuf| path.strip_prefix(&out).ok().map(|path| path.to_string_lossy().into_owned());
+    let directories: BTreeSet<_> = synced.iter().filter(|path| !is_part(path)).filter_map(below).collect();
+    let expected = [
+        "",
+        "tree",
+        "tree/a",
+        "tree/a/b",
+        "tree/a/b/c",
+        "tree/empty",
+        "tree/empty/of",
+        "tree/empty/of/everything",
+    ];
+    assert_eq!(directories, expected.map(str::to_owned).into());
+}
+
+#[test]
+fn what_stands_in_a_directory_that_cannot_be_synced_is_not_called_sent() {
+    // In the directory of both files; above them; of the empty one.
+    for (refused, not_sent) in [("tree/a", 2), ("tree/a/b/c", 1), ("tree/empty/of", 1)] {
+        let host = Host::new("shm");
+        let (sent, out) = (host.path("tree"), host.path("out"));
+        tree(&sent);
+        let _daemon = host.daemon();
+        let at = fs::canonicalize(host.dir.path()).unwrap().join("out").join(refused);
+        let refuse = move |path: &Path| (path == at).then_some(libc::EIO);
+        let recv = host.recv_with(&out, WATCHED, |command| {
+            Syncs::watch(command, refuse);
+        });
+        let mut send = host.send(&[&sent], PIECES);
+        assert_eq!(send.wait().code(), Some(1), "{refused}");
+        let said = send.said();
+        assert!(
+            said.matches("was not sent: cannot be written at the receiver: EIO").count() >= not_sent,
+            "{said}"
+        );
+        recv.stop();
+    }
+}
+
+#[test]
+fn an_out_that_is_made_again_is_synced_in_its_parent() {
+    let host = Host::new("shm");
+    let (sent, out) = (host.path("file"), host.path("made/out"));
+    fs::write(&sent, bytes(1, 3000)).unwrap();
+    let _daemon = host.daemon();
+    let mut syncs = None;
+    let recv = host.recv_with(&out, WATCHED, |command| syncs = Some(Syncs::watch(command, |_| None)));
+    fs::remove_dir_all(host.path("made")).unwrap();
+    host.send(&[&sent], &[]).succeed();
+    recv.stop();
+    let synced = syncs.unwrap().all();
+    let dir = fs::canonicalize(host.dir.path()).unwrap();
+    for above in [dir.join("made"), dir] {
+        assert_eq!(synced.iter().filter(|path| **path == above).count(), 2, "{above:?}: {synced:?}");
+    }
+}
+
+fn with_descriptors(command: &mut Command, soft: u64, hard: u64) {
+    let limit = Rlimit { current: Some(soft), maximum: Some(hard) };
+    // SAFETY: one system call between fork and exec.
+    unsafe { command.pre_exec(move || Ok(setrlimit(Resource::Nofile, limit)?)) };
+}
+
+#[test]
+fn many_files_deep_in_a_new_tree_are_sent_with_the_descriptors_that_there_are() {
+    let host = Host::new("shm");
+    let (sent, out) = (host.path("tree"), host.path("out"));
+    for file in 0..300 {
+        // Some share their directories, some have their own.
+        let deep = sent.join(format!("{}/b/c/d/e/f/g/{}", file % 3, file % 100));
+        fs::create_dir_all(&deep).unwrap();
+        fs::write(deep.join(file.to_string()), bytes(file, 100)).unwrap();
+    }
+    let _daemon = host.daemon();
+    for descriptors in [1024, 300, 128] {
+        for options in [&["--fsync"][..], WATCHED] {
+            let recv = host.recv_with(&out, options, |command| {
+                with_descriptors(command, descriptors, descriptors);
+            });
+            let sent_back = host.send(&[&sent], &[]).succeed();
+            assert_eq!((&sent_back["files"], &sent_back["failed"]), (&300.into(), &0.into()), "{sent_back}");
+            assert_same(&sent, &out.join("tree"));
+            recv.stop();
+            fs::remove_dir_all(&out).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_receiver_takes_the_descriptors_that_it_may_have() {
+    let host = Host::new("shm");
+    let _daemon = host.daemon();
+    let hard = getrlimit(Resource::Nofile).maximum.map_or(4096, |maximum| maximum.min(4096));
+    let recv = host.recv_with(&host.path("out"), &[], |command| with_descriptors(command, 256, hard));
+    let same = Rlimit { current: Some(hard), maximum: Some(hard) };
+    assert_eq!(prlimit(Some(recv.pid()), Resource::Nofile, same).unwrap(), same);
+    recv.stop();
+}
