@@ -427,13 +427,28 @@ pub fn large_tree(root: &Path, count: u64, length: usize) {
     }
 }
 
-/// Names, permission bits and contents (as hashes) of everything below a directory that is no link.
-pub fn snapshot(root: &Path) -> BTreeMap<Vec<u8>, (u32, Option<blake3::Hash>)> {
+/// Permission bits, and the content of a file as a hash.
+pub type Entry = (u32, Option<blake3::Hash>);
+
+/// Names, permission bits and contents of everything below a directory that is no link.
+pub fn snapshot(root: &Path) -> BTreeMap<Vec<u8>, Entry> {
+    snapshot_of(root, |_| true)
+}
+
+/// The same without files on their way, which others may remove meanwhile.
+pub fn snapshot_named(root: &Path) -> BTreeMap<Vec<u8>, Entry> {
+    snapshot_of(root, |path| !is_part(path))
+}
+
+fn snapshot_of(root: &Path, counts: impl Fn(&Path) -> bool) -> BTreeMap<Vec<u8>, Entry> {
     let mut entries = BTreeMap::new();
     let mut pending = vec![root.to_owned()];
     while let Some(directory) = pending.pop() {
         for entry in fs::read_dir(&directory).expect("a directory") {
             let path = entry.expect("an entry").path();
+            if !counts(&path) {
+                continue;
+            }
             let metadata = fs::symlink_metadata(&path).expect("metadata");
             if metadata.is_symlink() {
                 continue;
