@@ -243,7 +243,11 @@ fn what_was_interrupted_is_begun_again() {
         })
         .unwrap();
         assert_eq!(ends, [(SLAB_BYTES, false)]);
-        assert_eq!(rustix::fs::fstat(&*file).unwrap().st_size, SLAB_BYTES as i64, "written once more");
+        assert_eq!(
+            rustix::fs::fstat(&*file).unwrap().st_size,
+            i64::try_from(SLAB_BYTES).unwrap(),
+            "written once more"
+        );
         assert!(disk.is_idle() && disk.room() == 4);
     }
 }

@@ -46,6 +46,7 @@ impl Syncs {
 }
 
 /// Has the kernel ask before every `fsync` of this process, whoever holds the descriptor.
+#[allow(clippy::cast_possible_truncation)] // small numbers
 fn filter_syncs() -> std::io::Result<OwnedFd> {
     const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
@@ -87,6 +88,7 @@ fn receive(from: &UnixStream) -> OwnedFd {
     rights.expect("the kernel asks by seccomp")
 }
 
+#[allow(clippy::cast_possible_truncation)] // a flag
 fn answer_all(listener: &OwnedFd, mut answer: impl FnMut(&Path) -> Option<i32>) -> Vec<PathBuf> {
     let mut synced = Vec::new();
     loop {

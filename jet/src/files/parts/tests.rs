@@ -28,7 +28,7 @@ impl Unprivileged {
         }
         let probe = directory.join("probe");
         fs::write(&probe, "").unwrap();
-        let mode = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0);
+        let mode = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o000);
         fs::set_permissions(&probe, mode).unwrap();
         assert!(fs::read(&probe).is_err(), "this user may still read everything");
         fs::remove_file(&probe).unwrap();
