@@ -39,7 +39,8 @@ fn a_file_and_all_names_above_it_are_synced_before_it_is_called_sent() {
     let first = ["made/with", "made", ""].map(|path| dir.join(path).components().collect::<PathBuf>());
     assert_eq!(synced[..3], first);
     // Every piece, and the end of every file.
-    assert!(synced.iter().filter(|path| is_part(path)).count() >= 1 + 5 + 1, "{synced:?}");
+    let parts = synced.iter().filter(|path| is_part(path)).count();
+    assert!(parts > 1 + 5, "{synced:?}");
     let out = dir.join("made/with/out");
     let below = |path: &PathBuf| path.strip_prefix(&out).ok().map(|path| path.to_string_lossy().into_owned());
     let directories: BTreeSet<_> = synced.iter().filter(|path| !is_part(path)).filter_map(below).collect();
