@@ -292,6 +292,14 @@ impl Disk {
         Some(Finished { token, work, before, error })
     }
 
+    /// How much has ended by now, and waits for [`Self::finished`].
+    pub fn ended(&mut self) -> usize {
+        match &mut self.backend {
+            Backend::Plain { ended, .. } => ended.len(),
+            Backend::Uring(uring) => uring.ended.len() + uring.ring.completion().len(),
+        }
+    }
+
     /// Asks to be woken through [`Self::as_fd`]. `false`: something ended meanwhile.
     pub fn prepare_sleep(&mut self) -> bool {
         match &mut self.backend {
@@ -509,4 +517,4 @@ impl Operation {
 
 #[cfg(test)]
 #[path = "disk_tests.rs"]
-mod tests;
+pub(super) mod tests;

@@ -83,7 +83,7 @@ fn full_pipe() -> (OwnedFd, Rc<OwnedFd>) {
 }
 
 /// From now on every call on the ring fails; what the kernel has of it goes on.
-fn break_ring(disk: &mut Disk) {
+pub(in crate::files) fn break_ring(disk: &mut Disk) {
     let Backend::Uring(uring) = &mut disk.backend else { panic!("no io_uring") };
     let other = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
     // SAFETY: the ring's descriptor becomes another's, of which it is not told: that is what is tested. It is closed once.
@@ -91,12 +91,25 @@ fn break_ring(disk: &mut Disk) {
     assert!(result >= 0);
 }
 
-fn has_io_uring(disk: &Disk) -> bool {
+/// Whether there is a ring to break. Where `JET_TEST_IO_URING` says that the kernel has io_uring, there must be one.
+pub(in crate::files) fn has_io_uring(disk: &Disk) -> bool {
     let has = disk.engine() == Engine::IoUring;
     if !has {
+        let wanted = std::env::var_os("JET_TEST_IO_URING").is_some_and(|wanted| wanted == "1");
+        assert!(!wanted, "JET_TEST_IO_URING=1, and the kernel gives no io_uring ({:?})", disk.refusal());
         eprintln!("nothing to see here: the kernel gives no io_uring ({:?})", disk.refusal());
     }
     has
+}
+
+/// Whether a thread sleeps in `poll`, by its file `syscall` in `/proc`. One that runs has no number there.
+fn polls(syscall: &str) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    let numbers = [libc::SYS_poll, libc::SYS_ppoll];
+    #[cfg(not(target_arch = "x86_64"))]
+    let numbers = [libc::SYS_ppoll];
+    let number = syscall.split(' ').next().and_then(|number| number.trim().parse().ok());
+    number.is_some_and(|number: libc::c_long| numbers.contains(&number))
 }
 
 /// A write waits in the kernel while the ring fails, another was never taken.
@@ -117,11 +130,9 @@ fn fails_under_a_write(how: impl FnOnce(&mut Disk) -> DiskError) {
     let over = AtomicBool::new(false);
     let error = std::thread::scope(|scope| {
         scope.spawn(|| {
-            // It waits for the write, or has returned without.
-            let state = format!("/proc/self/task/{main}/stat");
-            while !over.load(Ordering::Relaxed)
-                && !std::fs::read_to_string(&state).unwrap().rsplit_once(") ").unwrap().1.starts_with('S')
-            {
+            // It waits for the write, or has returned without. What it waits in tells that from every other sleep.
+            let waits = format!("/proc/self/task/{main}/syscall");
+            while !over.load(Ordering::Relaxed) && !polls(&std::fs::read_to_string(&waits).unwrap()) {
                 std::thread::yield_now();
             }
             if !over.load(Ordering::Relaxed) {
