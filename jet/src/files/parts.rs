@@ -101,6 +101,8 @@ struct Part {
     /// Messages that write to it.
     users: u32,
     used_at: u64,
+    /// Its file is taking its name: nothing is written to it any more.
+    naming: bool,
     /// Has its name: a message that came twice finds it so.
     named: bool,
     /// Named, given up or gone: closed when its last user is gone.
@@ -172,7 +174,7 @@ impl Parts {
         if known.is_some() && known == self.look(key, path)? {
             return Ok(());
         }
-        self.lose(key);
+        self.forget(key);
         let (directory, file) = self.make_part(key, path)?;
         hold(&file);
         let begun =
@@ -182,6 +184,23 @@ impl Parts {
             })?;
         self.ledgers.begin(key, begun, file_bytes, hash);
         Ok(())
+    }
+
+    /// Opens the part of a file that has begun, for bytes of it, and counts the message as its user until [`Self::leave`].
+    ///
+    /// # Errors
+    /// [`PartError`]; [`PartError::Gone`] also while the file takes its name: its sender heard before that all of it was
+    /// consumed, so what comes now is old.
+    ///
+    /// # Panics
+    /// As [`Self::enter`].
+    pub fn enter_to_write(&mut self, key: Key, path: RelativePath<'_>) -> Result<PartIndex, PartError> {
+        let index = self.enter(key, path)?;
+        if self.part(index).naming {
+            self.leave(index);
+            return Err(PartError::Gone);
+        }
+        Ok(index)
     }
 
     /// Opens the part of a file that has begun, and counts the message as its user until [`Self::leave`].
@@ -202,7 +221,15 @@ impl Parts {
             || self.ledgers.get(key).is_some_and(|known| Some(known) != found)
             || opened.is_some_and(|(_, opened)| opened != found);
         if stale {
-            self.lose(key);
+            let known = self.ledgers.get(key).or(opened.and_then(|(_, opened)| opened));
+            if let (Some((known, _)), Some((found, _))) = (known, found)
+                && known == found
+            {
+                // Its length was changed. Another file in its place would be somebody else's.
+                let directory = self.directories.make(path.split().0)?;
+                let _ = rustix::fs::unlinkat(&directory, &*part_name(key), AtFlags::empty());
+            }
+            self.forget(key);
             return Err(PartError::Gone);
         }
         if let Some((index, _)) = opened {
@@ -230,7 +257,7 @@ impl Parts {
             return Err(PartError::Gone);
         }
         // A killed receiver's writes may be on their way still, from memory that is used again by then.
-        if self.ledgers.get(key).is_none() && !self.wait_left(&file) {
+        if self.ledgers.get(key).is_none() && !self.wait_for_writes(&file) {
             rustix::fs::unlinkat(&directory, &*name, AtFlags::empty())?;
             return Err(PartError::Gone);
         }
@@ -247,7 +274,7 @@ impl Parts {
     /// # Panics
     /// As [`Self::enter`].
     pub fn create(&mut self, key: Key, path: RelativePath<'_>, file_bytes: u64) -> io::Result<PartIndex> {
-        self.lose(key);
+        self.forget(key);
         let (directory, file) = self.make_part(key, path)?;
         if file_bytes > SLAB_BYTES as u64 {
             // The length first: writes within it run beside each other, writes that extend it one after the other.
@@ -276,7 +303,7 @@ impl Parts {
 
     /// Waits until an earlier receiver's last write to a part has ended, as long as it can have been killed just now.
     /// `false`: that write is still on its way.
-    fn wait_left(&self, file: &OwnedFd) -> bool {
+    fn wait_for_writes(&self, file: &OwnedFd) -> bool {
         loop {
             if flock(file, FlockOperation::NonBlockingLockExclusive) != Err(Errno::WOULDBLOCK) {
                 return true;
@@ -310,6 +337,7 @@ impl Parts {
             no_direct: !self.direct,
             users: 1,
             used_at: self.clock,
+            naming: false,
             named: false,
             discarded: false,
         });
@@ -345,7 +373,7 @@ impl Parts {
     }
 
     /// The part is not what it was: who uses it hears so, and nothing is believed of it any more.
-    fn lose(&mut self, key: Key) {
+    fn forget(&mut self, key: Key) {
         self.ledgers.forget(key);
         if let Some(index) = self.by_key.remove(&key) {
             let part = self.part(PartIndex(index));
@@ -376,8 +404,11 @@ impl Parts {
     pub fn leave(&mut self, index: PartIndex) {
         let part = self.part(index);
         part.users -= 1;
-        if part.users == 0 && part.discarded {
-            self.parts[index.0] = None;
+        if part.users == 0 {
+            part.naming = false;
+            if part.discarded {
+                self.parts[index.0] = None;
+            }
         }
     }
 
@@ -418,6 +449,45 @@ impl Parts {
     /// Why `O_DIRECT` was refused, if it was.
     pub fn direct_refusal(&self) -> Option<&io::Error> {
         self.direct_refusal.as_ref()
+    }
+
+    /// Whether bytes of the part were written before, as [`Self::written`] told. They are not to be written again: what comes
+    /// now may have been damaged on its way, and would lie where good bytes are.
+    pub fn has(&mut self, index: PartIndex, from: u64, bytes: u64) -> bool {
+        let part = self.part(index);
+        let (key, discarded) = (part.key, part.discarded);
+        !discarded && self.ledgers.has(key, from, from + bytes)
+    }
+
+    /// Bytes of the part may have been written that [`Self::written`] will not tell of. Where they lie on others that it
+    /// told of, the part is not believed any more before it was read.
+    pub fn doubt(&mut self, index: PartIndex, from: u64, bytes: u64) {
+        let part = self.part(index);
+        if !part.discarded {
+            let key = part.key;
+            self.ledgers.doubt(key, from, from + bytes);
+        }
+    }
+
+    /// Nothing is believed of a part before it was read.
+    pub fn doubt_all(&mut self, index: PartIndex) {
+        let part = self.part(index);
+        if !part.discarded {
+            let key = part.key;
+            self.ledgers.forget(key);
+        }
+    }
+
+    /// Closes what no message uses, before the receiver sleeps. A part that was removed meanwhile would keep its room on the
+    /// disk, and a directory that was moved away would stay in use. What comes next opens a part again with a few system
+    /// calls, and a receiver that sleeps has the time.
+    pub fn close_unused(&mut self) {
+        self.directories.forget();
+        for place in &mut self.parts {
+            if let Some(part) = place.take_if(|part| part.users == 0) {
+                self.by_key.remove(&part.key);
+            }
+        }
     }
 
     /// Bytes of the part were written, or are a hole (without a sum).

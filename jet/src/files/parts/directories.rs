@@ -2,7 +2,7 @@
 //!
 //! A descriptor of a directory goes on leading to it when it is moved away, and another takes its place. So none is kept
 //! but for a round of work, in which many messages may go to the same one: after [`Directories::forget`] each path is
-//! walked anew, and so is the way to `--out` itself.
+//! walked anew, and so is the way to `--out` itself. An open part has its own, to be taken from there.
 
 use super::file::{Identity, beneath, identity_of};
 use super::lasting::{Lasting, Sync};

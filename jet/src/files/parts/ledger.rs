@@ -22,8 +22,8 @@ pub(super) enum Standing {
     Incomplete,
     /// Everything was written, and it is not what the sender read.
     Different,
-    /// There is no ledger.
-    Unknown,
+    /// There is no ledger: only reading the part can say what is in it.
+    Unproven,
 }
 
 #[derive(Debug)]
@@ -76,7 +76,25 @@ impl Ledgers {
         self.ledgers.get(&key)?.sum.as_ref().map(Sum::hash)
     }
 
-    /// Bytes were written, or are a hole (without a sum). What was written before counts once.
+    /// Whether all of an extent was written.
+    pub(super) fn has(&self, key: Key, from: u64, to: u64) -> bool {
+        self.ledgers.get(&key).is_some_and(|ledger| {
+            let at = ledger.extents.partition_point(|&(_, end)| end < to);
+            ledger.extents.get(at).is_some_and(|&(start, _)| start <= from)
+        })
+    }
+
+    /// Bytes may have been written that nobody vouches for. Where they lie on others, nothing is known of the part any more.
+    pub(super) fn doubt(&mut self, key: Key, from: u64, to: u64) {
+        let Some(ledger) = self.ledgers.get(&key) else { return };
+        let at = ledger.extents.partition_point(|&(_, end)| end <= from);
+        if ledger.extents.get(at).is_some_and(|&(start, _)| start < to) {
+            self.forget(key);
+        }
+    }
+
+    /// Bytes were written, or are a hole (without a sum). Bytes on others are written beside them: which came last nobody
+    /// knows, so nothing is known of the part any more.
     pub(super) fn add(&mut self, key: Key, from: u64, to: u64, sum: Option<&Sum>) {
         self.clock += 1;
         let Some(ledger) = self.ledgers.get_mut(&key) else { return };
@@ -87,13 +105,13 @@ impl Ledgers {
                     all.merge(sum);
                 }
             }
-            Extended::Had => {}
-            Extended::Lost => self.forget(key),
+            Extended::Nothing => {}
+            Extended::Unclear => self.forget(key),
         }
     }
 
     pub(super) fn standing(&self, key: Key, proof: Option<Proof>) -> Standing {
-        let Some(ledger) = self.ledgers.get(&key) else { return Standing::Unknown };
+        let Some(ledger) = self.ledgers.get(&key) else { return Standing::Unproven };
         let whole = match ledger.extents[..] {
             [] => ledger.file_bytes == 0,
             [extent] => extent == (0, ledger.file_bytes),
@@ -105,7 +123,7 @@ impl Ledgers {
             (Some(proof), Some(sum)) if sum.proof(ledger.file_bytes) == proof => Standing::Proven,
             (Some(_), Some(_)) => Standing::Different,
             // A proof of which nothing was said at the beginning: the file is read again.
-            (Some(_), None) => Standing::Unknown,
+            (Some(_), None) => Standing::Unproven,
         }
     }
 }
@@ -113,35 +131,34 @@ impl Ledgers {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Extended {
     New,
-    /// Was there before.
-    Had,
+    /// It has no bytes.
+    Nothing,
     /// Overlaps with what was there, or there are too many: what the part has is not known any more.
-    Lost,
+    Unclear,
 }
 
 impl Ledger {
     fn extend(&mut self, from: u64, to: u64) -> Extended {
         if from == to {
-            return Extended::Had;
+            return Extended::Nothing;
         }
         let at = self.extents.partition_point(|&(_, end)| end < from);
         match self.extents.get(at) {
-            Some(&(start, end)) if start <= from && to <= end => return Extended::Had,
-            Some(&(start, end)) if from < end && start < to => return Extended::Lost,
+            Some(&(start, end)) if from < end && start < to => return Extended::Unclear,
             _ => {}
         }
         let joins_before = self.extents.get(at).is_some_and(|&(_, end)| end == from);
         let next = at + usize::from(joins_before);
         let next_start = self.extents.get(next).map(|&(start, _)| start);
         match (joins_before, next_start) {
-            (_, Some(start)) if start < to => return Extended::Lost,
+            (_, Some(start)) if start < to => return Extended::Unclear,
             (true, Some(start)) if start == to => {
                 self.extents[at].1 = self.extents[next].1;
                 self.extents.remove(next);
             }
             (true, _) => self.extents[at].1 = to,
             (false, Some(start)) if start == to => self.extents[next].0 = from,
-            (false, _) if self.extents.len() >= EXTENTS_MAX => return Extended::Lost,
+            (false, _) if self.extents.len() >= EXTENTS_MAX => return Extended::Unclear,
             (false, _) => self.extents.insert(at, (from, to)),
         }
         Extended::New
@@ -178,10 +195,9 @@ mod tests {
             for (count, piece_at) in order.into_iter().enumerate() {
                 assert_eq!(ledgers.standing(KEY, proof), Standing::Incomplete, "{count} of {order:?}");
                 let (from, to) = (piece_at * 2, piece_at * 2 + 2);
-                // Twice, as after the death of a daemon.
-                for _ in 0..2 {
-                    ledgers.add(KEY, from * BLOCK, to * BLOCK, Some(&piece(from, to)));
-                }
+                assert!(!ledgers.has(KEY, from * BLOCK, to * BLOCK));
+                ledgers.add(KEY, from * BLOCK, to * BLOCK, Some(&piece(from, to)));
+                assert!(ledgers.has(KEY, from * BLOCK, to * BLOCK));
             }
             assert_eq!(ledgers.standing(KEY, proof), Standing::Proven, "{order:?}");
             assert_eq!(ledgers.standing(KEY, None), Standing::Proven);
@@ -201,24 +217,43 @@ mod tests {
 
     #[test]
     fn what_cannot_be_accounted_for_is_not_known() {
-        for (from, to) in [(1, 3), (0, 3), (3, 5), (1, 5)] {
+        for (from, to) in [(1, 3), (0, 3), (3, 5), (1, 5), (0, 2), (5, 6)] {
             let mut ledgers = ledgers(9, None);
             ledgers.add(KEY, 0, 2 * BLOCK, None);
             ledgers.add(KEY, 4 * BLOCK, 6 * BLOCK, None);
             assert_eq!(ledgers.standing(KEY, None), Standing::Incomplete);
             ledgers.add(KEY, from * BLOCK, to * BLOCK, None);
-            assert_eq!(ledgers.standing(KEY, None), Standing::Unknown, "{from} {to}");
+            assert_eq!(ledgers.standing(KEY, None), Standing::Unproven, "{from} {to}");
         }
         let mut many = ledgers(4 * EXTENTS_MAX as u64, None);
         for extent in 0..=EXTENTS_MAX as u64 {
             assert_eq!(many.standing(KEY, None), Standing::Incomplete);
             many.add(KEY, 2 * extent * BLOCK, (2 * extent + 1) * BLOCK, None);
         }
-        assert_eq!(many.standing(KEY, None), Standing::Unknown);
+        assert_eq!(many.standing(KEY, None), Standing::Unproven);
         let proof = Some(piece(0, 1).proof(BLOCK));
         let mut unhashed = ledgers(1, None);
         unhashed.add(KEY, 0, BLOCK, None);
-        assert_eq!(unhashed.standing(KEY, proof), Standing::Unknown);
+        assert_eq!(unhashed.standing(KEY, proof), Standing::Unproven);
+    }
+
+    #[test]
+    fn what_was_written_on_others_is_doubted_and_what_lies_beside_them_is_not() {
+        for (from, to, doubted) in [
+            (0, 2, false),
+            (2, 3, true),
+            (3, 4, true),
+            (1, 3, true),
+            (4, 6, false),
+            (6, 9, true),
+            (8, 9, false),
+        ] {
+            let mut ledgers = ledgers(9, None);
+            ledgers.add(KEY, 2 * BLOCK, 4 * BLOCK, None);
+            ledgers.add(KEY, 6 * BLOCK, 8 * BLOCK, None);
+            ledgers.doubt(KEY, from * BLOCK, to * BLOCK);
+            assert_eq!(ledgers.get(KEY).is_none(), doubted, "{from} {to}");
+        }
     }
 
     #[test]

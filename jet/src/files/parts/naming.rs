@@ -1,11 +1,11 @@
 //! How a file gets its name: what is there of it, and what has to be synced.
 
-use super::file::{beneath, mode_of, part_name};
+use super::file::{Identity, beneath, identity_of, mode_of, part_name};
 use super::lasting::Unsynced;
 use super::ledger::Standing;
 use super::{Key, PartError, PartIndex, Parts, RelativePath};
 use crate::files::proof::Proof;
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::io;
@@ -20,7 +20,7 @@ pub enum Found {
     Proven(PartIndex),
     /// A part of which it is not known what is in it. It is in use until [`Parts::leave`].
     Unproven(PartIndex),
-    /// Something was not written; the part was removed.
+    /// Something was not written, or is still being written; the part was removed.
     Incomplete,
     /// It is not what the sender read; the part was removed.
     Different,
@@ -39,11 +39,21 @@ impl Parts {
             Err(PartError::Gone) => return Ok(Found::Gone),
             Err(PartError::Io(error)) => return Err(error),
         };
+        let part = self.part(index);
+        // A message that came twice still writes to it: nobody knows what it has in the end.
+        let written_to = part.users > 1 && !part.naming;
         let refused = match (self.ledgers.standing(key, proof), proof) {
-            (Standing::Proven, _) => return Ok(Found::Proven(index)),
-            (Standing::Unknown, Some(_)) => return Ok(Found::Unproven(index)),
+            _ if written_to => Found::Incomplete,
+            (Standing::Proven, _) => {
+                self.part(index).naming = true;
+                return Ok(Found::Proven(index));
+            }
+            (Standing::Unproven, Some(_)) => {
+                self.part(index).naming = true;
+                return Ok(Found::Unproven(index));
+            }
             (Standing::Different, _) => Found::Different,
-            (Standing::Incomplete, _) | (Standing::Unknown, None) => Found::Incomplete,
+            (Standing::Incomplete, _) | (Standing::Unproven, None) => Found::Incomplete,
         };
         self.discard(index);
         self.leave(index);
@@ -82,22 +92,29 @@ impl Parts {
         let path = part.path.clone();
         let path = RelativePath::new(&path).expect("checked before");
         let (above, name) = path.split();
-        // Where its directory was moved away meanwhile, the file goes where its path leads now.
+        // Where its directory was moved away meanwhile, the file goes where its path leads now. So it is looked for now, and
+        // not only in this round, which may have waited for the disk.
+        self.directories.forget();
         let directory = self.directories.make(above)?;
         let part = self.part(index);
-        let name = OsStr::from_bytes(name);
-        match rustix::fs::renameat(&part.directory, &*part_name(part.key), &directory, name) {
+        let (key, name, part_name) = (part.key, OsStr::from_bytes(name), part_name(part.key));
+        // Another receiver that was given the message, too, has its own part there, which may be half written.
+        let renamed = match rustix::fs::statat(&part.directory, &*part_name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) if Identity::of(&stat) != identity_of(&part.buffered)? => Err(Errno::NOENT),
+            Ok(_) => rustix::fs::renameat(&part.directory, &*part_name, &directory, name),
+            Err(errno) => Err(errno),
+        };
+        match renamed {
             Ok(()) => {}
             Err(Errno::NOENT | Errno::XDEV) => {
-                let key = part.key;
-                self.lose(key);
+                self.forget(key);
                 return Err(PartError::Gone);
             }
             Err(errno) => return Err(errno.into()),
         }
+        let part = self.part(index);
         part.named = true;
         part.discarded = true;
-        let key = part.key;
         self.by_key.remove(&key);
         self.ledgers.forget(key);
         Ok(true)

@@ -301,11 +301,10 @@ fn a_directory_that_is_moved_away_takes_no_file_with_it() {
     fs::rename(out.path().join("d"), &archived).unwrap();
     parts.look_anew();
     assert!(is_gone(piece(&mut parts, (1, 1), "d/file", 1)));
-    match parts.take_name(index) {
-        Ok(first) => assert!(first),
-        Err(error) => assert!(matches!(error, PartError::Gone), "{error}"),
-    }
+    // Both lie on one file system: the file goes to where its path leads now.
+    assert!(parts.take_name(index).unwrap());
     parts.leave(index);
+    assert_eq!(fs::read(out.path().join("d/one")).unwrap(), b"x");
     begin(&mut parts, (1, 3), "d/file", 1);
     piece(&mut parts, (1, 3), "d/file", 0).unwrap();
     let found = parts.find((1, 3), path("d/file"), proof(1)).unwrap();
@@ -314,6 +313,111 @@ fn a_directory_that_is_moved_away_takes_no_file_with_it() {
     assert_eq!(fs::read(out.path().join("d/file")).unwrap(), content(1));
     assert_eq!(fs::read(archived.join("file")).unwrap(), b"archived");
     assert!(!archived.join("one").exists());
+}
+
+#[test]
+fn a_directory_that_is_moved_away_in_a_long_round_takes_no_file_with_it() {
+    let (out, archive) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mut parts = parts(out.path(), 2);
+    let archived = archive.path().join("d");
+    fs::create_dir(out.path().join("d")).unwrap();
+    fs::write(out.path().join("d/file"), "archived").unwrap();
+    let index = parts.create((1, 1), path("d/file"), 1).unwrap();
+    write(&mut parts, index, b"x", 0);
+    fs::rename(out.path().join("d"), &archived).unwrap();
+    assert!(parts.take_name(index).unwrap());
+    parts.leave(index);
+    assert_eq!(fs::read(archived.join("file")).unwrap(), b"archived");
+    assert_eq!(fs::read(out.path().join("d/file")).unwrap(), b"x");
+}
+
+#[test]
+fn a_part_of_another_receiver_is_not_named() {
+    let out = tempfile::tempdir().unwrap();
+    let (mut first, mut second) = (parts(out.path(), 2), parts(out.path(), 2));
+    let stopped = first.create((1, 1), path("file"), 2).unwrap();
+    write(&mut first, stopped, b"xx", 0);
+    // The first one is stopped; its daemon gives the message to the second, which has written half of it.
+    let half = second.create((1, 1), path("file"), 2).unwrap();
+    write(&mut second, half, b"x", 0);
+    assert!(is_gone(first.take_name(stopped).map(drop)));
+    assert!(!out.path().join("file").exists());
+    write(&mut second, half, b"x", 1);
+    assert!(second.take_name(half).unwrap());
+    assert_eq!(fs::read(out.path().join("file")).unwrap(), b"xx");
+}
+
+#[test]
+fn bytes_that_were_written_over_are_not_believed() {
+    let (mut other, mut sum) = (block(0).0, Sum::new(Hash::Fast));
+    other[100] ^= 1;
+    sum.add(0, &other);
+    // The second one is written at the same time as the first, or is withdrawn when it was.
+    for withdrawn in [false, true] {
+        let out = tempfile::tempdir().unwrap();
+        let mut parts = parts(out.path(), 2);
+        let (key, name) = ((1, 1), "file");
+        begin(&mut parts, key, name, 2);
+        piece(&mut parts, key, name, 0).unwrap();
+        let index = parts.enter_to_write(key, path(name)).unwrap();
+        assert!(
+            parts.has(index, 0, BLOCK) && !parts.has(index, BLOCK, BLOCK) && !parts.has(index, 0, 2 * BLOCK)
+        );
+        write(&mut parts, index, &other, 0);
+        if withdrawn {
+            parts.doubt(index, 0, BLOCK);
+        } else {
+            parts.written(index, 0, BLOCK, Some(&sum)).unwrap();
+        }
+        parts.leave(index);
+        piece(&mut parts, key, name, 1).unwrap();
+        let found = parts.find(key, path(name), proof(2)).unwrap();
+        assert!(matches!(found, Found::Unproven(_)), "{found:?}");
+    }
+}
+
+#[test]
+fn nothing_is_written_to_a_file_that_takes_its_name() {
+    let out = tempfile::tempdir().unwrap();
+    let mut parts = parts(out.path(), 2);
+    let (key, name) = ((1, 1), "file");
+    begin(&mut parts, key, name, 1);
+    piece(&mut parts, key, name, 0).unwrap();
+    let Found::Proven(index) = parts.find(key, path(name), proof(1)).unwrap() else { panic!("all is there") };
+    assert!(matches!(parts.enter_to_write(key, path(name)), Err(PartError::Gone)));
+    // Asked for twice, it has its name once.
+    let Found::Proven(again) = parts.find(key, path(name), proof(1)).unwrap() else { panic!("all is there") };
+    assert!(parts.take_name(index).unwrap() && !parts.take_name(again).unwrap());
+    parts.leave(index);
+    parts.leave(again);
+    // One that did not come to its end does not keep the part from the next.
+    begin(&mut parts, key, name, 1);
+    piece(&mut parts, key, name, 0).unwrap();
+    let Found::Proven(index) = parts.find(key, path(name), proof(1)).unwrap() else { panic!("all is there") };
+    parts.leave(index);
+    let writes = parts.enter_to_write(key, path(name)).unwrap();
+    assert!(matches!(parts.find(key, path(name), proof(1)), Ok(Found::Incomplete)), "it is still written to");
+    parts.leave(writes);
+    assert_eq!(names(out.path()), ["file"]);
+}
+
+#[test]
+fn a_part_whose_length_was_changed_is_removed_and_another_file_in_its_place_is_not() {
+    let out = tempfile::tempdir().unwrap();
+    let mut parts = parts(out.path(), 2);
+    let (key, name, part) = ((1, 1), "file", out.path().join(part_name((1, 1))));
+    for other in [false, true] {
+        begin(&mut parts, key, name, 2);
+        piece(&mut parts, key, name, 0).unwrap();
+        if other {
+            fs::remove_file(&part).unwrap();
+            fs::write(&part, "another").unwrap();
+        } else {
+            fs::File::options().write(true).open(&part).unwrap().set_len(100).unwrap();
+        }
+        assert!(is_gone(piece(&mut parts, key, name, 1)));
+        assert_eq!(part.exists(), other);
+    }
 }
 
 #[test]
