@@ -127,6 +127,34 @@ fn what_a_killed_receiver_wrote_is_read_again_before_it_is_believed() {
     }
 }
 
+/// Where the descriptors of a process lead.
+fn opened(jet: &Jet) -> Vec<PathBuf> {
+    let descriptors = fs::read_dir(format!("/proc/{}/fd", jet.pid().as_raw_nonzero())).unwrap();
+    descriptors.filter_map(|descriptor| fs::read_link(descriptor.unwrap().path()).ok()).collect()
+}
+
+#[test]
+fn a_part_whose_sender_is_dead_is_not_kept_open() {
+    let host = Host::new("shm");
+    let (file, out) = (host.path("file"), host.path("out"));
+    fs::create_dir_all(host.path("d")).unwrap();
+    fs::write(&file, bytes(1, FILE_BYTES)).unwrap();
+    fs::rename(&file, host.path("d/file")).unwrap();
+    let _daemon = host.daemon();
+    let recv = host.recv(&out, SLOWLY);
+    let mut send = host.send(&[&host.path("d")], PIECES);
+    wait_begun(&out.join("d"));
+    send.kill();
+    host.wait_whole();
+    parts_below(&out.join("d")).iter().for_each(|part| fs::remove_file(part).unwrap());
+    let root = fs::canonicalize(&out).unwrap();
+    until("the receiver to let go of the part and of its directory", || {
+        let below = |path: &PathBuf| path.starts_with(&root) && *path != root;
+        (!opened(&recv).iter().any(below)).then_some(())
+    });
+    recv.stop();
+}
+
 fn proof_of(content: &[u8]) -> Option<Proof> {
     let mut sum = Sum::new(Hash::Fast);
     sum.add(0, content);

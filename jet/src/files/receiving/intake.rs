@@ -2,6 +2,7 @@
 
 use super::job::{Job, Step, Subject};
 use super::prove::Proving;
+use super::unended::Unended;
 use super::{Broken, Jobs, Receiving};
 use crate::files::header::{FileHeader, HeaderError, Kind, PathField, TAG};
 use crate::files::parts::{Found, Key, PartError, PartIndex};
@@ -56,7 +57,7 @@ impl Receiving {
         &mut self,
         session: &'s Session,
         jobs: &mut Jobs<'s>,
-        mut message: Message<'s>,
+        mut message: Unended<'s>,
     ) -> Result<(), Broken> {
         if message.redelivered() {
             self.received.redelivered += 1;
@@ -184,7 +185,11 @@ impl Receiving {
             }
             Kind::Hole { offset, bytes } => {
                 let part = self.enter(key, at, offset, bytes)?;
-                let written = self.parts.written(part, offset, bytes, None);
+                let written = if self.parts.has(part, offset, bytes) {
+                    Ok(())
+                } else {
+                    self.parts.written(part, offset, bytes, None)
+                };
                 self.parts.leave(part);
                 written.map_err(|error| Refused::part(at, &error))?;
                 return Ok(None);
@@ -197,6 +202,11 @@ impl Receiving {
             }
             Kind::Piece { offset } => {
                 let part = self.enter(key, at, offset, bytes)?;
+                if self.parts.has(part, offset, bytes) {
+                    // It came before, and was written. What comes now is released unread.
+                    self.parts.leave(part);
+                    return Ok(None);
+                }
                 let sum = self.parts.hash(part).map(Sum::new);
                 Opened { part: Some(part), subject: Subject::Piece, step: Step::Bytes, offset, sum, path }
             }
@@ -232,7 +242,7 @@ impl Receiving {
         offset: u64,
         bytes: u64,
     ) -> Result<PartIndex, Refused> {
-        let part = self.parts.enter(key, path).map_err(|error| Refused::part(path, &error))?;
+        let part = self.parts.enter_to_write(key, path).map_err(|error| Refused::part(path, &error))?;
         let file_bytes = self.parts.file_bytes(part);
         let end = offset.checked_add(bytes).filter(|&end| end <= file_bytes);
         let on_block = |at: u64| at.is_multiple_of(BLOCK_BYTES as u64);

@@ -1,13 +1,14 @@
 //! A message in work, from its first slice to its end.
 
 use super::prove::{Proved, Proving};
+use super::unended::Unended;
 use super::{Broken, Jobs, Receiving};
 use crate::files::disk::{Finished, Work};
 use crate::files::parts::{Key, PartError, PartIndex, Unsynced};
 use crate::files::path::{RelativePath, printable};
 use crate::files::proof::{Proof, Sum};
 use crate::files::reject;
-use jet_client::receive::{DetachedSlice, Message, Session};
+use jet_client::receive::{DetachedSlice, Session};
 use jet_wire::SLAB_BYTES;
 use std::io::ErrorKind;
 use std::num::NonZeroU32;
@@ -54,7 +55,7 @@ pub(super) enum Step {
 }
 
 pub(super) struct Job<'s> {
-    pub message: Message<'s>,
+    pub message: Unended<'s>,
     pub key: Key,
     pub path: Box<[u8]>,
     pub part: Option<PartIndex>,
@@ -99,7 +100,7 @@ impl From<std::io::Error> for Next {
 }
 
 /// What a sender hears of a file that is not what it read: of the part, or of the file that has the name.
-fn lost(part: Option<PartIndex>) -> NonZeroU32 {
+fn not_whole(part: Option<PartIndex>) -> NonZeroU32 {
     if part.is_some() { reject::INCOMPLETE } else { reject::PART_GONE }
 }
 
@@ -119,6 +120,15 @@ impl Job<'_> {
             Subject::Directory => Some(self.path()),
             Subject::Whole { .. } | Subject::Piece | Subject::Complete { .. } => self.path().split().0,
         }
+    }
+
+    /// Whether it writes to bytes that another message of the same part has, too.
+    fn writes_on(&self, other: &Job<'_>) -> bool {
+        let end = |job: &Job<'_>| job.offset + job.message.bytes();
+        self.part == other.part
+            && (self.subject, other.subject) == (Subject::Piece, Subject::Piece)
+            && self.offset < end(other)
+            && other.offset < end(self)
     }
 }
 
@@ -159,7 +169,7 @@ impl Receiving {
                     Ok(None) => {}
                     // Somebody shortened it while it was read: not all of it is there any more.
                     Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
-                        job.failed.get_or_insert(lost(job.part));
+                        job.failed.get_or_insert(not_whole(job.part));
                     }
                     Err(error) => {
                         job.failed.get_or_insert(reject::code_of(&error));
@@ -341,7 +351,7 @@ impl Receiving {
         Ok(match (right, job.part) {
             (true, Some(_)) => Next::Go(Step::Sync(None)),
             (true, None) => Next::Go(Step::Sync(Some(file))),
-            (false, part) => Next::Refuse(lost(part)),
+            (false, part) => Next::Refuse(not_whole(part)),
         })
     }
 
@@ -415,39 +425,51 @@ impl Receiving {
     }
 
     fn end(&mut self, jobs: &mut Jobs<'_>, index: usize) {
-        let Job { message, path, part, failed, withdrawn, .. } = jobs.remove(index);
-        if withdrawn {
+        let job = jobs.remove(index);
+        if job.withdrawn {
             // Its sender is gone, or heard from the daemon that the bytes were corrupt. What is written stays: it may
             // come again.
             self.received.withdrawn += 1;
-            if let Some(part) = part {
-                self.parts.leave(part);
+            if let Some(part) = job.part
+                && jobs.places.iter().flatten().any(|other| other.writes_on(&job))
+            {
+                self.parts.doubt_all(part);
             }
-            message.consume();
+            self.leave_part(&job);
+            job.message.consume();
             return;
         }
-        match failed {
+        match job.failed {
             Some(code) => {
-                if let Some(part) = part {
+                if let Some(part) = job.part {
                     self.parts.discard(part);
-                    self.parts.leave(part);
                 }
+                self.leave_part(&job);
+                let Job { message, path, .. } = job;
                 self.refuse(message, code, || {
                     format!("{}: {}", printable(&path), reject::explain(code.get()))
                 });
             }
             None => {
-                if let Some(part) = part {
-                    self.parts.leave(part);
-                }
+                self.leave_part(&job);
                 self.received.messages += 1;
-                message.consume();
+                job.message.consume();
             }
         }
     }
 
+    /// A message is done with its part. Bytes that it may have written, and that were not accounted for, may lie on the same
+    /// bytes of one that came twice.
+    pub(super) fn leave_part(&mut self, job: &Job<'_>) {
+        let Some(part) = job.part else { return };
+        if job.subject == Subject::Piece && !matches!(job.step, Step::Done) {
+            self.parts.doubt(part, job.offset, job.message.bytes());
+        }
+        self.parts.leave(part);
+    }
+
     /// Rejects a message. What heals itself is no complaint: its sender says the path, or sends the file, again.
-    pub(super) fn refuse(&mut self, message: Message<'_>, code: NonZeroU32, what: impl FnOnce() -> String) {
+    pub(super) fn refuse(&mut self, message: Unended<'_>, code: NonZeroU32, what: impl FnOnce() -> String) {
         match code {
             reject::PATH_UNKNOWN => {}
             reject::PART_GONE | reject::INCOMPLETE => self.received.lost += 1,

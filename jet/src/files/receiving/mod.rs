@@ -10,6 +10,9 @@ mod paths;
 mod prove;
 mod slow;
 mod slowness;
+#[cfg(test)]
+mod tests;
+mod unended;
 
 use super::disk::{Disk, DiskError, Engine};
 use super::parts::{OutError, Parts, PartsOptions};
@@ -23,6 +26,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use unended::Unended;
 
 pub use slow::{Hold, Slow, SlowError, Stop};
 
@@ -36,7 +40,8 @@ const DESCRIPTORS_OTHERS: usize = 64;
 const DESCRIPTORS_PER_PART: usize = 3;
 /// Looks in vain before a sleep.
 const LOOKS_BEFORE_SLEEP: u32 = 200;
-/// Rounds of work between two looks at the stop signal: a look is a system call.
+/// Rounds of work between two looks at the stop signal: a look is a system call. Without io_uring a round waits for each
+/// of its reads and writes, and every round looks.
 const ROUNDS_PER_STOP_LOOK: u32 = 64;
 
 const _: () = assert!(JOBS_MAX < PARTS_OPEN_MAX);
@@ -222,10 +227,11 @@ impl Receiving {
         self.leaving = false;
         self.active_at = Instant::now();
         self.slowness.start(self.active_at);
-        let mut jobs = Jobs::new(self.jobs_max);
-        let served = self.serve_jobs(session, stop, &mut jobs, &mut tell);
-        self.leave(session, jobs)?;
-        tell(self);
+        let mut jobs = Jobs::new(ends.0.jobs_max);
+        let ends = WritesEnd(self);
+        let served = ends.0.serve_jobs(session, stop, &mut jobs, &mut tell);
+        ends.0.leave(session, jobs)?;
+        tell(ends.0);
         served
     }
 
@@ -239,7 +245,7 @@ impl Receiving {
         let (mut rounds, mut looks) = (0u32, 0u32);
         loop {
             rounds += 1;
-            if rounds >= ROUNDS_PER_STOP_LOOK {
+            if rounds >= ROUNDS_PER_STOP_LOOK || self.disk.engine() == Engine::Pwrite {
                 rounds = 0;
                 if is_readable(stop)? {
                     return Ok(Served::Stopped);
@@ -264,6 +270,7 @@ impl Receiving {
                 continue;
             }
             looks = 0;
+            self.parts.close_unused();
             tell(self);
             let now = Instant::now();
             let stopped_until = self.slowness.stopped_until(now);
@@ -305,7 +312,10 @@ impl Receiving {
                 self.write_held(session, jobs, index, slice)?;
             }
         }
-        while let Some(finished) = self.disk.finished() {
+        // No more than had ended by now: without io_uring what is begun meanwhile ends at once, and a proof would read its
+        // whole file here.
+        for _ in 0..self.disk.ended() {
+            let Some(finished) = self.disk.finished() else { break };
             worked = true;
             self.handle_finished(session, jobs, finished)?;
         }
@@ -321,7 +331,7 @@ impl Receiving {
         while !enough && !self.is_blocked(jobs) {
             let Some(message) = session.try_receive()? else { break };
             worked = true;
-            self.take(session, jobs, message)?;
+            self.take(session, jobs, Unended::new(message))?;
         }
         if worked {
             self.active_at = Instant::now();
@@ -401,12 +411,9 @@ impl Receiving {
                 }
             }
         }
+        // Neither consumed nor rejected: their senders hear AppGone, and send them again.
         for job in jobs.places.into_iter().flatten() {
-            if let Some(part) = job.part {
-                self.parts.leave(part);
-            }
-            // Neither consumed nor rejected: its sender hears AppGone, and sends it again.
-            let _ = job.message.detach();
+            self.leave_part(&job);
         }
         session.flush();
         Ok(())
@@ -456,6 +463,17 @@ impl From<DiskError> for Broken {
 enum Sleepless {
     Session(ReceiveError),
     System(io::Error),
+}
+
+/// Has everything in flight end before it goes, on a panic, too: the memory that is being written from goes with the
+/// session, which goes next.
+struct WritesEnd<'r>(&'r mut Receiving);
+
+impl Drop for WritesEnd<'_> {
+    fn drop(&mut self) {
+        // Nothing is in flight when this returns, whatever it says.
+        let _ = self.0.disk.wait_all(drop);
+    }
 }
 
 /// The messages in work.

@@ -1,0 +1,424 @@
+//! A receiver whose daemon is the test: what it is told of each message, and when.
+
+use super::*;
+use crate::files::disk::Work;
+use crate::files::disk::tests::{break_ring, has_io_uring};
+use crate::files::header::{FileHeader, Kind, PathField, TAG};
+use crate::files::path::RelativePath;
+use crate::files::proof::{Hash, Proof, Sum};
+use jet_client::receive::SessionParts;
+use jet_client::registration::{ANSWER_TIMEOUT, ControlConnection};
+use jet_fabric::memory::SharedMemory;
+use jet_fabric::unix::Doorbell;
+use jet_wire::SLAB_BYTES;
+use jet_wire::segment::{
+    DELIVERY_USER_HEADER_MAX, DaemonEnd, Delivery, Place, Release, SegmentLayout, SegmentShape, daemon_end,
+    delivery_flags, delivery_kind, release_kind,
+};
+use rustix::event::{EventfdFlags, eventfd};
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::rc::Rc;
+
+const SLABS: u32 = 16;
+/// The test's file of several messages, and its only sender.
+const FILE: u64 = 7;
+const SENDER: u64 = 1;
+
+const NOTHING: Delivery = Delivery {
+    kind: 0,
+    flags: 0,
+    user_header_bytes: 0,
+    slot: 0,
+    message: 0,
+    generations: 0,
+    offset: 0,
+    message_bytes: 0,
+    bytes: 0,
+    slab: 0,
+    tag: 0,
+    sequence: 0,
+    sender: SENDER,
+    user_header: [0; DELIVERY_USER_HEADER_MAX],
+};
+
+/// A daemon's end. Every message has a slot, and a slab, of its own.
+struct Daemon {
+    end: DaemonEnd,
+    pool: SharedMemory,
+    delivered: u32,
+    _segment: SharedMemory,
+    _control: UnixStream,
+    _doorbell: Doorbell,
+}
+
+impl Daemon {
+    fn new() -> (Self, Session) {
+        let shape = SegmentShape::new(SLABS, SLABS);
+        let segment = SharedMemory::new("jet-test", SegmentLayout::new(shape).total_bytes(), false).unwrap();
+        let pool = SharedMemory::new("jet-test", SLABS as usize * SLAB_BYTES, false).unwrap();
+        // SAFETY: the segment is kept beside the end, and this is the only daemon's end.
+        let end = unsafe { daemon_end(segment.base(), segment.bytes(), shape) }.unwrap();
+        let (near_bell, far_bell) = Doorbell::pair().unwrap();
+        let (near, far) = UnixStream::pair().unwrap();
+        let owned = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().unwrap();
+        let parts = SessionParts {
+            number: 1,
+            pool: owned(pool.as_fd()),
+            pool_bytes: pool.bytes() as u64,
+            pool_slabs: SLABS,
+            segment: owned(segment.as_fd()),
+            doorbell: owned(near_bell.as_fd()),
+            escape: None,
+        };
+        let control = ControlConnection::over(near, ANSWER_TIMEOUT).unwrap();
+        let session = Session::assemble(control, parts, Duration::ZERO).unwrap();
+        let daemon = Self { end, pool, delivered: 0, _segment: segment, _control: far, _doorbell: far_bell };
+        (daemon, session)
+    }
+
+    /// Delivers a message of at most a slab, or the beginning of a larger one.
+    fn deliver(&mut self, kind: Kind, path: &str, bytes: &[u8], message_bytes: usize) {
+        let slot = self.delivered;
+        self.delivered += 1;
+        self.fill(slot, bytes);
+        let path = PathField::Here(RelativePath::new(path.as_bytes()).unwrap());
+        let file_id = if matches!(kind, Kind::Whole { .. }) { 1000 + u64::from(slot) } else { FILE };
+        let header = FileHeader { kind, file_id, path }.encode();
+        let mut user_header = [0; DELIVERY_USER_HEADER_MAX];
+        user_header[..header.as_ref().len()].copy_from_slice(header.as_ref());
+        let last = if bytes.len() == message_bytes { delivery_flags::LAST } else { 0 };
+        let delivery = Delivery {
+            kind: delivery_kind::SLICES,
+            flags: delivery_flags::FIRST | last,
+            user_header_bytes: u16::try_from(header.as_ref().len()).unwrap(),
+            slot,
+            message: slot,
+            generations: Delivery::pack_generations(1, 1),
+            offset: 0,
+            message_bytes: message_bytes as u64,
+            bytes: u32::try_from(bytes.len()).unwrap(),
+            slab: slot,
+            tag: TAG,
+            sequence: u64::from(slot) + 1,
+            sender: SENDER,
+            user_header,
+        };
+        self.end.deliveries.push(delivery).unwrap();
+        self.end.deliveries.publish();
+    }
+
+    /// Delivers the last slab of a message of two.
+    fn deliver_rest(&mut self, message: u32, bytes: &[u8]) {
+        let slot = self.delivered;
+        self.delivered += 1;
+        self.fill(slot, bytes);
+        let delivery = Delivery {
+            kind: delivery_kind::SLICES,
+            flags: delivery_flags::LAST,
+            slot,
+            message,
+            generations: Delivery::pack_generations(1, 1),
+            offset: SLAB_BYTES as u64,
+            message_bytes: 2 * SLAB_BYTES as u64,
+            bytes: u32::try_from(bytes.len()).unwrap(),
+            slab: slot,
+            ..NOTHING
+        };
+        self.end.deliveries.push(delivery).unwrap();
+        self.end.deliveries.publish();
+    }
+
+    fn fill(&mut self, slot: u32, bytes: &[u8]) {
+        assert!(bytes.len() <= SLAB_BYTES && slot < SLABS);
+        // SAFETY: the slab lies within the pool, and nobody reads it before it is delivered.
+        unsafe {
+            let slab = self.pool.base().add(slot as usize * SLAB_BYTES);
+            slab.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+        }
+        if !bytes.is_empty() {
+            self.end.slot(slot).unwrap().publish(1, Place { slab: slot, escaped: false });
+        }
+    }
+
+    fn whole(&mut self, path: &str, bytes: &[u8]) {
+        let kind = Kind::Whole { mode: 0o600, proof: Some(proof(bytes)) };
+        self.deliver(kind, path, bytes, bytes.len());
+    }
+
+    fn piece(&mut self, number: u64, bytes: &[u8]) {
+        self.deliver(Kind::Piece { offset: number * SLAB_BYTES as u64 }, "file", bytes, bytes.len());
+    }
+
+    /// The rest of the last message does not come.
+    fn withdraw(&mut self) {
+        let delivery = Delivery {
+            kind: delivery_kind::WITHDRAWN,
+            flags: delivery_flags::CORRUPT,
+            message: self.delivered - 1,
+            generations: Delivery::pack_generations(1, 1),
+            ..NOTHING
+        };
+        self.end.deliveries.push(delivery).unwrap();
+        self.end.deliveries.publish();
+    }
+
+    /// How messages ended: their numbers, in the order of their ends, and the codes.
+    fn ends(&mut self, session: &Session) -> Vec<(u32, u32)> {
+        session.flush();
+        let mut ends = Vec::new();
+        while let Ok(Some(Release { index, kind, code, .. })) = self.end.releases.pop() {
+            if kind != release_kind::SLICES {
+                ends.push((index, code));
+            }
+        }
+        ends
+    }
+}
+
+fn options(out: &Path) -> Options {
+    Options {
+        out: out.to_owned(),
+        fsync: false,
+        direct: false,
+        io_uring: false,
+        depth: 16,
+        files_max: None,
+        until_idle: None,
+        slow: Slow::default(),
+    }
+}
+
+fn proof(bytes: &[u8]) -> Proof {
+    let mut sum = Sum::new(Hash::Fast);
+    sum.add(0, bytes);
+    sum.proof(bytes.len() as u64)
+}
+
+fn slab(number: u8) -> Vec<u8> {
+    vec![number + 1; SLAB_BYTES]
+}
+
+/// Waits until something of the disk ended.
+fn wait_ended(disk: &mut Disk) {
+    while disk.ended() == 0 {
+        disk.submit().unwrap();
+        std::thread::yield_now();
+    }
+}
+
+fn work_until_idle<'s>(receiving: &mut Receiving, session: &'s Session, jobs: &mut Jobs<'s>) {
+    while receiving.work(session, jobs).unwrap() {}
+}
+
+#[test]
+fn a_ring_that_fails_ends_no_message_as_consumed() {
+    for fsync in [true, false] {
+        let out = tempfile::tempdir().unwrap();
+        let mut receiving = Receiving::new(Options { fsync, io_uring: true, ..options(out.path()) }).unwrap();
+        if !has_io_uring(&receiving.disk) {
+            return;
+        }
+        let (mut daemon, session) = Daemon::new();
+        daemon.whole("a", &slab(1));
+        let mut jobs = Jobs::new();
+        receiving.work(&session, &mut jobs).unwrap();
+        wait_ended(&mut receiving.disk);
+        if !fsync {
+            // Written in the same batch as one that is never taken by the ring.
+            daemon.whole("b", &slab(2));
+            let Some(message) = session.try_receive().unwrap() else { panic!("it was delivered") };
+            receiving.take(&session, &mut jobs, Unended::new(message)).unwrap();
+        }
+        break_ring(&mut receiving.disk);
+        receiving.leave(&session, jobs).unwrap_err();
+        assert_eq!(daemon.ends(&session), [], "fsync {fsync}");
+        assert!(receiving.disk.is_idle() && !out.path().join("b").exists());
+    }
+}
+
+#[test]
+fn a_panic_leaves_nothing_in_flight_and_ends_no_message() {
+    let out = tempfile::tempdir().unwrap();
+    let mut receiving = Receiving::new(Options { fsync: true, ..options(out.path()) }).unwrap();
+    let (mut daemon, session) = Daemon::new();
+    daemon.whole("a", &slab(1));
+    catch_unwind(AssertUnwindSafe(|| {
+        let mut jobs = Jobs::new();
+        let message = session.try_receive().unwrap().unwrap();
+        receiving.take(&session, &mut jobs, Unended::new(message)).unwrap();
+        let written = receiving.disk.finished().unwrap();
+        receiving.handle_finished(&session, &mut jobs, written).unwrap();
+        // All slices are back, and the file is not synced.
+        panic!("a fault of the program");
+    }))
+    .unwrap_err();
+    // Nobody waits for the sync any more, which its end will find out while another one is in flight.
+    let file = Rc::new(OwnedFd::from(tempfile::tempfile().unwrap()));
+    // SAFETY: a sync has no bytes.
+    unsafe { receiving.disk.begin(100, &file, Work::Sync) }.unwrap();
+    let stop = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+    catch_unwind(AssertUnwindSafe(|| receiving.serve(&session, stop.as_fd(), |_| {}).map(drop))).unwrap_err();
+    assert_eq!(daemon.ends(&session), []);
+    assert!(receiving.disk.is_idle(), "the memory that is written from goes with the session");
+}
+
+#[test]
+fn a_directory_that_is_moved_away_while_the_receiver_leaves_takes_no_file_with_it() {
+    let (out, archive) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mut receiving = Receiving::new(options(out.path())).unwrap();
+    let (mut daemon, session) = Daemon::new();
+    fs::create_dir(out.path().join("d")).unwrap();
+    fs::write(out.path().join("d/file"), "archived").unwrap();
+    daemon.whole("d/file", b"x");
+    let mut jobs = Jobs::new();
+    receiving.work(&session, &mut jobs).unwrap();
+    fs::rename(out.path().join("d"), archive.path().join("d")).unwrap();
+    receiving.leave(&session, jobs).unwrap();
+    assert_eq!(daemon.ends(&session), [(0, 0)]);
+    assert_eq!(fs::read(archive.path().join("d/file")).unwrap(), b"archived");
+    assert_eq!(fs::read(out.path().join("d/file")).unwrap(), b"x");
+}
+
+#[test]
+fn a_proof_without_io_uring_is_read_in_rounds() {
+    let out = tempfile::tempdir().unwrap();
+    let content: Vec<u8> = (0..100).flat_map(slab).collect();
+    let part = format!(".jet-part-{SENDER:016x}-{FILE:x}");
+    fs::write(out.path().join(part), &content).unwrap();
+    let mut receiving = Receiving::new(options(out.path())).unwrap();
+    let (mut daemon, session) = Daemon::new();
+    let complete = Kind::Complete { mode: 0o600, proof: Some(proof(&content)) };
+    daemon.deliver(complete, "file", b"", 0);
+    let mut jobs = Jobs::new();
+    receiving.work(&session, &mut jobs).unwrap();
+    // 128 KiB are read at once, four times.
+    receiving.work(&session, &mut jobs).unwrap();
+    daemon.whole("small", b"x");
+    receiving.work(&session, &mut jobs).unwrap();
+    receiving.work(&session, &mut jobs).unwrap();
+    assert_eq!(daemon.ends(&session), [(1, 0)], "the small one came when a part of the other was read");
+    work_until_idle(&mut receiving, &session, &mut jobs);
+    assert_eq!(daemon.ends(&session), [(0, 0)]);
+    assert_eq!(fs::read(out.path().join("file")).unwrap(), content);
+}
+
+#[test]
+fn a_stop_is_heard_while_a_file_is_proven_without_io_uring() {
+    let out = tempfile::tempdir().unwrap();
+    let content: Vec<u8> = (0..100).flat_map(slab).collect();
+    let part = format!(".jet-part-{SENDER:016x}-{FILE:x}");
+    fs::write(out.path().join(&part), &content).unwrap();
+    let mut receiving = Receiving::new(options(out.path())).unwrap();
+    let (mut daemon, session) = Daemon::new();
+    daemon.deliver(Kind::Complete { mode: 0o600, proof: Some(proof(&content)) }, "file", b"", 0);
+    let mut jobs = Jobs::new();
+    receiving.work(&session, &mut jobs).unwrap();
+    let stop = eventfd(1, EventfdFlags::CLOEXEC).unwrap();
+    let served = receiving.serve_jobs(&session, stop.as_fd(), &mut jobs, &mut |_| {}).unwrap();
+    assert!(matches!(served, Served::Stopped), "{served:?}");
+    receiving.leave(&session, jobs).unwrap();
+    assert_eq!(daemon.ends(&session), [], "the whole file was read first");
+    assert!(out.path().join(part).exists(), "the next receiver proves it");
+}
+
+/// How a piece comes twice, the second time damaged on its way.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Again {
+    /// When the first one was accounted for.
+    Later,
+    /// While the first one is written.
+    Beside,
+    /// The same, and the rest of it does not come: before the first one is accounted for, or after.
+    Withdrawn { first: bool },
+}
+
+#[test]
+fn a_piece_that_comes_twice_does_not_damage_a_file() {
+    for again in
+        [Again::Later, Again::Beside, Again::Withdrawn { first: true }, Again::Withdrawn { first: false }]
+    {
+        let out = tempfile::tempdir().unwrap();
+        let mut receiving = Receiving::new(options(out.path())).unwrap();
+        let (mut daemon, session) = Daemon::new();
+        let mut jobs = Jobs::new();
+        let content: Vec<u8> = (0..3).flat_map(slab).collect();
+        let begin = Kind::Begin { file_bytes: content.len() as u64, hash: Some(Hash::Fast) };
+        daemon.deliver(begin, "file", b"", 0);
+        let damaged = slab(99);
+        match again {
+            Again::Later => {
+                daemon.piece(0, &slab(0));
+                work_until_idle(&mut receiving, &session, &mut jobs);
+                daemon.piece(0, &damaged);
+            }
+            Again::Beside => {
+                daemon.piece(0, &slab(0));
+                daemon.piece(0, &damaged);
+            }
+            Again::Withdrawn { first } => {
+                let damage = |daemon: &mut Daemon| {
+                    daemon.deliver(Kind::Piece { offset: 0 }, "file", &damaged, 2 * SLAB_BYTES);
+                };
+                if first {
+                    let good = daemon.delivered;
+                    daemon.deliver(Kind::Piece { offset: 0 }, "file", &slab(0), 2 * SLAB_BYTES);
+                    damage(&mut daemon);
+                    receiving.work(&session, &mut jobs).unwrap();
+                    daemon.withdraw();
+                    work_until_idle(&mut receiving, &session, &mut jobs);
+                    daemon.deliver_rest(good, &slab(1));
+                } else {
+                    daemon.piece(0, &slab(0));
+                    damage(&mut daemon);
+                    receiving.work(&session, &mut jobs).unwrap();
+                    daemon.withdraw();
+                }
+            }
+        }
+        work_until_idle(&mut receiving, &session, &mut jobs);
+        if again != (Again::Withdrawn { first: true }) {
+            daemon.piece(1, &slab(1));
+        }
+        daemon.piece(2, &slab(2));
+        work_until_idle(&mut receiving, &session, &mut jobs);
+        daemon.deliver(Kind::Complete { mode: 0o600, proof: Some(proof(&content)) }, "file", b"", 0);
+        work_until_idle(&mut receiving, &session, &mut jobs);
+        let complete = daemon.delivered - 1;
+        let code = daemon.ends(&session).into_iter().find(|&(message, _)| message == complete).unwrap().1;
+        match fs::read(out.path().join("file")) {
+            Ok(file) => assert!(code == 0 && file == content, "{again:?}: {code}, and another file"),
+            // It is sent again.
+            Err(_) => assert!(code != 0 && again != Again::Later, "{again:?}: {code}, and no file"),
+        }
+        receiving.leave(&session, jobs).unwrap();
+    }
+}
+
+#[test]
+fn a_piece_that_is_damaged_beside_one_when_the_receiver_leaves_is_not_believed_by_the_next_session() {
+    let out = tempfile::tempdir().unwrap();
+    let mut receiving = Receiving::new(options(out.path())).unwrap();
+    let (mut daemon, session) = Daemon::new();
+    let mut jobs = Jobs::new();
+    daemon.deliver(Kind::Begin { file_bytes: 8192, hash: Some(Hash::Fast) }, "file", b"", 0);
+    daemon.piece(0, &slab(0));
+    daemon.deliver(Kind::Piece { offset: 0 }, "file", &slab(99), 2 * SLAB_BYTES);
+    receiving.work(&session, &mut jobs).unwrap();
+    receiving.leave(&session, jobs).unwrap();
+    assert_eq!(daemon.ends(&session), [(0, 0), (1, 0)]);
+    let (mut daemon, session) = Daemon::new();
+    let mut jobs = Jobs::new();
+    receiving.leaving = false;
+    daemon.piece(1, &slab(1));
+    work_until_idle(&mut receiving, &session, &mut jobs);
+    let content = [slab(0), slab(1)].concat();
+    daemon.deliver(Kind::Complete { mode: 0o600, proof: Some(proof(&content)) }, "file", b"", 0);
+    work_until_idle(&mut receiving, &session, &mut jobs);
+    let ends = daemon.ends(&session);
+    assert!(ends[1].1 != 0 && !out.path().join("file").exists(), "{ends:?}");
+    receiving.leave(&session, jobs).unwrap();
+}

@@ -1,0 +1,52 @@
+//! A message that ends by a word alone.
+
+use jet_client::receive::Message;
+use std::num::NonZeroU32;
+use std::ops::{Deref, DerefMut};
+
+/// A message of which nobody has said yet how it ends. Dropped (an error, a panic), it has no end: its sender hears that the
+/// receiver is gone, and sends it again. A [`Message`] of its own would end as consumed when its slices were taken, whether
+/// they were written or not.
+pub(super) struct Unended<'s>(Option<Message<'s>>);
+
+impl<'s> Unended<'s> {
+    pub(super) fn new(message: Message<'s>) -> Self {
+        Self(Some(message))
+    }
+
+    fn message(mut self) -> Message<'s> {
+        self.0.take().expect(THERE)
+    }
+
+    pub(super) fn consume(self) {
+        self.message().consume();
+    }
+
+    pub(super) fn reject(self, code: NonZeroU32) {
+        self.message().reject(code);
+    }
+}
+
+const THERE: &str = "a message is there until it ends";
+
+impl<'s> Deref for Unended<'s> {
+    type Target = Message<'s>;
+
+    fn deref(&self) -> &Message<'s> {
+        self.0.as_ref().expect(THERE)
+    }
+}
+
+impl DerefMut for Unended<'_> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        self.0.as_mut().expect(THERE)
+    }
+}
+
+impl Drop for Unended<'_> {
+    fn drop(&mut self) {
+        if let Some(message) = self.0.take() {
+            let _ = message.detach();
+        }
+    }
+}
