@@ -244,7 +244,7 @@ impl Parts {
             // again, which costs time. To give it another mode would be more to get right, and this is rare: all of it was
             // there, and only its sync was not over.
             Err(Errno::ACCESS) => {
-                self.lose(key);
+                self.forget(key);
                 return match rustix::fs::unlinkat(&directory, &*name, AtFlags::empty()) {
                     Ok(()) | Err(Errno::NOENT) => Err(PartError::Gone),
                     Err(errno) => Err(errno.into()),

@@ -227,7 +227,7 @@ impl Receiving {
         self.leaving = false;
         self.active_at = Instant::now();
         self.slowness.start(self.active_at);
-        let mut jobs = Jobs::new(ends.0.jobs_max);
+        let mut jobs = Jobs::new(self.jobs_max);
         let ends = WritesEnd(self);
         let served = ends.0.serve_jobs(session, stop, &mut jobs, &mut tell);
         ends.0.leave(session, jobs)?;
@@ -508,24 +508,5 @@ impl<'s> Jobs<'s> {
     fn remove(&mut self, index: usize) -> Job<'s> {
         self.free.push(index);
         self.places[index].take().expect("a job in work exists")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_more_is_open_than_descriptors_allow() {
-        for descriptors in [100, 256, 300, 512, 1024, 20_000, usize::MAX] {
-            let (jobs, parts) = bounds(descriptors);
-            assert!(jobs < parts && parts <= PARTS_OPEN_MAX, "{descriptors}: {jobs} and {parts}");
-            assert!(
-                DESCRIPTORS_OTHERS + parts * DESCRIPTORS_PER_PART + jobs <= descriptors,
-                "{descriptors}: {jobs} and {parts}"
-            );
-        }
-        assert_eq!(bounds(1024), (JOBS_MAX, PARTS_OPEN_MAX), "what shells give is enough");
-        assert_eq!(bounds(0), (1, 2));
     }
 }

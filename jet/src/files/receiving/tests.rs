@@ -224,7 +224,7 @@ fn a_ring_that_fails_ends_no_message_as_consumed() {
         }
         let (mut daemon, session) = Daemon::new();
         daemon.whole("a", &slab(1));
-        let mut jobs = Jobs::new();
+        let mut jobs = Jobs::new(JOBS_MAX);
         receiving.work(&session, &mut jobs).unwrap();
         wait_ended(&mut receiving.disk);
         if !fsync {
@@ -247,7 +247,7 @@ fn a_panic_leaves_nothing_in_flight_and_ends_no_message() {
     let (mut daemon, session) = Daemon::new();
     daemon.whole("a", &slab(1));
     catch_unwind(AssertUnwindSafe(|| {
-        let mut jobs = Jobs::new();
+        let mut jobs = Jobs::new(JOBS_MAX);
         let message = session.try_receive().unwrap().unwrap();
         receiving.take(&session, &mut jobs, Unended::new(message)).unwrap();
         let written = receiving.disk.finished().unwrap();
@@ -274,7 +274,7 @@ fn a_directory_that_is_moved_away_while_the_receiver_leaves_takes_no_file_with_i
     fs::create_dir(out.path().join("d")).unwrap();
     fs::write(out.path().join("d/file"), "archived").unwrap();
     daemon.whole("d/file", b"x");
-    let mut jobs = Jobs::new();
+    let mut jobs = Jobs::new(JOBS_MAX);
     receiving.work(&session, &mut jobs).unwrap();
     fs::rename(out.path().join("d"), archive.path().join("d")).unwrap();
     receiving.leave(&session, jobs).unwrap();
@@ -293,7 +293,7 @@ fn a_proof_without_io_uring_is_read_in_rounds() {
     let (mut daemon, session) = Daemon::new();
     let complete = Kind::Complete { mode: 0o600, proof: Some(proof(&content)) };
     daemon.deliver(complete, "file", b"", 0);
-    let mut jobs = Jobs::new();
+    let mut jobs = Jobs::new(JOBS_MAX);
     receiving.work(&session, &mut jobs).unwrap();
     // 128 KiB are read at once, four times.
     receiving.work(&session, &mut jobs).unwrap();
@@ -315,7 +315,7 @@ fn a_stop_is_heard_while_a_file_is_proven_without_io_uring() {
     let mut receiving = Receiving::new(options(out.path())).unwrap();
     let (mut daemon, session) = Daemon::new();
     daemon.deliver(Kind::Complete { mode: 0o600, proof: Some(proof(&content)) }, "file", b"", 0);
-    let mut jobs = Jobs::new();
+    let mut jobs = Jobs::new(JOBS_MAX);
     receiving.work(&session, &mut jobs).unwrap();
     let stop = eventfd(1, EventfdFlags::CLOEXEC).unwrap();
     let served = receiving.serve_jobs(&session, stop.as_fd(), &mut jobs, &mut |_| {}).unwrap();
@@ -344,7 +344,7 @@ fn a_piece_that_comes_twice_does_not_damage_a_file() {
         let out = tempfile::tempdir().unwrap();
         let mut receiving = Receiving::new(options(out.path())).unwrap();
         let (mut daemon, session) = Daemon::new();
-        let mut jobs = Jobs::new();
+        let mut jobs = Jobs::new(JOBS_MAX);
         let content: Vec<u8> = (0..3).flat_map(slab).collect();
         let begin = Kind::Begin { file_bytes: content.len() as u64, hash: Some(Hash::Fast) };
         daemon.deliver(begin, "file", b"", 0);
@@ -403,7 +403,7 @@ fn a_piece_that_is_damaged_beside_one_when_the_receiver_leaves_is_not_believed_b
     let out = tempfile::tempdir().unwrap();
     let mut receiving = Receiving::new(options(out.path())).unwrap();
     let (mut daemon, session) = Daemon::new();
-    let mut jobs = Jobs::new();
+    let mut jobs = Jobs::new(JOBS_MAX);
     daemon.deliver(Kind::Begin { file_bytes: 8192, hash: Some(Hash::Fast) }, "file", b"", 0);
     daemon.piece(0, &slab(0));
     daemon.deliver(Kind::Piece { offset: 0 }, "file", &slab(99), 2 * SLAB_BYTES);
@@ -411,7 +411,7 @@ fn a_piece_that_is_damaged_beside_one_when_the_receiver_leaves_is_not_believed_b
     receiving.leave(&session, jobs).unwrap();
     assert_eq!(daemon.ends(&session), [(0, 0), (1, 0)]);
     let (mut daemon, session) = Daemon::new();
-    let mut jobs = Jobs::new();
+    let mut jobs = Jobs::new(JOBS_MAX);
     receiving.leaving = false;
     daemon.piece(1, &slab(1));
     work_until_idle(&mut receiving, &session, &mut jobs);
@@ -421,4 +421,18 @@ fn a_piece_that_is_damaged_beside_one_when_the_receiver_leaves_is_not_believed_b
     let ends = daemon.ends(&session);
     assert!(ends[1].1 != 0 && !out.path().join("file").exists(), "{ends:?}");
     receiving.leave(&session, jobs).unwrap();
+}
+
+#[test]
+fn no_more_is_open_than_descriptors_allow() {
+    for descriptors in [100, 256, 300, 512, 1024, 20_000, usize::MAX] {
+        let (jobs, parts) = bounds(descriptors);
+        assert!(jobs < parts && parts <= PARTS_OPEN_MAX, "{descriptors}: {jobs} and {parts}");
+        assert!(
+            DESCRIPTORS_OTHERS + parts * DESCRIPTORS_PER_PART + jobs <= descriptors,
+            "{descriptors}: {jobs} and {parts}"
+        );
+    }
+    assert_eq!(bounds(1024), (JOBS_MAX, PARTS_OPEN_MAX), "what shells give is enough");
+    assert_eq!(bounds(0), (1, 2));
 }
