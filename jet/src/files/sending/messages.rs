@@ -1,7 +1,7 @@
 //! Which message of a file goes next, and what its end means.
 
 use super::file::{Early, FileJob, PathState, Stage};
-use super::source::Span;
+use super::source::{Source, Span};
 use super::{Event, SAYS_MAX, Sending, SendingError, Step, What};
 use crate::files::header::{Kind, SMALL_PATH_MAX, TAG};
 use crate::files::proof::BLOCK_BYTES;
@@ -54,7 +54,7 @@ impl Sending<'_> {
             (Stage::Bytes, Some(_)) => {}
         }
         match job.next_span() {
-            Ok(Some(span)) if span.hole => return self.send_word(id, hole_of(span)),
+            Ok(Some(span)) if span.hole => return self.send_hole(id, span),
             Ok(Some(span)) => return self.send_span(id, span),
             Ok(None) if job.in_flight > 0 => return Ok(Step::Waits),
             Ok(None) => {}
@@ -64,6 +64,10 @@ impl Sending<'_> {
             }
         }
         if job.pieces_many {
+            if let Some(Err(error)) = job.content.as_ref().map(Source::check_end) {
+                job.early = Some(error.into());
+                return Ok(Step::Sent);
+            }
             let proof = job.content.as_ref().and_then(|content| content.proof());
             let mode = job.mode;
             return self.send_word(id, Kind::Complete { mode, proof });
@@ -116,6 +120,17 @@ impl Sending<'_> {
         job.in_flight += 1;
         self.in_flight.insert(ticket, (id, what));
         Ok(Step::Sent)
+    }
+
+    /// Sends a hole, if the file is still the one that had it: it may have been found long ago, while there was no receiver.
+    fn send_hole(&mut self, id: u64, span: Span) -> Result<Step, SendingError> {
+        let job = job_of(&mut self.jobs, id);
+        let content = job.content.as_mut().expect("directories have no holes");
+        if let Err(error) = content.read(&mut [], span) {
+            job.early = Some(error.into());
+            return Ok(Step::Sent);
+        }
+        self.send_word(id, hole_of(span))
     }
 
     /// Sends bytes.

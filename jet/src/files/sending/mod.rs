@@ -8,6 +8,7 @@ mod file;
 mod messages;
 mod report;
 mod source;
+mod state;
 mod watch;
 
 pub use report::{Ends, Failure, Sent};

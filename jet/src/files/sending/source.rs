@@ -1,11 +1,12 @@
 //! What is read: a file's bytes and holes, as long as it stays what it was when it was opened.
 
+use super::state::{Ask, FileState};
 use crate::files::proof::{BLOCK_BYTES, Hash, Proof, Sum};
-use rustix::fs::{Mode, OFlags, SeekFrom};
+use rustix::fs::{FileType, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// Holes that are shorter are sent as zeros: a message costs more.
@@ -34,34 +35,11 @@ pub(super) enum SourceError {
     Failed(String),
 }
 
-/// Everything that shows that a file was written to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Looks {
-    device: u64,
-    inode: u64,
-    bytes: u64,
-    modified: (i64, i64),
-    /// Also changes where the time of modification is put back.
-    changed: (i64, i64),
-}
-
-impl Looks {
-    fn of(metadata: &Metadata) -> Self {
-        Self {
-            device: metadata.dev(),
-            inode: metadata.ino(),
-            bytes: metadata.len(),
-            modified: (metadata.mtime(), metadata.mtime_nsec()),
-            changed: (metadata.ctime(), metadata.ctime_nsec()),
-        }
-    }
-}
-
 /// An open file, and how much of it was given out.
 pub(super) struct Source {
     file: File,
-    looks: Looks,
-    mode: u32,
+    /// When it was opened.
+    state: FileState,
     /// It has fewer blocks than bytes.
     sparse: bool,
     piece_bytes: u64,
@@ -90,15 +68,17 @@ impl Source {
         let file =
             rustix::fs::open(&real, flags, Mode::empty()).map_err(|errno| cannot_read(&errno.into()))?;
         let file = File::from(file);
-        let metadata = file.metadata().map_err(|error| cannot_read(&error))?;
-        if !metadata.is_file() {
+        // The server's answer, to be compared with the server's answer at the end.
+        let (state, on_disk) =
+            FileState::of(&file, Ask::Server).map_err(|errno| cannot_read(&errno.into()))?;
+        if FileType::from_raw_mode(state.mode.into()) != FileType::RegularFile {
             return Err(SourceError::Failed("is no regular file any more".to_owned()));
         }
+        state.wait_until_writes_show();
         Ok(Self {
             file,
-            looks: Looks::of(&metadata),
-            mode: metadata.mode(),
-            sparse: metadata.blocks() * 512 < metadata.len(),
+            state,
+            sparse: on_disk < state.bytes,
             piece_bytes: piece_bytes as u64,
             next_offset: 0,
             begun: false,
@@ -108,11 +88,11 @@ impl Source {
     }
 
     pub(super) fn file_bytes(&self) -> u64 {
-        self.looks.bytes
+        self.state.bytes
     }
 
     pub(super) fn mode(&self) -> u32 {
-        self.mode
+        self.state.mode.into()
     }
 
     /// Whether it travels as one message.
@@ -129,7 +109,10 @@ impl Source {
             let offset = self.next_offset;
             let limit = bytes.min(offset + self.piece_bytes);
             self.peeked = Some(if self.sparse {
-                self.sparse_span(offset, limit).map_err(|errno| cannot_read(&errno.into()))?
+                let span = self.sparse_span(offset, limit).map_err(|errno| cannot_read(&errno.into()))?;
+                // What was cut off looks like a hole.
+                self.check()?;
+                span
             } else {
                 Span { offset, bytes: limit - offset, hole: false }
             });
@@ -174,38 +157,64 @@ impl Source {
         }
     }
 
-    /// Reads a span, hashes it, and looks whether the file is still the one that was opened.
+    /// Reads a span, hashes it, and looks whether the file is still the one that was opened. Of a hole nothing is read.
     pub(super) fn read(&self, bytes: &mut [u8], span: Span) -> Result<Option<Sum>, SourceError> {
         let mut sum = self.sum.as_ref().map(|sum| Sum::new(sum.hash()));
         let mut offset = span.offset;
         for chunk in bytes.chunks_mut(READ_BYTES) {
-            self.file.read_exact_at(chunk, offset).map_err(|error| match error.kind() {
-                io::ErrorKind::UnexpectedEof => {
-                    SourceError::Changed("became shorter while it was sent".to_owned())
+            if let Err(error) = self.file.read_exact_at(chunk, offset) {
+                if error.kind() != io::ErrorKind::UnexpectedEof {
+                    return Err(cannot_read(&error));
                 }
-                _ => cannot_read(&error),
-            })?;
+                self.check_with(Ask::Server)?;
+                return Err(self.of_another_length("fewer"));
+            }
             if let Some(sum) = &mut sum {
                 sum.add(offset, chunk);
             }
             offset += chunk.len() as u64;
         }
-        self.check()?;
+        if span.offset + span.bytes == self.file_bytes() {
+            self.check_end()?;
+        } else {
+            self.check()?;
+        }
         Ok(sum)
     }
 
     /// Looks whether the file is still the one that was opened.
-    pub(super) fn check(&self) -> Result<(), SourceError> {
-        let metadata = self.file.metadata().map_err(|error| cannot_read(&error))?;
-        let (looks, before) = (Looks::of(&metadata), self.looks);
-        if looks == before {
+    fn check(&self) -> Result<(), SourceError> {
+        self.check_with(Ask::Here)
+    }
+
+    /// The last look at the file, after everything was read: whether it is still the one that was opened, and ends where
+    /// it says.
+    pub(super) fn check_end(&self) -> Result<(), SourceError> {
+        let behind = self.file.read_at(&mut [0], self.file_bytes()).map_err(|error| cannot_read(&error))?;
+        self.check_with(Ask::Server)?;
+        // Files in /proc say that they are empty, and so do some in user space's file systems.
+        if behind > 0 { Err(self.of_another_length("more")) } else { Ok(()) }
+    }
+
+    fn check_with(&self, ask: Ask) -> Result<(), SourceError> {
+        let before = self.state;
+        let (state, _) = FileState::of(&self.file, ask).map_err(|errno| cannot_read(&errno.into()))?;
+        if state == before {
             return Ok(());
         }
-        Err(SourceError::Changed(if looks.bytes != before.bytes {
-            format!("changed its length from {} to {} bytes while it was sent", before.bytes, looks.bytes)
+        Err(SourceError::Changed(if state.bytes != before.bytes {
+            format!("changed its length from {} to {} bytes while it was sent", before.bytes, state.bytes)
         } else {
             "was written to, replaced or removed while it was sent".to_owned()
         }))
+    }
+
+    /// Its length is not what the system says, and nobody changed it.
+    fn of_another_length(&self, than: &str) -> SourceError {
+        SourceError::Failed(format!(
+            "has {than} bytes than the {} that its file system says; write what it holds to another file and send that",
+            self.file_bytes()
+        ))
     }
 
     /// The span is on its way, with this sum.
@@ -235,6 +244,10 @@ fn resolved(source: &Path) -> Result<PathBuf, SourceError> {
 
 pub(super) fn cannot_read(error: &io::Error) -> SourceError {
     SourceError::Failed(match error.kind() {
+        // On NFS, where another client did it.
+        io::ErrorKind::StaleNetworkFileHandle => {
+            return SourceError::Changed("was replaced or removed while it was sent".to_owned());
+        }
         io::ErrorKind::NotFound => "vanished before it was sent".to_owned(),
         io::ErrorKind::PermissionDenied => format!("cannot be read: {error}; let this user read it"),
         _ => format!("cannot be read: {error}"),
@@ -245,6 +258,7 @@ pub(super) fn cannot_read(error: &io::Error) -> SourceError {
 mod tests {
     use super::*;
     use std::fs;
+    use std::io::Write;
     use std::os::unix::fs::PermissionsExt;
 
     const PIECE: usize = 8192;
@@ -331,7 +345,7 @@ mod tests {
         type Change = fn(&Path);
         let changes: [(&str, Change); 6] = [
             ("from 20000 to 30000", |path| fs::write(path, [1; 30_000]).unwrap()),
-            ("shorter", |path| fs::write(path, [1; 50]).unwrap()),
+            ("from 20000 to 50", |path| fs::write(path, [1; 50]).unwrap()),
             // Nothing but its time of change tells of these.
             ("was written to", |path| {
                 File::options().write(true).open(path).unwrap().write_all_at(b"x", 0).unwrap();
@@ -352,24 +366,82 @@ mod tests {
             let first = source.peek().unwrap().unwrap();
             let sum = source.read(&mut [0; PIECE], first).unwrap();
             source.take(first, sum.as_ref());
-            // The clock of the file system ticks.
-            let other = root.path().join("other");
-            let then = fs::metadata(&path).unwrap();
-            while {
-                fs::write(&other, "x").unwrap();
-                let now = fs::metadata(&other).unwrap();
-                (now.ctime(), now.ctime_nsec()) == (then.ctime(), then.ctime_nsec())
-            } {}
             change(&path);
             // Not the last piece of it.
             let second = source.peek().unwrap().unwrap();
-            match source.read(&mut [0; PIECE], second) {
-                Err(SourceError::Changed(said)) => assert!(said.contains(what), "{what}: {said}"),
-                other => panic!("{what}: {other:?}"),
-            }
+            is_changed(source.read(&mut [0; PIECE], second), what);
         }
         match Source::open(&path, false, PIECE, None).map(drop) {
             Err(SourceError::Failed(said)) => assert!(said.contains("vanished"), "{said}"),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn is_changed<T: std::fmt::Debug>(result: Result<T, SourceError>, what: &str) {
+        match result {
+            Err(SourceError::Changed(said)) => assert!(said.contains(what), "{what}: {said}"),
+            other => panic!("{what}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_hole_that_is_written_to_before_it_is_sent_is_another_files() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("file");
+        let file = File::create(&path).unwrap();
+        file.set_len(1 << 20).unwrap();
+        let mut source = open(&path);
+        assert!(!source.is_one_message().unwrap());
+        let hole = Span { offset: 0, bytes: 1 << 20, hole: true };
+        assert_eq!(source.peek().unwrap(), Some(hole));
+        file.write_all_at(b"not zeros", 4096).unwrap();
+        is_changed(source.read(&mut [], hole), "was written to");
+        is_changed(source.check_end(), "was written to");
+    }
+
+    #[test]
+    fn what_is_cut_off_a_sparse_file_is_no_hole() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("file");
+        let file = File::create(&path).unwrap();
+        file.set_len(1 << 20).unwrap();
+        file.write_all_at(&[1; 2 * PIECE], 0).unwrap();
+        file.write_all_at(&[1; PIECE], (1 << 20) - PIECE as u64).unwrap();
+        let mut source = open(&path);
+        let first = source.peek().unwrap().unwrap();
+        let sum = source.read(&mut [0; PIECE], first).unwrap();
+        source.take(first, sum.as_ref());
+        file.set_len(PIECE as u64).unwrap();
+        is_changed(source.peek(), "from 1048576 to 8192");
+    }
+
+    #[test]
+    fn a_file_that_changes_after_its_last_piece_is_another() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("file");
+        fs::write(&path, [1; 20_000]).unwrap();
+        let mut source = open(&path);
+        spans(&mut source);
+        source.check_end().unwrap();
+        File::options().append(true).open(&path).unwrap().write_all(b"x").unwrap();
+        is_changed(source.check_end(), "from 20000 to 20001");
+    }
+
+    #[test]
+    fn a_file_whose_length_is_not_what_its_file_system_says_is_refused() {
+        // Says that it is empty.
+        let mut source = open(Path::new("/proc/self/status"));
+        let whole = source.peek().unwrap().unwrap();
+        assert_eq!((source.is_one_message().unwrap(), whole.bytes), (true, 0));
+        match source.read(&mut [], whole) {
+            Err(SourceError::Failed(said)) => assert!(said.contains("has more bytes than the 0"), "{said}"),
+            other => panic!("{other:?}"),
+        }
+        // Says that it has a page.
+        let mut source = open(Path::new("/sys/kernel/fscaps"));
+        let whole = source.peek().unwrap().unwrap();
+        match source.read(&mut vec![0; usize::try_from(whole.bytes).unwrap()], whole) {
+            Err(SourceError::Failed(said)) => assert!(said.contains("has fewer bytes than the"), "{said}"),
             other => panic!("{other:?}"),
         }
     }
