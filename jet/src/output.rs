@@ -5,10 +5,12 @@
 //! A result that cannot be printed makes the exit code 1, unless its reader went away: what was asked is done then.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
+use rustix::net::SendFlags;
 use std::fmt::{self, Write as _};
 use std::io::{self, Write as _};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,8 +25,10 @@ macro_rules! say {
 
 /// How long a remark waits for a reader that is slow. Once one waited in vain, those behind it do not wait.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// What a pipe with any room takes at once (`PIPE_BUF`).
+/// What a pipe takes all of or nothing of (`PIPE_BUF`).
 const CHUNK_BYTES: usize = 4096;
+/// Until room that another process took is looked for again.
+const RETRY: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
 static REMARKS: Mutex<Remarks> = Mutex::new(Remarks::NONE);
 /// Whether a result could not be printed, for [`exit_code`].
@@ -115,10 +119,12 @@ struct Remarks {
     stuck: bool,
     /// Of the last one only a part was taken.
     midway: bool,
+    /// What is written to instead of what was asked for, see [`opened_anew`].
+    anew: Option<OwnedFd>,
 }
 
 impl Remarks {
-    const NONE: Self = Self { left_out: 0, stuck: false, midway: false };
+    const NONE: Self = Self { left_out: 0, stuck: false, midway: false, anew: None };
 
     fn put(&mut self, to: BorrowedFd<'_>, text: &str) {
         let mut whole = String::new();
@@ -135,8 +141,10 @@ impl Remarks {
         }
         whole.push_str(text);
         let deadline = (!self.stuck).then(|| Instant::now() + PATIENCE);
+        self.anew = self.anew.take().or_else(|| opened_anew(to));
+        let to = self.anew.as_ref().map_or(to, AsFd::as_fd);
         match write_within(to, whole.as_bytes(), deadline) {
-            Ok(()) => *self = Self::NONE,
+            Ok(()) => (self.left_out, self.stuck, self.midway) = (0, false, false),
             Err(NotTaken { bytes, late }) => {
                 self.left_out += 1;
                 self.stuck = late;
@@ -154,6 +162,29 @@ struct NotTaken {
     late: bool,
 }
 
+/// The same pipe or terminal, opened so that a write never waits.
+///
+/// Room that `poll` saw may be less than a write, or another process's by then: a write would wait for ever beside a
+/// reader that stands still. To mark the descriptor itself would mark it for all processes that share it. Nothing else is
+/// opened anew: a file would be written from its beginning, and nobody reads it; a socket is told with each write.
+fn opened_anew(to: BorrowedFd<'_>) -> Option<OwnedFd> {
+    let is_pipe =
+        || rustix::fs::fstat(to).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo);
+    if !rustix::termios::isatty(to) && !is_pipe() {
+        return None;
+    }
+    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    // Refused where it is another user's, or its reader is gone: then it is written to as it is.
+    rustix::fs::open(format!("/proc/self/fd/{}", to.as_raw_fd()), flags, Mode::empty()).ok()
+}
+
+fn write_at_once(to: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize, Errno> {
+    match rustix::net::send(to, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+        Err(Errno::NOTSOCK) => rustix::io::write(to, bytes),
+        sent => sent,
+    }
+}
+
 /// Writes until the deadline, or as much as there is room for at once.
 fn write_within(to: BorrowedFd<'_>, bytes: &[u8], deadline: Option<Instant>) -> Result<(), NotTaken> {
     let mut taken = 0;
@@ -169,11 +200,13 @@ fn write_within(to: BorrowedFd<'_>, bytes: &[u8], deadline: Option<Instant>) -> 
             Ok(_) | Err(_) => {}
         }
         let chunk = &bytes[taken..bytes.len().min(taken + CHUNK_BYTES)];
-        match rustix::io::write(to, chunk) {
+        match write_at_once(to, chunk) {
             Ok(written) if written > 0 => taken += written,
             Err(Errno::INTR) => {}
-            // Another process that writes there took the room.
-            Err(Errno::AGAIN) if !left.is_zero() => {}
+            // Another process that writes there took the room, or there is less than for all of it.
+            Err(Errno::AGAIN) if !left.is_zero() => {
+                let _ = poll(&mut [], Some(&RETRY));
+            }
             Err(Errno::AGAIN) => return Err(NotTaken { bytes: taken, late: true }),
             Ok(_) | Err(_) => return Err(NotTaken { bytes: taken, late: false }),
         }
@@ -186,6 +219,7 @@ mod tests {
     use super::*;
     use std::fs::File;
     use std::io::{Read, pipe};
+    use std::os::fd::FromRawFd;
 
     #[test]
     fn control_characters_are_escaped_and_further_lines_indented() {
@@ -199,6 +233,8 @@ mod tests {
         let (reader, writer) = pipe().unwrap();
         drop(reader);
         remarks.put(writer.as_fd(), "gone\n");
+        // Another place than the one before.
+        remarks.anew = None;
         let full = File::options().write(true).open("/dev/full").unwrap();
         remarks.put(full.as_fd(), "full\n");
         assert_eq!((remarks.left_out, remarks.stuck), (2, false));
@@ -230,7 +266,7 @@ mod tests {
         reader.read_exact(&mut room).unwrap();
         remarks.put(writer.as_fd(), "taken\n");
         assert_eq!((remarks.left_out, remarks.stuck), (0, false));
-        drop(writer);
+        drop((writer, remarks));
         let mut rest = String::new();
         reader.read_to_string(&mut rest).unwrap();
         assert!(
@@ -249,7 +285,7 @@ mod tests {
         let mut some = vec![0; 1 << 15];
         reader.read_exact(&mut some).unwrap();
         remarks.put(writer.as_fd(), "next\n");
-        drop(writer);
+        drop((writer, remarks));
         let mut rest = String::new();
         reader.read_to_string(&mut rest).unwrap();
         assert!(
@@ -257,5 +293,61 @@ mod tests {
             "{}",
             rest.len()
         );
+    }
+
+    /// A terminal that nobody reads, and its reader's end.
+    fn terminal() -> (OwnedFd, OwnedFd) {
+        let (mut reader, mut terminal) = (-1, -1);
+        let none = std::ptr::null_mut();
+        // SAFETY: two places for descriptors, and no wish for a name, settings or a size.
+        let opened =
+            unsafe { libc::openpty(&raw mut reader, &raw mut terminal, none, none.cast(), none.cast()) };
+        assert_eq!(opened, 0, "{}", io::Error::last_os_error());
+        // SAFETY: just opened, and nobody else's.
+        unsafe { (OwnedFd::from_raw_fd(reader), OwnedFd::from_raw_fd(terminal)) }
+    }
+
+    /// What it comes to. On a thread of its own: what is held up is held up for ever.
+    fn outcome<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+        let (done, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || done.send(work()));
+        told.recv_timeout(60 * PATIENCE).expect("it comes back")
+    }
+
+    #[test]
+    fn a_terminal_that_nobody_reads_holds_nobody_up() {
+        let (_reader, terminal) = terminal();
+        let (left_out, stuck) = outcome(move || {
+            let mut remarks = Remarks::NONE;
+            for _ in 0..200 {
+                remarks.put(terminal.as_fd(), &format!("{}\n", "z".repeat(1023)));
+            }
+            (remarks.left_out, remarks.stuck)
+        });
+        assert!(left_out > 0 && stuck, "200 KiB were taken");
+    }
+
+    #[test]
+    fn what_other_processes_share_is_not_made_another() {
+        let (_reader, terminal) = terminal();
+        let (_pipe, writer) = pipe().unwrap();
+        for shared in [terminal.as_fd(), writer.as_fd()] {
+            let before = rustix::fs::fcntl_getfl(shared).unwrap();
+            let mut remarks = Remarks::NONE;
+            remarks.put(shared, "x\n");
+            assert_eq!(rustix::fs::fcntl_getfl(shared).unwrap(), before);
+            let anew = remarks.anew.expect("opened anew");
+            assert!(rustix::fs::fcntl_getfl(&anew).unwrap().contains(OFlags::NONBLOCK));
+        }
+    }
+
+    #[test]
+    fn a_socket_that_nobody_reads_holds_nobody_up() {
+        let (_reader, writer) = std::os::unix::net::UnixStream::pair().unwrap();
+        let full = outcome(move || {
+            while write_at_once(writer.as_fd(), &[b'x'; 1000]).is_ok() {}
+            write_at_once(writer.as_fd(), &[b'x'; 1000])
+        });
+        assert_eq!(full, Err(Errno::AGAIN));
     }
 }
