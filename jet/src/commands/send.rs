@@ -289,7 +289,7 @@ fn report(args: &Args, sent: &Sent) -> ExitCode {
             "skipped": sent.skipped,
             "bytes": sent.bytes,
             "hole_bytes": sent.hole_bytes,
-            "sent_again": sent.again,
+            "sent_again": sent.files_again,
             "proof": args.proof.name(),
             "messages": sent.messages,
             "seconds": sent.seconds,
@@ -338,8 +338,11 @@ fn report(args: &Args, sent: &Sent) -> ExitCode {
         if sent.hole_bytes > 0 {
             rows.push(("holes", text::bytes(sent.hole_bytes)));
         }
-        if sent.again > 0 {
-            rows.push(("sent again", format!("{} files, from their beginnings (-v says why)", sent.again)));
+        if sent.files_again > 0 {
+            rows.push((
+                "sent again",
+                format!("{} files, from their beginnings (-v says why)", sent.files_again),
+            ));
         }
         if sent.skipped > 0 {
             rows.push(("left out", format!("{} (links, devices; -v names them)", sent.skipped)));

@@ -47,7 +47,7 @@ impl Manifest {
         let mut manifest = Self::default();
         for found in walk {
             let (path, entry) = match found {
-                Found::File { source, path } => {
+                Found::File { source, path, .. } => {
                     let mut file = File::open(&source)?;
                     let metadata = file.metadata()?;
                     let mut hasher = blake3::Hasher::new();

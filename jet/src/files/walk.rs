@@ -21,6 +21,8 @@ pub enum Found {
         source: PathBuf,
         /// How it is called at the receiver.
         path: Vec<u8>,
+        /// The path was given: where it is a link, what it leads to is meant.
+        follow: bool,
     },
     /// A directory, after everything in it.
     Directory {
@@ -152,7 +154,7 @@ impl Walk {
             return Some(Found::Failed { source, error: error.into() });
         }
         if kind.is_file() {
-            return Some(Found::File { source, path });
+            return Some(Found::File { source, path, follow });
         }
         if !kind.is_dir() {
             let what = if kind.is_symlink() { "symbolic link" } else { "device, socket or pipe" };
@@ -252,7 +254,9 @@ mod tests {
         let link = root.path().join("link");
         std::os::unix::fs::symlink("file", &link).unwrap();
         let found = Walk::new(&[link]).unwrap().next().unwrap();
-        assert!(matches!(found, Found::File { path, .. } if path == b"link"));
+        assert!(matches!(found, Found::File { path, follow: true, .. } if path == b"link"));
+        let found = Walk::below(root.path()).next().unwrap();
+        assert!(matches!(found, Found::File { path, follow: false, .. } if path == b"file"));
     }
 
     #[test]

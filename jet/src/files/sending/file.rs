@@ -34,7 +34,7 @@ pub(super) enum Stage {
 
 /// Why a file's sending ended early.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Early {
+pub(super) enum Abort {
     /// It is not sent.
     Failed(String),
     /// It is sent again from its beginning: it changed.
@@ -45,7 +45,7 @@ pub(super) enum Early {
     TooLong,
 }
 
-impl From<SourceError> for Early {
+impl From<SourceError> for Abort {
     fn from(error: SourceError) -> Self {
         match error {
             SourceError::Changed(why) => Self::Changed(why),
@@ -63,17 +63,22 @@ pub(super) struct Attempts {
 
 pub(super) struct FileJob {
     pub source: PathBuf,
+    /// Where the source is a link, what it leads to is meant.
+    pub follow: bool,
     pub path: Vec<u8>,
     pub path_state: PathState,
-    pub says: u32,
+    /// How often its path was sent in a message of its own.
+    pub path_messages: u32,
     pub mode: u16,
     pub stage: Stage,
     pub in_flight: u32,
     /// The receiver may have a part of it.
     pub may_be_there: bool,
     /// Spans to be sent again.
-    pub again: VecDeque<Span>,
-    pub early: Option<Early>,
+    pub resend: VecDeque<Span>,
+    pub abort: Option<Abort>,
+    /// It is among those that may have something to do.
+    pub queued: bool,
     pub attempts: Attempts,
     /// None: a directory.
     pub content: Option<Source>,
@@ -86,50 +91,61 @@ impl FileJob {
     pub(super) fn open(
         source: &Path,
         path: Vec<u8>,
+        follow: bool,
         piece_bytes: usize,
         hash: Option<Hash>,
         attempts: Attempts,
-    ) -> Result<Self, Early> {
-        let given = !path.contains(&b'/');
-        let mut content = Source::open(source, given, piece_bytes, hash)?;
+    ) -> Result<Self, Abort> {
+        let mut content = Source::open(source, follow, piece_bytes, hash)?;
         let pieces_many = !content.is_one_message()?;
         let in_header = path.len() <= SMALL_PATH_MAX
             || (path.len() <= LARGE_PATH_MAX && content.file_bytes() > 0 && !pieces_many);
         Ok(Self {
             source: source.to_owned(),
+            follow,
             path,
             path_state: if in_header { PathState::InHeader } else { PathState::Unsaid },
-            says: 0,
+            path_messages: 0,
             mode: mode_of(content.mode()),
             stage: if pieces_many { Stage::Unbegun } else { Stage::Bytes },
             in_flight: 0,
             may_be_there: false,
-            again: VecDeque::new(),
-            early: None,
+            resend: VecDeque::new(),
+            abort: None,
+            queued: false,
             attempts,
             content: Some(content),
             pieces_many,
         })
     }
 
-    pub(super) fn directory(source: &Path, path: Vec<u8>) -> Result<Self, Early> {
+    pub(super) fn directory(source: &Path, path: Vec<u8>) -> Result<Self, Abort> {
         let metadata = std::fs::metadata(source).map_err(|error| cannot_read(&error))?;
         let in_header = path.len() <= SMALL_PATH_MAX;
         Ok(Self {
             source: source.to_owned(),
+            follow: true,
             path,
             path_state: if in_header { PathState::InHeader } else { PathState::Unsaid },
-            says: 0,
+            path_messages: 0,
             mode: mode_of(metadata.mode()),
             stage: Stage::Bytes,
             in_flight: 0,
             may_be_there: false,
-            again: VecDeque::new(),
-            early: None,
+            resend: VecDeque::new(),
+            abort: None,
+            queued: false,
             attempts: Attempts::default(),
             content: None,
             pieces_many: false,
         })
+    }
+
+    /// It is not sent. Of several reasons the first counts.
+    pub(super) fn fail(&mut self, why: String) {
+        if !matches!(self.abort, Some(Abort::Failed(_))) {
+            self.abort = Some(Abort::Failed(why));
+        }
     }
 
     pub(super) fn is_directory(&self) -> bool {
@@ -142,7 +158,7 @@ impl FileJob {
 
     /// What is to be sent next.
     pub(super) fn next_span(&mut self) -> Result<Option<Span>, SourceError> {
-        match (self.again.front(), &mut self.content) {
+        match (self.resend.front(), &mut self.content) {
             (Some(&span), _) => Ok(Some(span)),
             (None, Some(content)) => content.peek(),
             (None, None) => Ok(None),
@@ -183,7 +199,8 @@ mod tests {
             (64, 8193, PathState::InHeader),
         ] {
             fs::write(&file, vec![0; file_bytes]).unwrap();
-            let job = FileJob::open(&file, vec![b'p'; path_bytes], 8192, None, Attempts::default()).unwrap();
+            let job =
+                FileJob::open(&file, vec![b'p'; path_bytes], false, 8192, None, Attempts::default()).unwrap();
             assert_eq!(job.path_state, state, "{path_bytes} {file_bytes}");
             assert_eq!(job.stage == Stage::Unbegun, file_bytes > 8192);
         }

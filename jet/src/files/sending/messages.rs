@@ -1,8 +1,8 @@
 //! Which message of a file goes next, and what its end means.
 
-use super::file::{Early, FileJob, PathState, Stage};
+use super::file::{Abort, FileJob, PathState, Stage};
 use super::source::{Source, Span};
-use super::{Event, SAYS_MAX, Sending, SendingError, Step, What};
+use super::{Event, PATH_MESSAGES_MAX, Sending, SendingError, Step, What};
 use crate::files::header::{Kind, SMALL_PATH_MAX, TAG};
 use crate::files::proof::BLOCK_BYTES;
 use crate::files::reject;
@@ -21,14 +21,14 @@ impl Sending<'_> {
         // Whom nobody hears needs to be told nothing.
         let unheard = self.fatal.is_some() && !self.interrupted;
         let Some(job) = self.jobs.get_mut(&id) else { return Ok(Step::Waits) };
-        if job.early.is_some() {
+        if job.abort.is_some() {
             if job.in_flight > 0 {
                 return Ok(Step::Waits);
             }
             if job.stage != Stage::Ending && job.may_be_there && !unheard {
                 match job.path_state {
                     PathState::InHeader | PathState::Said => return self.send_word(id, Kind::Abandoned),
-                    PathState::Unsaid if job.says < SAYS_MAX => return self.send_path(id),
+                    PathState::Unsaid if job.path_messages < PATH_MESSAGES_MAX => return self.send_path(id),
                     PathState::Unsaid | PathState::Saying => {}
                 }
             }
@@ -59,13 +59,13 @@ impl Sending<'_> {
             Ok(None) if job.in_flight > 0 => return Ok(Step::Waits),
             Ok(None) => {}
             Err(error) => {
-                job.early = Some(error.into());
+                job.abort = Some(error.into());
                 return Ok(Step::Sent);
             }
         }
         if job.pieces_many {
             if let Some(Err(error)) = job.content.as_ref().map(Source::check_end) {
-                job.early = Some(error.into());
+                job.abort = Some(error.into());
                 return Ok(Step::Sent);
             }
             let proof = job.content.as_ref().and_then(|content| content.proof());
@@ -82,9 +82,18 @@ impl Sending<'_> {
         match self.sender.send_small(TAG, header.as_ref(), &job.path) {
             Ok(ticket) => {
                 job.path_state = PathState::Saying;
-                job.says += 1;
+                job.path_messages += 1;
                 job.in_flight += 1;
                 self.in_flight.insert(ticket, (id, What::Path));
+                Ok(Step::Sent)
+            }
+            Err(SendError::Submit(SubmitError::TooLarge { bytes, max })) => {
+                // Nor can it be told to remove what it has of the file.
+                job.may_be_there = false;
+                job.fail(format!(
+                    "the receiver takes messages of at most {max} bytes, and its path needs one of {bytes}; raise \
+                     the receiver's read.message_bytes_max"
+                ));
                 Ok(Step::Sent)
             }
             Err(error) => self.not_taken(id, error),
@@ -107,16 +116,19 @@ impl Sending<'_> {
             }
             Kind::Hole { offset, bytes } => {
                 let span = Span { offset, bytes, hole: true };
-                if job.again.pop_front().is_none() {
+                if job.resend.pop_front().is_none() {
                     job.content.as_mut().expect("directories have no holes").take(span, None);
                 }
-                What::Span(span, false)
+                What::Span { span, large: false }
             }
-            _ => {
-                job.stage = Stage::Ending;
-                What::Last
-            }
+            Kind::Complete { .. } => What::Complete,
+            Kind::Directory { .. } => What::Directory,
+            Kind::Abandoned => What::Abandoned,
+            Kind::Path | Kind::Whole { .. } | Kind::Piece { .. } => unreachable!("it has bytes"),
         };
+        if what.is_last() {
+            job.stage = Stage::Ending;
+        }
         job.in_flight += 1;
         self.in_flight.insert(ticket, (id, what));
         Ok(Step::Sent)
@@ -127,7 +139,7 @@ impl Sending<'_> {
         let job = job_of(&mut self.jobs, id);
         let content = job.content.as_mut().expect("directories have no holes");
         if let Err(error) = content.read(&mut [], span) {
-            job.early = Some(error.into());
+            job.abort = Some(error.into());
             return Ok(Step::Sent);
         }
         self.send_word(id, hole_of(span))
@@ -152,7 +164,7 @@ impl Sending<'_> {
         let sum = match content.read(into, span) {
             Ok(sum) => sum,
             Err(error) => {
-                job.early = Some(error.into());
+                job.abort = Some(error.into());
                 return Ok(Step::Sent);
             }
         };
@@ -175,12 +187,17 @@ impl Sending<'_> {
         };
         let job = job_of(&mut self.jobs, id);
         // What is sent again was counted.
-        if job.again.pop_front().is_none() {
+        if job.resend.pop_front().is_none() {
             job.content.as_mut().expect("as above").take(span, sum.as_ref());
         }
         job.in_flight += 1;
         self.large_in_flight += usize::from(!small);
-        self.in_flight.insert(ticket, (id, What::Span(span, !small)));
+        let what = if job.pieces_many {
+            What::Span { span, large: !small }
+        } else {
+            What::Whole { bytes: span.bytes, large: !small }
+        };
+        self.in_flight.insert(ticket, (id, what));
         Ok(Step::Sent)
     }
 
@@ -191,18 +208,18 @@ impl Sending<'_> {
         };
         let shorter = usize::try_from(max).unwrap_or(usize::MAX) / BLOCK_BYTES * BLOCK_BYTES;
         let job = job_of(&mut self.jobs, id);
-        job.early = Some(if shorter == 0 || bytes <= BLOCK_BYTES as u64 {
-            Early::Failed(format!(
+        if shorter == 0 || bytes <= BLOCK_BYTES as u64 {
+            job.fail(format!(
                 "the receiver takes messages of at most {max} bytes, and this needs one of {bytes}; raise its \
                  read.message_bytes_max to {BLOCK_BYTES} or more (--piece-bytes cannot be less)"
-            ))
+            ));
         } else {
             if self.options.piece_bytes > shorter {
                 self.options.piece_bytes = shorter;
                 (self.tell)(Event::Shorter { max });
             }
-            Early::TooLong
-        });
+            job.abort.get_or_insert(Abort::TooLong);
+        }
         Ok(Step::Sent)
     }
 
@@ -213,9 +230,7 @@ impl Sending<'_> {
         self.sent.messages += 1;
         self.sent.latency.add(latency_ns);
         self.sent.ends.count(status);
-        if let What::Span(_, large) = what {
-            self.large_in_flight -= usize::from(large);
-        }
+        self.large_in_flight -= usize::from(what.is_large());
         let job = job_of(&mut self.jobs, id);
         job.in_flight -= 1;
         match status {
@@ -226,14 +241,21 @@ impl Sending<'_> {
                     }
                 }
                 What::Begin => job.stage = Stage::Bytes,
-                What::Span(Span { bytes, hole, .. }, _) => {
-                    if hole {
-                        self.sent.hole_bytes += bytes;
-                    } else {
-                        self.sent.bytes += bytes;
-                    }
+                What::Span { span: Span { bytes, hole: true, .. }, .. } => self.sent.hole_bytes += bytes,
+                What::Span { span: Span { bytes, hole: false, .. }, .. } => self.sent.bytes += bytes,
+                What::Whole { bytes, .. } => {
+                    self.sent.bytes += bytes;
+                    // It has its name at the receiver, whatever was given up since.
+                    job.abort = None;
+                    self.end(id);
+                    return;
                 }
-                What::Last => {
+                What::Complete | What::Directory => {
+                    job.abort = None;
+                    self.end(id);
+                    return;
+                }
+                What::Abandoned => {
                     self.end(id);
                     return;
                 }
@@ -242,8 +264,8 @@ impl Sending<'_> {
                 if code == reject::PATH_UNKNOWN.get()
                     && !matches!(what, What::Path)
                     && job.path_state != PathState::InHeader
-                    && job.says < SAYS_MAX
-                    && (job.early.is_none() || matches!(what, What::Last)) =>
+                    && job.path_messages < PATH_MESSAGES_MAX
+                    && (job.abort.is_none() || what.is_last()) =>
             {
                 // The receiver was started again and does not know the path: say it, and send this again.
                 if job.path_state == PathState::Said {
@@ -251,8 +273,12 @@ impl Sending<'_> {
                 }
                 match what {
                     What::Begin => job.stage = Stage::Unbegun,
-                    What::Span(span, _) => job.again.push_back(span),
-                    What::Last | What::Path => job.stage = Stage::Bytes,
+                    What::Span { span, .. } => job.resend.push_back(span),
+                    What::Whole { bytes, .. } => {
+                        job.resend.push_back(Span { offset: 0, bytes, hole: false });
+                    }
+                    What::Complete | What::Directory | What::Abandoned => job.stage = Stage::Bytes,
+                    What::Path => {}
                 }
             }
             status => {
@@ -260,7 +286,7 @@ impl Sending<'_> {
                 return;
             }
         }
-        self.ready.push_back(id);
+        self.queue(id);
     }
 
     fn handle_refusal(&mut self, id: u64, what: What, status: AckStatus) {
@@ -278,23 +304,23 @@ impl Sending<'_> {
                 [reject::PART_GONE, reject::INCOMPLETE, reject::DIFFERENT].contains(&code)
             }),
             // The receiver is another one since, and takes shorter messages.
-            AckStatus::TooLarge => matches!(what, What::Span(..)),
+            AckStatus::TooLarge => matches!(what, What::Span { .. } | What::Whole { .. }),
             _ => false,
         };
         // It is sent again in any case, under another number.
         let of_no_account = lost || status == AckStatus::Rejected(reject::PATH_UNKNOWN.get());
-        match (&job.early, lost) {
-            (Some(Early::Failed(_)), _) => {}
+        match (&job.abort, lost) {
+            (Some(Abort::Failed(_)), _) => {}
             (Some(_), _) if of_no_account => {}
-            (_, true) => job.early = Some(Early::Lost(text.clone())),
-            (_, false) => job.early = Some(Early::Failed(text.clone())),
+            (_, true) => job.abort = Some(Abort::Lost(text.clone())),
+            (_, false) => job.abort = Some(Abort::Failed(text.clone())),
         }
         // There is nothing to be removed.
         job.may_be_there &= !lost || status == AckStatus::TooLarge;
-        if matches!(what, What::Last) {
+        if what.is_last() {
             self.end(id);
         } else {
-            self.ready.push_back(id);
+            self.queue(id);
         }
         if matches!(
             status,

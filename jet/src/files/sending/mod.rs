@@ -16,7 +16,7 @@ pub use report::{Ends, Failure, Sent};
 use super::path::printable;
 use super::proof::{BLOCK_BYTES, Hash};
 use super::walk::{Found, Walk};
-use file::{Attempts, Early, FileJob};
+use file::{Abort, Attempts, FileJob};
 use jet_client::send::{BufferError, SendError, Sender, Ticket, WaitError};
 use source::Span;
 use std::collections::{HashMap, VecDeque};
@@ -28,8 +28,8 @@ use watch::{Counts, Watch};
 const JOBS_MAX: usize = 200;
 /// Messages in flight at once, small ones included. A sender is connected with at least so many.
 pub const MESSAGES_MAX: u32 = 256;
-/// How often a path is said to a receiver that forgot it.
-const SAYS_MAX: u32 = 32;
+/// How often a path is sent to a receiver that forgot it.
+const PATH_MESSAGES_MAX: u32 = 32;
 /// How often a file is sent that changes meanwhile.
 const CHANGES_MAX: u32 = 4;
 /// How often a file is sent of which the receiver loses parts.
@@ -126,10 +126,31 @@ pub enum SendingError {
 enum What {
     Path,
     Begin,
-    /// Bytes or a hole; whether they count as large.
-    Span(Span, bool),
-    /// A directory, the end of a file, or its giving-up.
-    Last,
+    /// Bytes or a hole of a file that has begun.
+    Span {
+        span: Span,
+        /// It counts as a large piece.
+        large: bool,
+    },
+    /// A file of one message.
+    Whole {
+        bytes: u64,
+        large: bool,
+    },
+    Complete,
+    Directory,
+    Abandoned,
+}
+
+impl What {
+    fn is_large(self) -> bool {
+        matches!(self, Self::Span { large: true, .. } | Self::Whole { large: true, .. })
+    }
+
+    /// Nothing follows it: its end is that of its file or directory.
+    fn is_last(self) -> bool {
+        matches!(self, Self::Complete | Self::Directory | Self::Abandoned)
+    }
 }
 
 /// Sends everything that a walk finds.
@@ -141,7 +162,7 @@ pub struct Sending<'a> {
     /// Told at the end, when nothing is to be written below them any more.
     directories: VecDeque<(PathBuf, Vec<u8>)>,
     jobs: HashMap<u64, FileJob>,
-    /// Jobs that may have something to do.
+    /// Jobs that may have something to do, each once.
     ready: VecDeque<u64>,
     in_flight: HashMap<Ticket, (u64, What)>,
     large_in_flight: usize,
@@ -189,7 +210,7 @@ impl<'a> Sending<'a> {
         let began = Instant::now();
         let mut ticked = began;
         let mut leave_at = None;
-        loop {
+        let late = loop {
             while let Some(completion) = self.sender.poll() {
                 self.handle(completion);
             }
@@ -203,19 +224,22 @@ impl<'a> Sending<'a> {
                     self.give_up("interrupted".to_owned());
                 }
             }
+            if leave_at.is_some_and(|at| Instant::now() >= at) {
+                break true;
+            }
             if self.step()? {
                 continue;
             }
-            if self.in_flight.is_empty() || leave_at.is_some_and(|at| Instant::now() >= at) {
-                break;
+            if self.in_flight.is_empty() {
+                break false;
             }
             self.look_at_link();
             if let Some(completion) = self.sender.wait(Some(TICK))? {
                 self.handle(completion);
             }
-        }
+        };
         let left_behind = !self.in_flight.is_empty();
-        if left_behind {
+        if late {
             let ids: Vec<u64> = self.jobs.keys().copied().collect();
             ids.into_iter().for_each(|id| self.end(id));
         }
@@ -275,13 +299,23 @@ impl<'a> Sending<'a> {
         if self.in_flight.len() >= MESSAGES_MAX as usize {
             return Ok(false);
         }
-        while let Some(&id) = self.ready.front() {
-            match self.advance(id)? {
+        debug_assert!(self.ready.len() <= self.jobs.len(), "{} of {}", self.ready.len(), self.jobs.len());
+        while let Some(id) = self.ready.pop_front() {
+            if let Some(job) = self.jobs.get_mut(&id) {
+                job.queued = false;
+            }
+            let step = self.advance(id)?;
+            // As long as it can go on, it is the first: one file after the other.
+            if !matches!(step, Step::Waits)
+                && let Some(job) = self.jobs.get_mut(&id)
+                && !std::mem::replace(&mut job.queued, true)
+            {
+                self.ready.push_front(id);
+            }
+            match step {
                 Step::Sent => return Ok(true),
                 Step::NoRoom => return Ok(false),
-                Step::Waits => {
-                    self.ready.pop_front();
-                }
+                Step::Waits => {}
             }
         }
         if self.jobs.len() >= JOBS_MAX || self.fatal.is_some() {
@@ -307,9 +341,9 @@ impl<'a> Sending<'a> {
 
     fn found(&mut self, found: Found) {
         match found {
-            Found::File { source, path } => {
+            Found::File { source, path, follow } => {
                 let Options { piece_bytes, proof, .. } = self.options;
-                let job = FileJob::open(&source, path, piece_bytes, proof, Attempts::default());
+                let job = FileJob::open(&source, path, follow, piece_bytes, proof, Attempts::default());
                 self.insert(source, job);
             }
             Found::Directory { source, path } => self.directories.push_back((source, path)),
@@ -321,16 +355,25 @@ impl<'a> Sending<'a> {
         }
     }
 
-    fn insert(&mut self, source: PathBuf, job: Result<FileJob, Early>) {
+    fn insert(&mut self, source: PathBuf, job: Result<FileJob, Abort>) {
         match job {
             Ok(job) => {
                 let id = self.next_id;
                 self.next_id += 1;
                 self.jobs.insert(id, job);
-                self.ready.push_back(id);
+                self.queue(id);
             }
-            Err(Early::Failed(why) | Early::Changed(why) | Early::Lost(why)) => self.failed(&source, &why),
-            Err(Early::TooLong) => unreachable!("nothing was sent"),
+            Err(Abort::Failed(why) | Abort::Changed(why) | Abort::Lost(why)) => self.failed(&source, &why),
+            Err(Abort::TooLong) => unreachable!("nothing was sent"),
+        }
+    }
+
+    /// A job may have something to do.
+    fn queue(&mut self, id: u64) {
+        if let Some(job) = self.jobs.get_mut(&id)
+            && !std::mem::replace(&mut job.queued, true)
+        {
+            self.ready.push_back(id);
         }
     }
 
@@ -347,10 +390,10 @@ impl<'a> Sending<'a> {
         if self.fatal.is_none() {
             // Of what fails already the first reason counts.
             for (&id, job) in &mut self.jobs {
-                if !matches!(job.early, Some(Early::Failed(_))) {
-                    job.early = Some(Early::Failed(why.clone()));
+                job.fail(why.clone());
+                if !std::mem::replace(&mut job.queued, true) {
+                    self.ready.push_back(id);
                 }
-                self.ready.push_back(id);
             }
             self.fatal = Some(why);
         }
@@ -359,7 +402,10 @@ impl<'a> Sending<'a> {
     /// A file has its end, or begins again.
     fn end(&mut self, id: u64) {
         let Some(job) = self.jobs.remove(&id) else { return };
-        let Some(early) = &job.early else {
+        if job.queued {
+            self.ready.retain(|&ready| ready != id);
+        }
+        let Some(abort) = &job.abort else {
             if job.is_directory() {
                 self.sent.directories += 1;
             } else {
@@ -370,28 +416,28 @@ impl<'a> Sending<'a> {
             return;
         };
         let mut attempts = job.attempts;
-        let (why, too_often) = match early {
-            Early::Failed(why) => return self.failed(&job.source, why),
-            Early::Changed(why) => {
+        let (why, too_often) = match abort {
+            Abort::Failed(why) => return self.failed(&job.source, why),
+            Abort::Changed(why) => {
                 attempts.changes += 1;
                 let advice = "stop what writes to it, or send a snapshot of it";
                 (why.clone(), (attempts.changes >= CHANGES_MAX).then(|| format!("{why}; {advice}")))
             }
-            Early::Lost(why) => {
+            Abort::Lost(why) => {
                 attempts.losses += 1;
                 (why.clone(), (attempts.losses >= LOSSES_MAX).then(|| why.clone()))
             }
-            Early::TooLong => ("its pieces were too long".to_owned(), None),
+            Abort::TooLong => ("its pieces were too long".to_owned(), None),
         };
         if let Some(why) = too_often.or_else(|| self.fatal.clone()) {
             return self.failed(&job.source, &why);
         }
-        self.sent.again += 1;
+        self.sent.files_again += 1;
         let path = printable(&job.path);
         (self.tell)(Event::Again { path: &path, why: &why });
         let Options { piece_bytes, proof, .. } = self.options;
-        let again = FileJob::open(&job.source, job.path, piece_bytes, proof, attempts);
-        self.insert(job.source, again);
+        let next = FileJob::open(&job.source, job.path, job.follow, piece_bytes, proof, attempts);
+        self.insert(job.source, next);
     }
 }
 

@@ -80,7 +80,7 @@ pub struct Sent {
     /// Bytes of holes, of which nothing but their length travels.
     pub hole_bytes: u64,
     /// How often files were sent again from their beginning.
-    pub again: u64,
+    pub files_again: u64,
     /// Messages that have their end.
     pub messages: u64,
     /// Since the start.

@@ -65,8 +65,10 @@ impl Source {
         // that was given is resolved first.
         let real = if follow { resolved(path)? } else { path.to_owned() };
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        let file =
-            rustix::fs::open(&real, flags, Mode::empty()).map_err(|errno| cannot_read(&errno.into()))?;
+        let file = rustix::fs::open(&real, flags, Mode::empty()).map_err(|errno| match errno {
+            Errno::LOOP => SourceError::Failed("is a symbolic link now; links are not sent".to_owned()),
+            errno => cannot_read(&errno.into()),
+        })?;
         let file = File::from(file);
         // The server's answer, to be compared with the server's answer at the end.
         let (state, on_disk) =

@@ -36,8 +36,7 @@ impl FileState {
             Ask::Here => AtFlags::STATX_SYNC_AS_STAT,
             Ask::Server => AtFlags::STATX_FORCE_SYNC,
         };
-        let told: Statx =
-            rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH | sync, StatxFlags::BASIC_STATS)?;
+        let told: Statx = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH | sync, StatxFlags::BASIC_STATS)?;
         let state = Self {
             device: (told.stx_dev_major, told.stx_dev_minor),
             inode: told.stx_ino,
