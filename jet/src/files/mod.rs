@@ -31,9 +31,8 @@
 //! `--out` may become another, and the transfer goes on. A part whose sender was killed stays until `jet recv --sweep`,
 //! which is refused while another receiver uses the directory.
 //!
-//! The sender looks at its file with every piece: one that was changed or replaced meanwhile is sent again, and refused
-//! when it goes on changing. What the system does not tell escapes that: writes through a shared mapping, whose time is
-//! set later, and two writes within one tick of the file system's clock.
+//! The sender looks at its file with every piece and hole, and before `complete`: one that was changed or replaced
+//! meanwhile is sent again, and refused when it goes on changing. docs/files.md says what these looks do not show.
 //!
 //! A message is rejected with the errno of what failed at the receiver, or with a code of [`reject`].
 //!

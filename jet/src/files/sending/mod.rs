@@ -1,4 +1,4 @@
-//! The sender's end: from files to messages, several in flight, in bounded memory.
+//! The sender's end: from files to messages, several in flight, in bounded memory but for the names of directories.
 //!
 //! A file counts as sent when the receiver consumed every piece of it and gave it its name. What goes wrong with one
 //! file (it vanished, it changed while it was read, the receiver's disk is full) is told for that file, and the others
@@ -159,7 +159,7 @@ pub struct Sending<'a> {
     sender: Sender,
     walk: Walk,
     walked: bool,
-    /// Told at the end, when nothing is to be written below them any more.
+    /// Told at the end, when nothing is to be written below them any more. Not bounded: as many as the trees have.
     directories: VecDeque<(PathBuf, Vec<u8>)>,
     jobs: HashMap<u64, FileJob>,
     /// Jobs that may have something to do, each once.
