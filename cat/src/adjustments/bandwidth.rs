@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// By domain.
-type Bandwidth = BTreeMap<DomainId, u64>;
+pub(super) type Bandwidth = BTreeMap<DomainId, u64>;
 
 /// What the kernel gives to a domain whose processors were all offline: per cent, eighths of GB/s, and MiB/s without a limit.
 const RESET: [u64; 3] = [100, 2048, u32::MAX as u64];
@@ -112,5 +112,14 @@ impl Throttle {
 
     pub fn put_back(&self, resctrl: &Resctrl, returns: Bandwidth) -> Result<(), AdjustError> {
         if returns.is_empty() { Ok(()) } else { self.write(resctrl, returns) }
+    }
+
+    /// Each domain for itself: what cannot be put back in one is no reason that another's is not. What is refused is told.
+    pub fn put_back_what_is_taken(&self, resctrl: &Resctrl, returns: Bandwidth, refused: &mut Vec<String>) {
+        for (domain, before) in returns {
+            if let Err(error) = self.write(resctrl, [(domain, before)].into()) {
+                refused.push(format!("the memory bandwidth of '{}' in domain {domain}: {error}", self.group));
+            }
+        }
     }
 }

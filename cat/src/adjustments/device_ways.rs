@@ -8,6 +8,19 @@ use std::collections::BTreeMap;
 /// By cache.
 type Ways = BTreeMap<DomainId, WayMask>;
 
+/// What is to be put back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Returns {
+    /// Nothing.
+    Nothing,
+    /// They are to have none of their own.
+    None,
+    /// These are still as they were left. Devices had none of their own before, and have others in other domains now: so these stay.
+    Stay(Ways),
+    /// These.
+    Ways(Ways),
+}
+
 /// What they had, and have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct DeviceWays {
@@ -49,6 +62,14 @@ pub(super) fn plan(
 }
 
 impl DeviceWays {
+    /// Set where devices had none of their own, and the kernel gave them the lowest eight.
+    #[cfg(test)]
+    pub fn left(after: &[(DomainId, u64)]) -> Self {
+        let initial = after.iter().map(|(domain, _)| (*domain, WayMask(0xff))).collect();
+        let after = after.iter().map(|(domain, ways)| (*domain, WayMask(*ways))).collect();
+        Self { before: None, initial: Some(initial), after }
+    }
+
     /// Gives them ways of their own, where they have none: says whether something was learnt by that.
     pub fn enable(&mut self, resctrl: &Resctrl) -> Result<bool, AdjustError> {
         if self.before.is_some() {
@@ -71,42 +92,72 @@ impl DeviceWays {
         Ok(self.after.iter().all(|(domain, after)| found.get(domain) == Some(after)))
     }
 
-    /// Whether it is still as it was left; what is neither that nor as before is told.
-    pub fn is_to_be_put_back(
+    /// What is still as it was left; what is neither that nor as before is told. Where devices had no ways of their own, it is all
+    /// of it or nothing.
+    pub fn to_be_put_back(
         &self,
         resctrl: &Resctrl,
         misfits: &mut Vec<String>,
-    ) -> Result<bool, AdjustError> {
+    ) -> Result<Returns, AdjustError> {
         if resctrl.io_alloc()? != IoAlloc::Enabled {
             // As before; or somebody has taken the ways away.
-            return Ok(false);
+            return Ok(Returns::Nothing);
         }
         let found = resctrl.io_ways()?;
         // Enabled, and the end came before it was written down what that gave: within a few microseconds nobody else can
         // have come by.
-        let Some(others) = self.before.as_ref().or(self.initial.as_ref()) else { return Ok(true) };
-        let mut is_any = self.before.is_none();
+        let Some(others) = self.before.as_ref().or(self.initial.as_ref()) else { return Ok(Returns::None) };
+        let (mut returns, mut left, mut fits) = (Ways::new(), Ways::new(), true);
         for (domain, &has) in &found {
             let other = others.get(domain).copied();
             match self.after.get(domain) {
-                Some(&after) if has == after => is_any |= other != Some(after),
                 _ if Some(has) == other => {}
-                after => misfits.push(format!(
-                    "what devices may fill of domain {domain} is {has}, where {} was set and {} before",
-                    after.copied().or(other).unwrap_or_default(),
-                    other.unwrap_or_default()
-                )),
+                Some(&after) if has == after => {
+                    left.insert(*domain, after);
+                    returns.extend(other.map(|other| (*domain, other)));
+                }
+                after => {
+                    fits = false;
+                    misfits.push(format!(
+                        "what devices may fill of domain {domain} is {has}, where {} was set and {} before",
+                        after.copied().or(other).unwrap_or_default(),
+                        other.unwrap_or_default()
+                    ));
+                }
             }
         }
-        Ok(is_any)
+        Ok(match &self.before {
+            None if fits => Returns::None,
+            _ if returns.is_empty() => Returns::Nothing,
+            None => Returns::Stay(left),
+            Some(_) => Returns::Ways(returns),
+        })
     }
 
-    pub fn put_back(&self, resctrl: &Resctrl) -> Result<(), AdjustError> {
-        match &self.before {
-            None => Ok(resctrl.set_io_alloc(false)?),
-            Some(before) => {
-                let own = before.iter().filter(|(domain, _)| self.after.contains_key(domain));
-                Ok(resctrl.set_io_ways(&own.map(|(domain, ways)| (*domain, *ways)).collect())?)
+    pub fn put_back(resctrl: &Resctrl, returns: &Returns) -> Result<(), AdjustError> {
+        match returns {
+            Returns::Nothing | Returns::Stay(_) => Ok(()),
+            Returns::None => Ok(resctrl.set_io_alloc(false)?),
+            Returns::Ways(ways) => Ok(resctrl.set_io_ways(ways)?),
+        }
+    }
+
+    /// Each domain for itself: what cannot be put back in one is no reason that another's is not. What is refused is told.
+    pub fn put_back_what_is_taken(resctrl: &Resctrl, returns: &Returns, refused: &mut Vec<String>) {
+        let mut put_back = |returns: &Returns, what: &str| {
+            if let Err(error) = Self::put_back(resctrl, returns) {
+                refused.push(format!("what devices may fill{what}: {error}"));
+            }
+        };
+        match returns {
+            Returns::Nothing | Returns::None => put_back(returns, ""),
+            Returns::Stay(ways) => refused.extend(ways.iter().map(|(domain, ways)| {
+                format!("what devices may fill of domain {domain} is {ways}, where they had none of their own before")
+            })),
+            Returns::Ways(ways) => {
+                for (&domain, &ways) in ways {
+                    put_back(&Returns::Ways([(domain, ways)].into()), &format!(" of domain {domain}"));
+                }
             }
         }
     }

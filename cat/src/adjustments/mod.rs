@@ -5,12 +5,13 @@ mod bandwidth;
 mod device_ways;
 mod error;
 
+pub use crate::journals::GivenUp;
 pub use error::AdjustError;
 
 use crate::journals::{self, JournalError, Kept};
 use crate::resctrl::{AccessError, DomainId, GroupName, Lock, Resctrl, WayMask};
-use bandwidth::Throttle;
-use device_ways::DeviceWays;
+use bandwidth::{Bandwidth, Throttle};
+use device_ways::{DeviceWays, Returns};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -56,6 +57,26 @@ impl Record {
     fn throttles(&self, resctrl: &Resctrl) -> &[Throttle] {
         if self.is_of_this_mount(resctrl) { &self.throttles } else { &[] }
     }
+
+    /// Looks at everything. Nothing is changed before that.
+    fn look(&self, resctrl: &Resctrl) -> Result<Found<'_>, AdjustError> {
+        let (mut throttled, mut misfits) = (Vec::new(), Vec::new());
+        for throttle in self.throttles(resctrl) {
+            throttled.push((throttle, throttle.to_be_put_back(resctrl, &mut misfits)?));
+        }
+        let device_ways = match &self.device_ways {
+            Some(ways) => ways.to_be_put_back(resctrl, &mut misfits)?,
+            None => Returns::Nothing,
+        };
+        Ok(Found { throttled, device_ways, misfits })
+    }
+}
+
+/// What is still as it was left, and is to be put back; and what is neither that nor as before.
+struct Found<'a> {
+    throttled: Vec<(&'a Throttle, Bandwidth)>,
+    device_ways: Returns,
+    misfits: Vec<String>,
 }
 
 impl journals::Record for Record {
@@ -87,29 +108,29 @@ impl journals::Record for Record {
     }
 
     fn put_back(&self, resctrl: &Resctrl, journal: &Path) -> Result<bool, AdjustError> {
-        // Everything is looked at before anything is changed.
-        let (mut throttled, mut misfits) = (Vec::new(), Vec::new());
-        for throttle in self.throttles(resctrl) {
-            throttled.push((throttle, throttle.to_be_put_back(resctrl, &mut misfits)?));
-        }
-        let mut device_ways = None;
-        if let Some(ways) = &self.device_ways
-            && ways.is_to_be_put_back(resctrl, &mut misfits)?
-        {
-            device_ways = Some(ways);
-        }
+        let Found { throttled, device_ways, misfits } = self.look(resctrl)?;
         if !misfits.is_empty() {
             let journal = journal.display().to_string();
             return Err(AdjustError::Misfit { found: misfits.join("; "), journal });
         }
-        let is_any = device_ways.is_some() || throttled.iter().any(|(_, returns)| !returns.is_empty());
+        let is_any =
+            device_ways != Returns::Nothing || throttled.iter().any(|(_, returns)| !returns.is_empty());
         // Who cannot get back what he had is no reason that others do not.
-        let mut refused = device_ways.and_then(|ways| ways.put_back(resctrl).err());
+        let mut refused = DeviceWays::put_back(resctrl, &device_ways).err();
         for (throttle, returns) in throttled {
             let result = throttle.put_back(resctrl, returns);
             refused = refused.or(result.err());
         }
         refused.map_or(Ok(is_any), Err)
+    }
+
+    fn put_back_what_fits(&self, resctrl: &Resctrl) -> Result<Vec<String>, AdjustError> {
+        let Found { throttled, device_ways, misfits: mut stays } = self.look(resctrl)?;
+        DeviceWays::put_back_what_is_taken(resctrl, &device_ways, &mut stays);
+        for (throttle, returns) in throttled {
+            throttle.put_back_what_is_taken(resctrl, returns, &mut stays);
+        }
+        Ok(stays)
     }
 
     fn half_undone(refused: AdjustError, left: AdjustError) -> AdjustError {
@@ -181,12 +202,12 @@ pub fn recover(resctrl: &Resctrl, folder: &Path) -> Result<bool, AdjustError> {
     journals::recover::<Record>(resctrl, folder)
 }
 
-/// Lets what [`recover`] could not put back stay as it is, and removes the journal: says whether there was one.
+/// Of what [`recover`] could not put back as much is as can be, the rest stays as it is, and the journal is removed.
 ///
 /// # Errors
-/// [`JournalError`].
-pub fn forget(folder: &Path) -> Result<bool, JournalError> {
-    journals::forget::<Record>(folder)
+/// [`AdjustError`]; the journal stays then.
+pub fn forget(resctrl: &Resctrl, folder: &Path) -> Result<GivenUp, AdjustError> {
+    journals::forget::<Record>(resctrl, folder)
 }
 
 #[cfg(test)]

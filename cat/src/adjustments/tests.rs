@@ -41,10 +41,10 @@ fn bandwidth_is_put_back_where_it_is_as_it_was_left() {
     let web = dir.path().join("web/schemata");
     let wanted = Wanted { domains: Some(vec![1]), ..throttled(&[(group("web"), 20)]) };
     let adjustments = Adjustments::make(&resctrl, &wanted, journals.path()).unwrap();
-    assert_eq!(read_to_string(&web).unwrap(), "MB:1=20\n");
+    assert_eq!(read_to_string(&web).unwrap(), "MB:0=100;1=20\nL3:0=ff;1=ff\n");
     assert!(matches!(Adjustments::make(&resctrl, &wanted, journals.path()), Err(AdjustError::Running)));
     adjustments.restore().unwrap();
-    assert_eq!(read_to_string(&web).unwrap(), "MB:1=100\n");
+    assert_eq!(read_to_string(&web).unwrap(), "MB:0=100;1=100\nL3:0=ff;1=ff\n");
 
     let adjustments = Adjustments::make(&resctrl, &wanted, journals.path()).unwrap();
     write(&web, "MB:1=70\n").unwrap();
@@ -90,4 +90,64 @@ fn devices_get_other_ways_and_those_before_again() {
     let error = adjustments.restore().unwrap_err().to_string();
     assert!(error.contains("domain 1 is 70, where f was set and ff before"), "{error}");
     assert_eq!(read_to_string(file("io_alloc_cbm")).unwrap(), "0=f;1=70\n");
+}
+
+/// What stays of what is given up.
+#[track_caller]
+fn given_up(resctrl: &Resctrl, folder: &Path) -> Vec<String> {
+    match forget(resctrl, folder).unwrap() {
+        GivenUp::Stays(stays) => stays,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn of_bandwidth_that_is_forgotten_that_is_put_back_which_nobody_changed_meanwhile() {
+    let (dir, resctrl) = imitation();
+    let journals = tempfile::tempdir().unwrap();
+    resctrl.make(&group("batch")).unwrap();
+    let line = |name: &str| {
+        let text = read_to_string(dir.path().join(name).join("schemata")).unwrap();
+        text.lines().find(|line| line.starts_with("MB:")).unwrap().to_owned()
+    };
+    let wanted = throttled(&[(group("batch"), 10), (group("web"), 20)]);
+    Adjustments::make(&resctrl, &wanted, journals.path()).unwrap().0.abandon();
+    assert_eq!((line("batch").as_str(), line("web").as_str()), ("MB:0=10;1=10", "MB:0=20;1=20"));
+    // Of one group one domain is somebody else's by now.
+    write(dir.path().join("web/schemata"), "MB:0=70;1=20\nL3:0=ff;1=ff\n").unwrap();
+    let error = recover(&resctrl, journals.path()).unwrap_err();
+    assert!(error.may_stay_for_ever(), "{error}");
+    assert_eq!((line("batch").as_str(), line("web").as_str()), ("MB:0=10;1=10", "MB:0=70;1=20"));
+    let stays = given_up(&resctrl, journals.path());
+    assert_eq!(stays, ["the memory bandwidth of 'web' in domain 0 is 70, where 20 was set and 100 before"]);
+    assert_eq!((line("batch").as_str(), line("web").as_str()), ("MB:0=100;1=100", "MB:0=70;1=100"));
+    assert_eq!(forget(&resctrl, journals.path()).unwrap(), GivenUp::Nothing);
+}
+
+#[test]
+fn of_ways_of_devices_that_are_forgotten_those_are_put_back_that_nobody_changed_meanwhile() {
+    let (dir, resctrl) = imitation();
+    let file = |name: &str| dir.path().join("info/L3").join(name);
+    let wanted =
+        Wanted { device_ways: BTreeMap::from([(0, WayMask(0xf)), (1, WayMask(0xf))]), ..Wanted::default() };
+    write(file("io_alloc"), "enabled\n").unwrap();
+    write(file("io_alloc_cbm"), "0=ff;1=ff\n").unwrap();
+    let journals = tempfile::tempdir().unwrap();
+    Adjustments::make(&resctrl, &wanted, journals.path()).unwrap().0.abandon();
+    write(file("io_alloc_cbm"), "0=f;1=70\n").unwrap();
+    let stays = given_up(&resctrl, journals.path());
+    assert_eq!(stays, ["what devices may fill of domain 1 is 70, where f was set and ff before"]);
+    assert_eq!(read_to_string(file("io_alloc_cbm")).unwrap(), "0=ff\n", "the other domain is not written");
+
+    // Where they had none of their own it is all or nothing, and what stays is said.
+    let left = DeviceWays::left(&[(0, 0xf), (1, 0xf)]);
+    write(file("io_alloc_cbm"), "0=f;1=70\n").unwrap();
+    let record = Record { mount: resctrl.mount_number(), throttles: Vec::new(), device_ways: Some(left) };
+    let stays = journals::Record::put_back_what_fits(&record, &resctrl).unwrap();
+    assert_eq!(stays[0], "what devices may fill of domain 1 is 70, where f was set and ff before");
+    assert_eq!(
+        stays[1..],
+        ["what devices may fill of domain 0 is f, where they had none of their own before"]
+    );
+    assert_eq!(read_to_string(file("io_alloc")).unwrap(), "enabled\n");
 }

@@ -34,8 +34,23 @@ pub(crate) trait Record: Serialize + DeserializeOwned {
     /// neither that nor as before, or cannot be looked at, nothing is changed, and `journal` is named.
     fn put_back(&self, place: &Self::Place, journal: &Path) -> Result<bool, Self::Error>;
 
+    /// Looks at everything, and puts back of it what is still as it was left. Gives what stays as it is, in words. Where something
+    /// cannot be looked at, nothing is changed.
+    fn put_back_what_fits(&self, place: &Self::Place) -> Result<Vec<String>, Self::Error>;
+
     /// It was refused halfway, and what was done could not be undone.
     fn half_undone(refused: Self::Error, left: Self::Error) -> Self::Error;
+}
+
+/// What became of a change that is given up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GivenUp {
+    /// There was none any more.
+    Nothing,
+    /// A living process has it, and nothing was done.
+    InUse,
+    /// What could be put back is, and its journal is removed. In words what stays as it is; nothing where everything is put back.
+    Stays(Vec<String>),
 }
 
 const VERSION: u32 = 1;
@@ -110,6 +125,12 @@ impl<R: Record> Kept<R> {
         self.undo()
     }
 
+    /// Leaves it as a process does that is killed.
+    #[cfg(test)]
+    pub fn abandon(mut self) {
+        self.is_restored = true;
+    }
+
     fn undo(&mut self) -> Result<(), R::Error> {
         // Tried once: who could not be put back now is put back by the next start.
         self.is_restored = true;
@@ -147,17 +168,25 @@ pub(crate) fn recover<R: Record>(place: &R::Place, folder: &Path) -> Result<bool
     }
 }
 
-/// Lets what a process that is gone had left stay as it is, and removes the journal: says whether there was one.
-pub(crate) fn forget<R: Record>(folder: &Path) -> Result<bool, JournalError> {
+/// Puts back what can be put back of what a process that is gone had left, lets the rest stay as it is, and removes the journal.
+pub(crate) fn forget<R: Record>(place: &R::Place, folder: &Path) -> Result<GivenUp, R::Error> {
     let journals = Journals::open(folder)?;
     let _transaction = journals.transaction()?;
+    if !journals.file(R::NAME).exists() {
+        return Ok(GivenUp::Nothing);
+    }
     // One that cannot be read has no owner that could be told.
     let owner = journals.load::<Head>(R::NAME).ok().flatten().map(|head| head.owner);
-    if !journals.file(R::NAME).exists() || journals.inherit(R::NAME, owner)?.is_none() {
-        return Ok(false);
-    }
+    let Some(_ownership) = journals.inherit(R::NAME, owner)? else { return Ok(GivenUp::InUse) };
+    let _guard = R::lock(place)?;
+    let stays = match load::<R>(&journals) {
+        Ok(Some(record)) => record.put_back_what_fits(place)?,
+        Ok(None) => Vec::new(),
+        Err(error @ JournalError::Format { .. }) => vec![format!("what it was about: {error}")],
+        Err(error) => return Err(error.into()),
+    };
     journals.forget(R::NAME)?;
-    Ok(true)
+    Ok(GivenUp::Stays(stays))
 }
 
 /// The caller has the transaction's lock and owns what is changed.
@@ -170,20 +199,25 @@ fn put_back<R: Record>(place: &R::Place, journals: &Journals) -> Result<bool, R:
 }
 
 fn put_back_locked<R: Record>(place: &R::Place, journals: &Journals) -> Result<bool, R::Error> {
-    let Some(head) = journals.load::<Head>(R::NAME)? else { return Ok(false) };
-    let mut was_there = false;
-    if head.boot == boot()? {
-        let path = journals.file(R::NAME);
-        if head.version != VERSION {
-            let problem = format!("it is of version {}", head.version);
-            return Err(JournalError::Format { path, problem }.into());
-        }
-        if let Some(entry) = journals.load::<Entry<R>>(R::NAME)? {
-            was_there = entry.record.put_back(place, &path)?;
-        }
-    }
+    let was_there = match load::<R>(journals)? {
+        Some(record) => record.put_back(place, &journals.file(R::NAME))?,
+        None => false,
+    };
     journals.forget(R::NAME)?;
     Ok(was_there)
+}
+
+/// What is to be put back; none where nothing is written down, or by another boot.
+fn load<R: Record>(journals: &Journals) -> Result<Option<R>, JournalError> {
+    let Some(head) = journals.load::<Head>(R::NAME)? else { return Ok(None) };
+    if head.boot != boot()? {
+        return Ok(None);
+    }
+    if head.version != VERSION {
+        let problem = format!("it is of version {}", head.version);
+        return Err(JournalError::Format { path: journals.file(R::NAME), problem });
+    }
+    Ok(journals.load::<Entry<R>>(R::NAME)?.map(|entry| entry.record))
 }
 
 #[cfg(test)]
@@ -240,6 +274,11 @@ mod tests {
                 _ => Err(misfit(journal)),
             }
         }
+
+        fn put_back_what_fits(&self, place: &PathBuf) -> Result<Vec<String>, JournalError> {
+            let put_back = self.put_back(place, place);
+            Ok(put_back.err().map(|error| error.to_string()).into_iter().collect())
+        }
     }
 
     /// The journal's owner becomes another process.
@@ -275,9 +314,7 @@ mod tests {
         drop(set(folder, "2").unwrap().unwrap());
         assert_eq!(number(), "1");
         // As a process that is killed leaves it: the lock is gone, the rest is not.
-        let mut kept = set(folder, "2").unwrap().unwrap();
-        kept.is_restored = true;
-        drop(kept);
+        set(folder, "2").unwrap().unwrap().abandon();
         assert_eq!(number(), "2");
         // Whoever made it lives, without a lock, too; then not any more.
         let mut sleeper = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
@@ -328,12 +365,19 @@ mod tests {
         assert_eq!(fs::read_to_string(&place).unwrap(), "7");
         // Or until it is given up: what is found stays.
         let journal = fs::read(folder.join(Number::NAME)).unwrap();
-        assert!(forget::<Number>(folder).unwrap());
-        assert!(!forget::<Number>(folder).unwrap(), "there is none any more");
+        let GivenUp::Stays(stays) = forget::<Number>(&place, folder).unwrap() else {
+            panic!("nobody has it")
+        };
+        assert!(stays.len() == 1 && stays[0].contains("misfit"), "{stays:?}");
+        assert_eq!(forget::<Number>(&place, folder).unwrap(), GivenUp::Nothing, "there is none any more");
         assert!(!recover::<Number>(&place, folder).unwrap());
         assert_eq!(fs::read_to_string(&place).unwrap(), "7");
         fs::write(folder.join(Number::NAME), "no journal").unwrap();
-        assert!(recover::<Number>(&place, folder).is_err() && forget::<Number>(folder).unwrap());
+        assert!(recover::<Number>(&place, folder).is_err());
+        let GivenUp::Stays(stays) = forget::<Number>(&place, folder).unwrap() else {
+            panic!("nobody has it")
+        };
+        assert!(stays.len() == 1 && stays[0].contains("what it was about"), "{stays:?}");
         fs::write(folder.join(Number::NAME), journal).unwrap();
         // Of another boot: forgotten, whatever it says.
         let text = fs::read_to_string(folder.join(Number::NAME)).unwrap();
@@ -345,5 +389,22 @@ mod tests {
         .unwrap();
         assert!(!recover::<Number>(&place, folder).unwrap());
         assert_eq!(fs::read_to_string(&place).unwrap(), "7");
+    }
+
+    #[test]
+    fn what_a_living_process_has_is_not_given_up_even_where_its_journal_cannot_be_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let (folder, place) = (dir.path(), dir.path().join("number"));
+        fs::write(&place, "1").unwrap();
+        let kept = set(folder, "2").unwrap().unwrap();
+        let journal = fs::read(folder.join(Number::NAME)).unwrap();
+        for text in [&journal[..], b"no journal"] {
+            fs::write(folder.join(Number::NAME), text).unwrap();
+            assert_eq!(forget::<Number>(&place, folder).unwrap(), GivenUp::InUse);
+            assert_eq!(fs::read(folder.join(Number::NAME)).unwrap(), text);
+        }
+        fs::write(folder.join(Number::NAME), journal).unwrap();
+        kept.restore().unwrap();
+        assert_eq!(fs::read_to_string(&place).unwrap(), "1");
     }
 }

@@ -3,6 +3,7 @@
 mod kept;
 mod owner;
 
+pub use kept::GivenUp;
 pub(crate) use kept::{Kept, Record, forget, recover};
 pub(crate) use owner::{Life, Owner};
 

@@ -8,6 +8,7 @@ mod msr;
 mod processor;
 mod settings;
 
+pub use crate::journals::GivenUp;
 pub use msr::{Msr, RegisterError};
 pub use processor::{Processor, Vendor};
 pub use settings::{SettingError, Settings, Wanted, forget, recover};

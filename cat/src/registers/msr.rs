@@ -3,7 +3,10 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+/// Where the kernel's driver has a folder for each processor.
+pub(super) const DRIVER: &str = "/dev/cpu";
 
 /// Why a register cannot be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -65,7 +68,12 @@ impl Msr {
     /// # Errors
     /// [`RegisterError::NoDriver`], [`RegisterError::NotPermitted`].
     pub fn of_cpu(cpu: u32, writable: bool) -> Result<Self, RegisterError> {
-        let path = PathBuf::from(format!("/dev/cpu/{cpu}/msr"));
+        Self::of_driver(DRIVER.as_ref(), cpu, writable)
+    }
+
+    /// As [`Self::of_cpu`], of a folder laid out like the driver's.
+    pub(super) fn of_driver(driver: &Path, cpu: u32, writable: bool) -> Result<Self, RegisterError> {
+        let path = driver.join(format!("{cpu}/msr"));
         match OpenOptions::new().read(true).write(writable).open(&path) {
             Ok(file) => Ok(Self { cpu, path, file, writable }),
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENXIO | libc::ENODEV)) => {

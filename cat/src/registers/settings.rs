@@ -1,13 +1,14 @@
 //! Setting registers, and putting them back.
 
+use super::msr::DRIVER;
 use super::{DDIO_WAYS, Msr, Processor, RegisterError, Unsupported, ddio_is_known, prefetch_register};
 use crate::cpu_set::CpuSet;
-use crate::journals::{self, JournalError, Kept};
+use crate::journals::{self, GivenUp, JournalError, Kept};
 use crate::resctrl::{DomainId, WayMask};
 use crate::topology::Topology;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// What is to be set. Nothing by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -85,37 +86,37 @@ struct Change {
     after: u64,
 }
 
+impl Change {
+    fn read(&self, driver: &Path) -> Result<u64, RegisterError> {
+        Msr::of_driver(driver, self.cpu, false)?.read(self.register)
+    }
+
+    fn write(&self, driver: &Path, value: u64) -> Result<(), RegisterError> {
+        Msr::of_driver(driver, self.cpu, true)?.write(self.register, value)
+    }
+}
+
 /// All of them.
 #[derive(Debug, Serialize, Deserialize)]
 struct Record {
     changes: Vec<Change>,
 }
 
-impl journals::Record for Record {
-    const NAME: &'static str = "registers.state";
-    type Place = ();
-    type Guard = ();
-    type Error = SettingError;
+/// What is still as it was left, and is to be put back; and what is neither that nor as before.
+struct Found<'a> {
+    returns: Vec<&'a Change>,
+    misfits: Vec<String>,
+}
 
-    fn lock((): &()) -> Result<(), SettingError> {
-        Ok(())
-    }
-
-    fn carry_out(
-        &mut self,
-        (): &(),
-        _: &dyn Fn(&Self) -> Result<(), JournalError>,
-    ) -> Result<(), SettingError> {
-        Ok(self.changes.iter().try_for_each(|change| set(change.cpu, change.register, change.after))?)
-    }
-
-    fn put_back(&self, (): &(), journal: &Path) -> Result<bool, SettingError> {
+impl Record {
+    /// Looks at everything. Nothing is changed before that.
+    fn look(&self, driver: &Path) -> Result<Found<'_>, RegisterError> {
         let (mut returns, mut misfits) = (Vec::new(), Vec::new());
         for change in &self.changes {
             let Change { cpu, register, before, after } = *change;
             // A processor that is offline, or whose registers cannot be seen from here, is not taken for one that has
             // forgotten: the journal stays until it can be looked at.
-            let found = Msr::of_cpu(cpu, false)?.read(register)?;
+            let found = change.read(driver)?;
             if found == after && found != before {
                 returns.push(change);
             } else if found != before {
@@ -125,12 +126,44 @@ impl journals::Record for Record {
                 ));
             }
         }
+        Ok(Found { returns, misfits })
+    }
+}
+
+impl journals::Record for Record {
+    const NAME: &'static str = "registers.state";
+    /// The driver's folder.
+    type Place = PathBuf;
+    type Guard = ();
+    type Error = SettingError;
+
+    fn lock(_: &PathBuf) -> Result<(), SettingError> {
+        Ok(())
+    }
+
+    fn carry_out(
+        &mut self,
+        driver: &PathBuf,
+        _: &dyn Fn(&Self) -> Result<(), JournalError>,
+    ) -> Result<(), SettingError> {
+        Ok(self.changes.iter().try_for_each(|change| change.write(driver, change.after))?)
+    }
+
+    fn put_back(&self, driver: &PathBuf, journal: &Path) -> Result<bool, SettingError> {
+        let Found { returns, misfits } = self.look(driver)?;
         if !misfits.is_empty() {
             let journal = journal.display().to_string();
             return Err(SettingError::Misfit { found: misfits.join("; "), journal });
         }
-        returns.iter().try_for_each(|change| set(change.cpu, change.register, change.before))?;
+        returns.iter().try_for_each(|change| change.write(driver, change.before))?;
         Ok(!returns.is_empty())
+    }
+
+    fn put_back_what_fits(&self, driver: &PathBuf) -> Result<Vec<String>, SettingError> {
+        let Found { returns, misfits: mut stays } = self.look(driver)?;
+        let refused = returns.iter().filter_map(|change| change.write(driver, change.before).err());
+        stays.extend(refused.map(|error| error.to_string()));
+        Ok(stays)
     }
 
     fn half_undone(refused: SettingError, left: SettingError) -> SettingError {
@@ -148,8 +181,8 @@ impl Settings {
     /// # Errors
     /// [`SettingError`].
     pub fn make(topology: &Topology, wanted: &Wanted, folder: &Path) -> Result<Self, SettingError> {
-        let plan = |(): &()| Ok(Record { changes: changes(topology, wanted)? });
-        Kept::make((), folder, plan)?.map(Self).ok_or(SettingError::Running)
+        let plan = |_: &PathBuf| Ok(Record { changes: changes(topology, wanted)? });
+        Kept::make(DRIVER.into(), folder, plan)?.map(Self).ok_or(SettingError::Running)
     }
 
     /// Whether everything is still as it was set.
@@ -157,8 +190,9 @@ impl Settings {
     /// # Errors
     /// [`SettingError`]: it cannot be read.
     pub fn stands(&self) -> Result<bool, SettingError> {
-        for change in &self.0.record().0.changes {
-            if Msr::of_cpu(change.cpu, false)?.read(change.register)? != change.after {
+        let (record, driver) = self.0.record();
+        for change in &record.changes {
+            if change.read(driver)? != change.after {
                 return Ok(false);
             }
         }
@@ -179,19 +213,15 @@ impl Settings {
 /// # Errors
 /// [`SettingError`].
 pub fn recover(folder: &Path) -> Result<bool, SettingError> {
-    journals::recover::<Record>(&(), folder)
+    journals::recover::<Record>(&DRIVER.into(), folder)
 }
 
-/// Lets what [`recover`] could not put back stay as it is, and removes the journal: says whether there was one.
+/// Of what [`recover`] could not put back as much is as can be, the rest stays as it is, and the journal is removed.
 ///
 /// # Errors
-/// [`JournalError`].
-pub fn forget(folder: &Path) -> Result<bool, JournalError> {
-    journals::forget::<Record>(folder)
-}
-
-fn set(cpu: u32, register: u32, value: u64) -> Result<(), RegisterError> {
-    Msr::of_cpu(cpu, true)?.write(register, value)
+/// [`SettingError`]; the journal stays then.
+pub fn forget(folder: &Path) -> Result<GivenUp, SettingError> {
+    journals::forget::<Record>(&DRIVER.into(), folder)
 }
 
 /// What is to be changed, and from what.
@@ -222,4 +252,62 @@ fn changes(topology: &Topology, wanted: &Wanted) -> Result<Vec<Change>, SettingE
         }
     }
     Ok(changes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    /// Registers of two processors in a folder laid out like the driver's, set as by a process that is gone.
+    fn left_set(driver: &Path, folder: &Path) -> impl Fn(u32, u32) -> u64 {
+        let mut changes = Vec::new();
+        for cpu in 0..2 {
+            fs::create_dir_all(driver.join(cpu.to_string())).unwrap();
+            fs::write(driver.join(format!("{cpu}/msr")), []).unwrap();
+            for register in [0x1a4, DDIO_WAYS] {
+                let change = Change { cpu, register, before: 0x30, after: 0x3f };
+                change.write(driver, change.before).unwrap();
+                changes.push(change);
+            }
+        }
+        let kept = Kept::make(driver.to_owned(), folder, |_| Ok(Record { changes })).unwrap().unwrap();
+        kept.abandon();
+        let driver = driver.to_owned();
+        move |cpu, register| Msr::of_driver(&driver, cpu, false).unwrap().read(register).unwrap()
+    }
+
+    #[test]
+    fn of_registers_that_are_forgotten_those_are_put_back_that_nobody_set_meanwhile() {
+        let dir = tempfile::tempdir().unwrap();
+        let (driver, folder) = (dir.path().join("cpu"), dir.path().join("journals"));
+        let found = left_set(&driver, &folder);
+        assert_eq!(found(1, DDIO_WAYS), 0x3f);
+        Msr::of_driver(&driver, 0, true).unwrap().write(0x1a4, 7).unwrap();
+        let error = journals::recover::<Record>(&driver, &folder).unwrap_err();
+        assert!(error.may_stay_for_ever(), "{error}");
+        assert_eq!(found(1, DDIO_WAYS), 0x3f);
+        let GivenUp::Stays(stays) = journals::forget::<Record>(&driver, &folder).unwrap() else {
+            panic!("nobody has it")
+        };
+        assert_eq!(stays, ["register 0x1a4 of processor 0 is 0x7, where 0x3f was set and 0x30 before"]);
+        assert_eq!(
+            [found(0, 0x1a4), found(0, DDIO_WAYS), found(1, 0x1a4), found(1, DDIO_WAYS)],
+            [7, 0x30, 0x30, 0x30]
+        );
+        assert!(!journals::recover::<Record>(&driver, &folder).unwrap());
+    }
+
+    #[test]
+    fn registers_that_cannot_be_seen_are_not_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        let (driver, folder) = (dir.path().join("cpu"), dir.path().join("journals"));
+        let found = left_set(&driver, &folder);
+        fs::rename(driver.join("1"), driver.join("offline")).unwrap();
+        assert!(journals::forget::<Record>(&driver, &folder).is_err());
+        assert_eq!(found(0, 0x1a4), 0x3f, "nothing is changed");
+        fs::rename(driver.join("offline"), driver.join("1")).unwrap();
+        assert!(journals::recover::<Record>(&driver, &folder).unwrap());
+        assert_eq!((found(0, 0x1a4), found(1, DDIO_WAYS)), (0x30, 0x30));
+    }
 }

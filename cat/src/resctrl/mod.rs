@@ -50,8 +50,9 @@ impl Resctrl {
         if tree.is_mounted() { Ok(Self { tree, mount }) } else { Err(OpenError::Other { path: mount.path }) }
     }
 
-    /// A folder of ordinary files laid out like it, for trying what reads and writes them where the kernel has none. It
-    /// refuses nothing that the kernel would.
+    /// A folder of ordinary files laid out like it, for trying what reads and writes them where the kernel has none. As with the
+    /// kernel's, a group begins with all ways, and keeps what a written schemata does not name. It refuses nothing that the kernel
+    /// would.
     #[cfg(test)]
     fn imitation(folder: &Path, cdp: bool) -> Self {
         let mount = Mount {

@@ -42,6 +42,45 @@ pub(crate) fn imitation() -> (tempfile::TempDir, Resctrl) {
     (dir, resctrl)
 }
 
+/// What a file holds once that is written to it: a schemata keeps what is not named.
+pub(super) fn written(path: &Path, text: &str) -> String {
+    let found = std::fs::read_to_string(path).unwrap_or_default();
+    let (Ok(mut all), Ok(new)) = (found.parse::<Schemata>(), text.parse::<Schemata>()) else {
+        return text.to_owned();
+    };
+    if path.file_name().is_none_or(|name| name != "schemata") {
+        return text.to_owned();
+    }
+    for (resource, line) in new.lines {
+        let known = all.lines.iter_mut().find(|(other, _)| *other == resource).map(|(_, line)| line);
+        match (known, line) {
+            (Some(Line::Ways(all)), Line::Ways(new)) => all.extend(new),
+            (Some(Line::Bandwidth(all)), Line::Bandwidth(new)) => all.extend(new),
+            (Some(known), line) => *known = line,
+            (None, line) => all.lines.push((resource, line)),
+        }
+    }
+    all.to_string()
+}
+
+/// The files of a group that was just made: everything of each domain that the default group has.
+pub(super) fn begin(root: &Path, group: &Path) {
+    let mut all: Schemata = std::fs::read_to_string(root.join("schemata")).unwrap().parse().unwrap();
+    let mask = std::fs::read_to_string(root.join("info/L3/cbm_mask")).unwrap().parse().unwrap();
+    for (_, line) in &mut all.lines {
+        match line {
+            Line::Ways(ways) => ways.values_mut().for_each(|ways| *ways = mask),
+            Line::Bandwidth(bandwidth) => bandwidth.values_mut().for_each(|bandwidth| *bandwidth = 100),
+            _ => {}
+        }
+    }
+    for (name, text) in
+        [("schemata", all.to_string().as_str()), ("mode", "shareable\n"), ("tasks", ""), ("cpus_list", "\n")]
+    {
+        write(group.join(name), text).unwrap();
+    }
+}
+
 #[test]
 fn everything_is_read() {
     let (_dir, resctrl) = imitation();

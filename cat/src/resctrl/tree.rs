@@ -123,6 +123,10 @@ impl Tree {
     /// One write(2): the kernel takes a change of several lines as one only so, and none without its last newline.
     pub fn write(&self, relative: impl AsRef<Path>, text: &str) -> Result<(), AccessError> {
         let path = self.path(relative);
+        #[cfg(test)]
+        let merged = self.plain.then(|| super::tests::written(&path, text));
+        #[cfg(test)]
+        let text = merged.as_deref().unwrap_or(text);
         let mut file = OpenOptions::new()
             .write(true)
             .truncate(self.plain)
@@ -140,7 +144,12 @@ impl Tree {
         fs::DirBuilder::new()
             .mode(0o755)
             .create(&path)
-            .map_err(|source| self.refused_with_status(Action::Make, &path, None, source))
+            .map_err(|source| self.refused_with_status(Action::Make, &path, None, source))?;
+        #[cfg(test)]
+        if self.plain {
+            super::tests::begin(&self.root, &path);
+        }
+        Ok(())
     }
 
     pub fn remove(&self, relative: impl AsRef<Path>) -> Result<(), AccessError> {

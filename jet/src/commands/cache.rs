@@ -288,7 +288,8 @@ fn row(recovered: &Recovered) -> Value {
         Recovered::Adjusted(restored) => {
             result("adjustments", restored.as_ref().err().map(ToString::to_string))
         }
-        Recovered::Forgotten(what, why) => json!({ "what": what, "restored": "forgotten", "stays": [why] }),
+        Recovered::Forgotten(what, stays) => json!({ "what": what, "restored": "forgotten", "stays": stays }),
+        Recovered::InUse(what) => json!({ "what": what, "restored": "in-use" }),
         Recovered::Unseen(_) | Recovered::Unread(_) => result("reservation", Some(recovered.to_string())),
     }
 }

@@ -1,6 +1,6 @@
 //! Putting back what processes that were killed had changed of the cache: by the next daemon, or by `jet cache restore`.
 
-use jet_cat::adjustments::{self, AdjustError};
+use jet_cat::adjustments::{self, AdjustError, GivenUp};
 use jet_cat::registers::{self, SettingError};
 use jet_cat::resctrl::{OpenError, Resctrl};
 use jet_cat::reservation::{self, JournalError, Left};
@@ -30,8 +30,10 @@ pub enum Recovered {
     Registers(Result<(), SettingError>),
     /// Bandwidth of groups, and ways of devices: put back, or not.
     Adjusted(Result<(), AdjustError>),
-    /// What was left of these could not be put back, and stays: which, and why.
-    Forgotten(&'static str, String),
+    /// Of these what could be put back is, and the rest is given up: which, and what stays as it is.
+    Forgotten(&'static str, Vec<String>),
+    /// Of these nothing is given up, because a living process has them.
+    InUse(&'static str),
     /// Journals of reservations are there, and no resctrl to look at.
     Unseen(OpenError),
     /// Journals of reservations cannot be read.
@@ -45,7 +47,7 @@ impl Recovered {
             Self::Reserved(left) => left.restored.is_ok(),
             Self::Registers(result) => result.is_ok(),
             Self::Adjusted(result) => result.is_ok(),
-            Self::Forgotten(..) => true,
+            Self::Forgotten(..) | Self::InUse(_) => true,
             Self::Unseen(_) | Self::Unread(_) => false,
         }
     }
@@ -60,9 +62,12 @@ impl fmt::Display for Recovered {
             Self::Registers(Err(error)) => write!(f, "{REGISTERS} are not put back: {error}"),
             Self::Adjusted(Ok(())) => write!(f, "{ADJUSTED} are put back"),
             Self::Adjusted(Err(error)) => write!(f, "{ADJUSTED} are not put back: {error}"),
-            Self::Forgotten(what, why) => {
-                write!(f, "{what} are forgotten: their journal is removed, and they stay as they are: {why}")
-            }
+            Self::Forgotten(what, stays) => write!(
+                f,
+                "{what} are forgotten: their journal is removed, and this stays as it is: {}",
+                stays.join("; ")
+            ),
+            Self::InUse(what) => write!(f, "{what} are in use by a living process, and stay so"),
             Self::Unseen(error) => {
                 write!(f, "whether cache is still reserved that was left so cannot be told: {error}")
             }
@@ -80,10 +85,27 @@ fn some<E>(put_back: Result<bool, E>) -> Option<Result<(), E>> {
     }
 }
 
+/// What became of something that was given up.
+fn given_up<E>(
+    what: &'static str,
+    given_up: Result<GivenUp, E>,
+    put_back: fn(Result<(), E>) -> Recovered,
+) -> Option<Recovered> {
+    match given_up {
+        // Somebody else put it back a moment ago.
+        Ok(GivenUp::Nothing) => None,
+        Ok(GivenUp::InUse) => Some(Recovered::InUse(what)),
+        // Somebody put right what did not fit a moment ago.
+        Ok(GivenUp::Stays(stays)) if stays.is_empty() => Some(put_back(Ok(()))),
+        Ok(GivenUp::Stays(stays)) => Some(Recovered::Forgotten(what, stays)),
+        Err(error) => Some(put_back(Err(error))),
+    }
+}
+
 /// Puts back what was left, in the order of an end.
 ///
 /// # Errors
-/// The journals' folder cannot be read, or what is given up cannot be removed from it.
+/// The journals' folder cannot be read.
 pub fn recover(journals: &Path, extent: Extent) -> Result<Vec<Recovered>, JournalError> {
     let reserved = reservation::reserved(journals)?;
     let forgets = extent == Extent::Forget;
@@ -92,8 +114,8 @@ pub fn recover(journals: &Path, extent: Extent) -> Result<Vec<Recovered>, Journa
         Ok(resctrl) => {
             match some(adjustments::recover(&resctrl, journals)) {
                 Some(Err(error)) if forgets && error.may_stay_for_ever() => {
-                    adjustments::forget(journals)?;
-                    recovered.push(Recovered::Forgotten(ADJUSTED, error.to_string()));
+                    let forgotten = adjustments::forget(&resctrl, journals);
+                    recovered.extend(given_up(ADJUSTED, forgotten, Recovered::Adjusted));
                 }
                 result => recovered.extend(result.map(Recovered::Adjusted)),
             }
@@ -113,10 +135,29 @@ pub fn recover(journals: &Path, extent: Extent) -> Result<Vec<Recovered>, Journa
     }
     match some(registers::recover(journals)) {
         Some(Err(error)) if forgets && error.may_stay_for_ever() => {
-            registers::forget(journals)?;
-            recovered.push(Recovered::Forgotten(REGISTERS, error.to_string()));
+            recovered.extend(given_up(REGISTERS, registers::forget(journals), Recovered::Registers));
         }
         result => recovered.extend(result.map(Recovered::Registers)),
     }
     Ok(recovered)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_given_up_is_told_as_it_became() {
+        let told = |result| given_up(REGISTERS, result, Recovered::Registers).map(|one| one.to_string());
+        assert_eq!(told(Ok(GivenUp::Nothing)), None);
+        for (result, words) in [
+            (Ok(GivenUp::InUse), "left set are in use by a living process, and stay so"),
+            (Ok(GivenUp::Stays(Vec::new())), "left set are put back"),
+            (Ok(GivenUp::Stays(vec!["one".to_owned(), "two".to_owned()])), "this stays as it is: one; two"),
+            (Err(SettingError::Running), "left set are not put back: another process has set"),
+        ] {
+            let told = told(result).unwrap();
+            assert!(told.contains(words), "{words}: {told}");
+        }
+    }
 }
