@@ -38,10 +38,9 @@ pub enum Fault {
         /// The cache.
         domain: DomainId,
     },
-    /// The kernel has forgotten who had what there.
+    /// The kernel has forgotten who had what there. Others may have been given ways since.
     #[error(
-        "every way of domain {domain} is everybody's again: that is how the kernel begins with a cache whose processors were all \
-         offline"
+        "the group has every way of domain {domain}: that is how the kernel begins with a cache whose processors were all offline"
     )]
     Reset {
         /// The cache.
@@ -158,8 +157,6 @@ impl Made<'_> {
         for (resource, domains) in &self.journal.own {
             for (&domain, &made) in domains.iter().filter(|(domain, made)| self.is_kept(**domain, **made)) {
                 let of = |ways: &Ways| ways.get(resource).and_then(|ways| ways.get(&domain)).copied();
-                let is_everybodys =
-                    || others.iter().any(|(name, ways)| name.is_default() && of(ways) == Some(self.all));
                 match of(own) {
                     None => add(Fault::Offline { domain }),
                     Some(has) if has == made => {
@@ -170,7 +167,8 @@ impl Made<'_> {
                             }
                         }
                     }
-                    Some(has) if has == self.all && is_everybodys() => add(Fault::Reset { domain }),
+                    // Whatever others have by now: who runs them may have written it again since.
+                    Some(has) if has == self.all => add(Fault::Reset { domain }),
                     Some(has) => add(Fault::Changed { domain, made, has }),
                 }
             }

@@ -22,17 +22,28 @@ pub enum HoldingsError {
 /// [`HoldingsError`].
 pub fn holdings(resctrl: &Resctrl) -> Result<Option<Holdings>, HoldingsError> {
     let Some(cache) = resctrl.info()?.l3().cloned() else { return Ok(None) };
-    Ok(Some(shared_out(resctrl, cache, &Topology::of_host()?)?))
+    Ok(Some(shared_out(resctrl, cache, Some(&Topology::of_host()?))?))
+}
+
+/// As [`holdings`], without the bytes of a way: it tells who has what, and no plan is made of it.
+pub(super) fn holdings_without_sizes(resctrl: &Resctrl) -> Result<Option<Holdings>, AccessError> {
+    let Some(cache) = resctrl.info()?.l3().cloned() else { return Ok(None) };
+    Ok(Some(shared_out(resctrl, cache, None)?))
 }
 
 /// As [`holdings`], of a cache whose sizes a topology tells. The kernel's sizes of a group would not do: a group may have no way.
-fn shared_out(resctrl: &Resctrl, cache: CacheInfo, topology: &Topology) -> Result<Holdings, AccessError> {
+fn shared_out(
+    resctrl: &Resctrl,
+    cache: CacheInfo,
+    topology: Option<&Topology>,
+) -> Result<Holdings, AccessError> {
     let info = resctrl.info()?;
     let groups_max = info.groups_max();
     let other_caches = info.caches.keys().any(|resource| !resource.is_l3());
     let default = holder(resctrl, &GroupName::default_group())?;
     let domains = default.ways.values().next().into_iter().flat_map(|ways| ways.keys().copied());
-    let bytes_of = |domain| topology.domain(domain).map_or(0, |found| found.bytes);
+    let bytes_of =
+        |domain| topology.and_then(|topology| topology.domain(domain)).map_or(0, |found| found.bytes);
     let ways = u64::from(cache.ways.count().max(1));
     // A cache that the system does not describe has none, and no plan is made of it.
     let way_bytes = domains.map(|domain| (domain, bytes_of(domain) / ways)).collect();
@@ -93,7 +104,7 @@ mod tests {
             write(folder.path().join("schemata"), schemata).unwrap();
             write(folder.path().join("size"), size).unwrap();
             let cache = resctrl.info().unwrap().l3().cloned().unwrap();
-            shared_out(&resctrl, cache, &topology).unwrap()
+            shared_out(&resctrl, cache, Some(&topology)).unwrap()
         };
         let whole = found("L3:0=fffff;1=fffff\n", "L3:0=57671680;1=57671680\n");
         assert_eq!(whole.way_bytes, BTreeMap::from([(0, 2816 << 10), (1, 2816 << 10)]));
@@ -115,7 +126,7 @@ mod tests {
         let topology = two_caches(sysfs.path());
         write(folder.path().join("schemata"), "L3:0=fffff;7=fffff\n").unwrap();
         let cache = resctrl.info().unwrap().l3().cloned().unwrap();
-        let found = shared_out(&resctrl, cache, &topology).unwrap();
+        let found = shared_out(&resctrl, cache, Some(&topology)).unwrap();
         let said = plan(&Request::new(GroupName::new("jet").unwrap(), 1), &found).unwrap_err().to_string();
         assert!(said.contains("size of the cache with the id 7"), "{said}");
     }

@@ -2,7 +2,7 @@
 
 use crate::journals::{JournalError, Journals, Owner};
 use crate::plan::{Change, DomainPlan, Holdings, Plan, Ways};
-use crate::resctrl::{DomainId, GroupName, Mode, Resctrl, WayMask};
+use crate::resctrl::{DomainId, GroupName, Mode, Resctrl, Resource, WayMask};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -57,6 +57,31 @@ impl Journal {
             losses: plan.changes.clone(),
             domains: plan.domains.iter().map(|planned| planned.domain).collect(),
         }
+    }
+
+    /// What was made of a group's ways of a domain; none where it lost nothing there.
+    pub fn made_of(
+        &self,
+        group: &GroupName,
+        resource: &Resource,
+        domain: DomainId,
+    ) -> Option<(WayMask, WayMask)> {
+        let loss = self.losses.iter().find(|loss| loss.group == *group)?;
+        let of = |ways: &Ways| ways.get(resource)?.get(&domain).copied();
+        Some((of(&loss.before)?, of(&loss.after)?))
+    }
+
+    /// Somebody gave a group other ways of a domain since: these are what it is to have, and no loss there is to be made good.
+    pub fn settle(&mut self, group: &GroupName, resource: &Resource, domain: DomainId) {
+        let forget = |ways: &mut Ways| {
+            ways.entry(resource.clone()).or_default().remove(&domain);
+            ways.retain(|_, domains| !domains.is_empty());
+        };
+        for loss in self.losses.iter_mut().filter(|loss| loss.group == *group) {
+            forget(&mut loss.before);
+            forget(&mut loss.after);
+        }
+        self.losses.retain(|loss| !loss.before.is_empty());
     }
 
     /// Another loss, of a group with that folder. What the group had before anything was taken stays as it is written.
@@ -164,7 +189,6 @@ pub(super) fn name_of(group: &GroupName) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resctrl::Resource;
     use std::fs;
 
     fn journal() -> Journal {

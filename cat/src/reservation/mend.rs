@@ -2,10 +2,10 @@
 //! at its start.
 
 use super::fault::{Fault, Made};
-use super::found::holdings;
-use super::{Reservation, ReserveError, note_reservations};
+use super::found::holdings_without_sizes;
+use super::{Reservation, ReserveError, Step, note_reservations};
 use crate::plan::{Change, Holder, Holdings, Ways, kept_by, schemata};
-use crate::resctrl::{DomainId, Mode, Resource, WayMask};
+use crate::resctrl::{DomainId, GroupName, Mode, Resource, WayMask};
 
 /// What there is to do.
 #[derive(Default)]
@@ -16,6 +16,8 @@ struct Work {
     losses: Vec<Change>,
     /// Who would have to, and is not asked to.
     in_the_way: Vec<Fault>,
+    /// Whose ways of which domain somebody has changed since they were taken from.
+    settled: Vec<(GroupName, Resource, DomainId)>,
 }
 
 impl Reservation {
@@ -39,11 +41,13 @@ impl Reservation {
 
     /// Makes again what the kernel has forgotten and what other tools have removed, with the same ways: from the default group, and from
     /// others where the request allows it. What another tool has changed stays so. Gives what is still amiss; where resctrl was
-    /// unmounted nothing of this is left, and a new reservation is to be made.
+    /// unmounted nothing of this is left, and a new reservation is to be made. `watch` hears of each step once it is done.
+    ///
+    /// Who was given other ways meanwhile gets those back at the end, not the ones from before.
     ///
     /// # Errors
     /// [`ReserveError`]; what was done so far is in the journal.
-    pub fn mend(&mut self) -> Result<Vec<Fault>, ReserveError> {
+    pub fn mend(&mut self, watch: &mut dyn FnMut(Step)) -> Result<Vec<Fault>, ReserveError> {
         let is_past_mending = |fault: &Fault| {
             matches!(fault, Fault::Unmounted { .. } | Fault::MountedAnew | Fault::GroupOfOthers { .. })
         };
@@ -58,7 +62,7 @@ impl Reservation {
         let is_removed = faults.iter().any(|fault| matches!(fault, Fault::GroupRemoved { .. }));
         let is_reset = faults.iter().any(|fault| matches!(fault, Fault::Reset { .. }));
         if is_removed || is_reset {
-            let mut found = holdings(&resctrl)?.ok_or(ReserveError::NoCache)?;
+            let mut found = holdings_without_sizes(&resctrl)?.ok_or(ReserveError::NoCache)?;
             note_reservations(&self.journals, &mut found)?;
             let work = self.work(&found, is_removed);
             if is_removed && !work.in_the_way.is_empty() {
@@ -66,13 +70,14 @@ impl Reservation {
                 let unnamed = work.in_the_way.into_iter().filter(|fault| !faults.contains(fault));
                 return Ok(faults.iter().cloned().chain(unnamed).collect());
             }
-            self.carry_out_again(work, is_removed)?;
+            self.carry_out_again(work, is_removed, watch)?;
         }
         if self.plan.exclusive && (self.lost_exclusive || is_removed || is_reset) {
             let group = resctrl.group(&self.plan.group);
             let exclusive = group.set_mode(Mode::Exclusive);
             self.lost_exclusive = exclusive.is_err();
             self.not_exclusive = exclusive.err().map(|error| error.to_string());
+            watch(Step::Exclusive);
         }
         Ok(self.faults()?)
     }
@@ -90,7 +95,7 @@ impl Reservation {
                 // A domain without processors is not there.
                 let Some(of_default) = default.and_then(of) else { continue };
                 let is_kept = made.is_kept(domain, ways);
-                let is_again = own.and_then(of) == Some(self.ways_all) && of_default == self.ways_all;
+                let is_again = own.and_then(of) == Some(self.ways_all);
                 let is_forgotten = is_kept && is_again && ways != self.ways_all;
                 if !is_removed && !is_forgotten {
                     continue;
@@ -114,6 +119,11 @@ impl Reservation {
     ) {
         for holder in found.holders.iter().filter(|holder| holder.name != self.plan.group) {
             let Some(&has) = holder.ways.get(resource).and_then(|of| of.get(&domain)) else { continue };
+            // Before, or left over; or all, as the kernel begins. Anything else is somebody's will.
+            let made = self.journal.made_of(&holder.name, resource, domain);
+            if made.is_some_and(|(before, after)| ![before, after, self.ways_all].contains(&has)) {
+                work.settled.push((holder.name.clone(), resource.clone(), domain));
+            }
             if !has.overlaps(ways) {
                 continue;
             }
@@ -136,9 +146,17 @@ impl Reservation {
     }
 
     /// The caller has both locks. It is written down first.
-    fn carry_out_again(&mut self, work: Work, is_removed: bool) -> Result<(), ReserveError> {
+    fn carry_out_again(
+        &mut self,
+        work: Work,
+        is_removed: bool,
+        watch: &mut dyn FnMut(Step),
+    ) -> Result<(), ReserveError> {
         let name = self.plan.group.clone();
         let resctrl = self.resctrl.clone();
+        for (group, resource, domain) in &work.settled {
+            self.journal.settle(group, resource, *domain);
+        }
         for loss in &work.losses {
             self.journal.lose(loss, resctrl.group(&loss.group).inode());
         }
@@ -146,20 +164,28 @@ impl Reservation {
             self.journal.inode = None;
         }
         self.journals.write(&self.journal)?;
+        watch(Step::Journal);
         let group = resctrl.group(&name);
         if is_removed {
             self.make_group(&name)?;
             self.journal.inode = group.inode();
+            // It begins shareable.
+            self.lost_exclusive = true;
+            watch(Step::Group);
             self.journals.write(&self.journal)?;
+            watch(Step::Inode);
         } else if group.mode()? == Mode::Exclusive {
             // With every way it would keep everybody, itself too, from anything less.
             group.set_mode(Mode::Shareable)?;
             self.lost_exclusive = true;
+            watch(Step::Shareable);
         }
-        for loss in &work.losses {
+        for (count, loss) in work.losses.iter().enumerate() {
             resctrl.group(&loss.group).set_schemata(&schemata(&loss.after))?;
+            watch(Step::Loss(count));
         }
         group.set_schemata(&schemata(&work.own))?;
+        watch(Step::Own);
         self.plan.changes.clone_from(&self.journal.losses);
         for planned in &mut self.plan.domains {
             let of_default = work.losses.iter().filter(|loss| loss.group.is_default());
@@ -170,3 +196,6 @@ impl Reservation {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -52,8 +52,10 @@ pub enum Step {
     Locksetup,
     /// The group has its ways; where it becomes memory, that lies in them.
     Own,
-    /// The group is exclusive.
+    /// The group is exclusive; or the kernel would not have it so, where that is only preferred.
     Exclusive,
+    /// The group is shareable for as long as its ways are made again.
+    Shareable,
 }
 
 /// What would be reserved. Changes nothing, and takes no lock: somebody may be about to change what it rests on.
@@ -129,7 +131,7 @@ pub struct Reservation {
     ways_all: WayMask,
     /// Why the kernel refused that it be exclusive, where that was only preferred.
     not_exclusive: Option<String>,
-    /// It was exclusive, and that had to be given up to make it again.
+    /// It was exclusive, and is not since it had to be made again.
     lost_exclusive: bool,
     /// Given up by the system, however the process ends.
     _ownership: File,
@@ -173,6 +175,19 @@ impl Reservation {
         }
         let ways_all = found.cache.ways;
         let plan = plan_beside_others(&journals, request, found)?;
+        Self::of_plan(resctrl, journals, request, plan, ways_all, ownership, watch)
+    }
+
+    /// The caller has both locks.
+    fn of_plan(
+        resctrl: &Resctrl,
+        journals: Journals,
+        request: &Request,
+        plan: Plan,
+        ways_all: WayMask,
+        ownership: File,
+        watch: &mut dyn FnMut(Step),
+    ) -> Result<Self, ReserveError> {
         let journal = Journal::of(&plan, boot()?, resctrl);
         journals.write(&journal)?;
         watch(Step::Journal);

@@ -263,7 +263,7 @@ impl Kept {
         let mended = if amiss.iter().any(is_undone) {
             self.make_anew(reservation).map(|()| Vec::new())
         } else if let Setting::Set(held) = reservation {
-            held.mend().map_err(CacheError::from)
+            held.mend(&mut |_| {}).map_err(CacheError::from)
         } else {
             Ok(Vec::new())
         };

@@ -1,0 +1,208 @@
+//! In a folder that looks like resctrl; what the kernel says to all this: `tests/kernel`.
+
+use super::super::found::holdings_without_sizes;
+use super::super::{Restored, journal, plan_beside_others, recover};
+use super::*;
+use crate::journals::Journals;
+use crate::plan::{Request, l3_ways};
+use crate::resctrl::Resctrl;
+use crate::resctrl::tests::imitation;
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+const ALL: u64 = 0xf_ffff;
+/// What the default group keeps beside the four ways that are reserved.
+const LEFT: u64 = 0xf_fff0;
+
+fn jet() -> GroupName {
+    GroupName::new("jet").unwrap()
+}
+
+fn web() -> GroupName {
+    GroupName::new("web").unwrap()
+}
+
+/// A host of two caches with twenty ways each, of which four are reserved.
+struct Host {
+    _dir: tempfile::TempDir,
+    folder: tempfile::TempDir,
+    resctrl: Resctrl,
+}
+
+impl Host {
+    fn new() -> Self {
+        let (dir, resctrl) = imitation();
+        resctrl.remove(&web()).unwrap();
+        // Journals are synced, which takes its time on a disk.
+        let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+        Self { _dir: dir, folder, resctrl }
+    }
+
+    fn reserve(&self) -> Reservation {
+        let journals = Journals::open(self.folder.path()).unwrap();
+        let mut found = holdings_without_sizes(&self.resctrl).unwrap().unwrap();
+        found.way_bytes.values_mut().for_each(|bytes| *bytes = 1 << 20);
+        let (request, ways_all) = (Request::new(jet(), 4 << 20), found.cache.ways);
+        let plan = plan_beside_others(&journals, &request, found).unwrap();
+        let ownership = journals.ownership(&journal::name_of(&jet())).unwrap().unwrap();
+        let made =
+            Reservation::of_plan(&self.resctrl, journals, &request, plan, ways_all, ownership, &mut |_| {});
+        let mut reservation = made.unwrap();
+        reservation.is_restored = false;
+        assert_eq!(
+            self.ways(),
+            BTreeMap::from([(GroupName::default_group(), [LEFT, LEFT]), (jet(), [0xf, 0xf])])
+        );
+        reservation
+    }
+
+    /// As another tool, or the kernel, sets it.
+    fn set(&self, group: &GroupName, domain: DomainId, ways: u64) {
+        let ways = Ways::from([(Resource::L3, [(domain, WayMask(ways))].into())]);
+        self.resctrl.group(group).set_schemata(&schemata(&ways)).unwrap();
+    }
+
+    /// What everybody has of the two caches, by the group's name.
+    fn ways(&self) -> BTreeMap<GroupName, [u64; 2]> {
+        let mut names = self.resctrl.groups().unwrap();
+        names.push(GroupName::default_group());
+        let of = |name: GroupName| {
+            let ways = l3_ways(&self.resctrl.group(&name).schemata().unwrap());
+            let ways = [0, 1].map(|domain| ways[&Resource::L3][&domain].0);
+            (name, ways)
+        };
+        names.into_iter().map(of).collect()
+    }
+
+    fn of(&self, group: &GroupName) -> [u64; 2] {
+        self.ways()[group]
+    }
+}
+
+/// What undoes a reservation.
+#[derive(Clone, Copy, Debug)]
+enum Undone {
+    /// Another tool removes the group.
+    Removed,
+    /// The second cache was without processors.
+    Reset,
+}
+
+/// What the default group has of the second cache when it is undone, and what it is to have at the end.
+const DEFAULTS: [(u64, u64); 6] = [
+    // As the kernel begins, as it was left, and as it was before.
+    (ALL, ALL),
+    (LEFT, ALL),
+    // Another tool's will: with the reserved ways, with some of them, and without.
+    (0x0_ffff, 0x0_ffff),
+    (0x0_fffc, 0x0_fffc),
+    (0xf_f000, 0xf_f000),
+    // Of that some are left to nobody else.
+    (0xf_fff8, 0xf_fff8),
+];
+
+impl Undone {
+    fn happen(self, host: &Host, default: u64) {
+        match self {
+            Self::Removed => {
+                host.resctrl.remove(&jet()).unwrap();
+                // With the ways that it takes from the default group another tool makes a group of its own.
+                host.resctrl.make(&web()).unwrap();
+                host.set(&web(), 0, 0xc_0000);
+                host.set(&web(), 1, 0xc_0000);
+            }
+            Self::Reset => host.set(&jet(), 1, ALL),
+        }
+        host.set(&GroupName::default_group(), 1, default);
+    }
+}
+
+#[test]
+fn who_was_given_other_ways_meanwhile_gets_those_back() {
+    for undone in [Undone::Removed, Undone::Reset] {
+        for (default, at_the_end) in DEFAULTS {
+            let what = format!("{undone:?}, {default:x}");
+            let host = Host::new();
+            let mut reservation = host.reserve();
+            undone.happen(&host, default);
+            let named = match undone {
+                Undone::Removed => Fault::GroupRemoved { group: jet() },
+                Undone::Reset => Fault::Reset { domain: 1 },
+            };
+            // Nothing is said of others: they have no part in it.
+            let faults = reservation.faults().unwrap();
+            let faults: Vec<_> =
+                faults.into_iter().filter(|fault| !matches!(fault, Fault::Shareable { .. })).collect();
+            assert_eq!(faults, [named], "{what}");
+            assert_eq!(reservation.mend(&mut |_| {}).unwrap(), [], "{what}");
+            assert_eq!(host.of(&jet()), [0xf, 0xf], "{what}");
+            assert_eq!(host.of(&GroupName::default_group()), [LEFT, default & LEFT], "{what}");
+            assert_eq!(reservation.restore().unwrap(), Restored::Undone, "{what}");
+            assert_eq!(host.of(&GroupName::default_group()), [ALL, at_the_end], "{what}");
+            assert!(!host.ways().contains_key(&jet()), "{what}");
+        }
+    }
+}
+
+/// Mends, and stops after a step; how many there are, where all are done.
+fn stopped_after(reservation: &mut Reservation, last: usize) -> Option<usize> {
+    let mut done = 0;
+    let mended = catch_unwind(AssertUnwindSafe(|| {
+        reservation.mend(&mut |_| {
+            done += 1;
+            if done == last {
+                resume_unwind(Box::new("stopped"));
+            }
+        })
+    }));
+    mended.is_ok().then_some(done)
+}
+
+#[test]
+fn after_an_end_between_any_two_steps_of_mending_everybody_has_what_he_is_to_have() {
+    for undone in [Undone::Removed, Undone::Reset] {
+        for (default, at_the_end) in DEFAULTS {
+            for is_killed in [true, false] {
+                for last in 1.. {
+                    let what = format!("{undone:?}, {default:x}, killed {is_killed}, after step {last}");
+                    let host = Host::new();
+                    let mut reservation = host.reserve();
+                    undone.happen(&host, default);
+                    let all = stopped_after(&mut reservation, last);
+                    if let Some(steps) = all {
+                        assert!(steps >= 3, "{what}");
+                        // By then it has threads, and is told from a group that was just made.
+                        host.resctrl.group(&jet()).add_thread(1).unwrap();
+                    }
+                    if is_killed {
+                        reservation.is_restored = true;
+                        drop(reservation);
+                        let left = recover(&host.resctrl, host.folder.path()).unwrap();
+                        assert!(left[0].restored.is_ok(), "{what}: {}", left[0]);
+                    } else {
+                        // Refused halfway; and the next look makes the rest.
+                        assert_eq!(reservation.mend(&mut |_| {}).unwrap(), [], "{what}");
+                        assert_eq!(host.of(&jet()), [0xf, 0xf], "{what}");
+                        reservation.restore().unwrap();
+                    }
+                    assert_eq!(host.of(&GroupName::default_group()), [ALL, at_the_end], "{what}");
+                    assert!(!host.ways().contains_key(&jet()), "{what}");
+                    if all.is_some() {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_another_tool_made_of_the_group_stays_so() {
+    let host = Host::new();
+    let mut reservation = host.reserve();
+    host.set(&jet(), 1, 0x3);
+    let changed = host.ways();
+    let named = [Fault::Changed { domain: 1, made: WayMask(0xf), has: WayMask(0x3) }];
+    assert_eq!(reservation.mend(&mut |_| {}).unwrap(), named);
+    assert_eq!(host.ways(), changed);
+}
