@@ -1,9 +1,14 @@
 use super::*;
 use std::fs::{create_dir_all, write};
 
+/// A folder in memory, where there is one: what is written there takes no time of a disk.
+pub(crate) fn in_memory() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
 /// A folder laid out as Linux 6.1 does on two sockets, and one group.
 pub(crate) fn imitation() -> (tempfile::TempDir, Resctrl) {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = in_memory();
     let files = [
         ("info/last_cmd_status", "ok\n"),
         ("info/L3/cbm_mask", "fffff\n"),

@@ -27,6 +27,20 @@ fn processor(number: u32, online: bool) {
     std::fs::write(file, if online { "1" } else { "0" }).expect("processors can be taken away");
 }
 
+/// Keeps a daemon from changing anything until it is dropped, as tools do that respect the kernel's convention.
+fn lock() -> std::fs::File {
+    let folder = std::fs::File::open(ROOT).expect("resctrl");
+    rustix::fs::flock(&folder, rustix::fs::FlockOperation::LockExclusive).expect("a lock");
+    folder
+}
+
+/// A line of a group's schemata, however the kernel pads.
+fn line(group: &str, resource: &str) -> String {
+    let text = std::fs::read_to_string(Path::new(ROOT).join(group).join("schemata")).expect("a schemata");
+    let line = text.lines().map(str::trim).find(|line| line.starts_with(resource));
+    line.expect("a line of that resource").replace(' ', "")
+}
+
 /// What is amiss with the reservation, as the status says.
 fn faults(rig: &Rig) -> String {
     let status = rig.status();
@@ -94,7 +108,7 @@ fn a_cache_whose_processors_come_back_is_reserved_again() {
     let said = rig.daemon().said();
     for words in [
         "the processors of domain 1 are offline",
-        "every way of domain 1 is everybody's again",
+        "the group has every way of domain 1",
         "cache reserved again: group jet, exclusive",
     ] {
         assert!(said.contains(words), "{words}: {said}");
@@ -220,4 +234,76 @@ fn who_unmounts_is_named_and_what_is_mounted_again_is_reserved_again() {
     assert!(rig.take_daemon().wait().success());
     assert_eq!(Mounted::schemata(), before);
     assert!(!Mounted::group_is_there());
+}
+
+#[test]
+#[ignore = "changes the machine's cache: deploy/vm/check cache-daemon"]
+fn what_another_tool_gave_meanwhile_is_what_the_daemon_leaves() {
+    let _mounted = Mounted::new();
+    let mut rig = Rig::start_on_software(&["cache.reserve='require'"]);
+    assert_eq!(line("jet", "L3:"), "L3:0=1f;1=1f");
+    let locked = lock();
+    std::fs::remove_dir(Path::new(ROOT).join("jet")).expect("removed");
+    std::fs::create_dir(Path::new(ROOT).join("web")).expect("a group of somebody else's");
+    write("web/schemata", "L3:0=f8000;1=f8000\n");
+    write("schemata", "L3:0=7fff;1=7fff\n");
+    drop(locked);
+    until("the group to be there", || Mounted::group_is_there().then_some(()));
+    until("nothing to be amiss", || faults(&rig).is_empty().then_some(()));
+    assert_eq!((line("jet", "L3:"), line("", "L3:")), ("L3:0=1f;1=1f".into(), "L3:0=7fe0;1=7fe0".into()));
+    rig.daemon().signal(Signal::TERM);
+    assert!(rig.take_daemon().wait().success());
+    assert!(!Mounted::group_is_there());
+    assert_eq!(
+        (line("web", "L3:"), line("", "L3:")),
+        ("L3:0=f8000;1=f8000".into(), "L3:0=7fff;1=7fff".into())
+    );
+}
+
+#[test]
+#[ignore = "changes the machine's cache: deploy/vm/check cache-daemon"]
+fn a_cache_that_comes_back_is_reserved_again_where_another_tool_was_quicker() {
+    let _mounted = Mounted::new();
+    // The kernel lets nobody write anything beside an exclusive group that has every way.
+    let mut rig = Rig::start_on_software(&["cache.reserve='require'", "cache.exclusive='never'"]);
+    let locked = lock();
+    processor(1, false);
+    processor(1, true);
+    write("schemata", "L3:1=7fff\n");
+    drop(locked);
+    until("the cache to be reserved again", || (line("jet", "L3:") == "L3:0=1f;1=1f").then_some(()));
+    until("nothing to be amiss", || faults(&rig).is_empty().then_some(()));
+    let said = rig.daemon().said();
+    assert!(said.contains("the group has every way of domain 1") && !said.contains("another tool"), "{said}");
+    assert_eq!(line("", "L3:"), "L3:0=fffe0;1=7fe0");
+    rig.daemon().signal(Signal::TERM);
+    assert!(rig.take_daemon().wait().success());
+    assert_eq!(line("", "L3:"), "L3:0=fffff;1=7fff");
+}
+
+#[test]
+#[ignore = "changes the machine's cache: deploy/vm/check cache-daemon"]
+fn of_limits_that_are_forgotten_those_are_taken_back_that_nobody_changed() {
+    let _mounted = Mounted::new();
+    for name in ["batch", "web"] {
+        std::fs::create_dir(Path::new(ROOT).join(name)).expect("a group of somebody else's");
+    }
+    let limits = || (line("batch", "MB:"), line("web", "MB:"));
+    let are = |batch: &str, web: &str| (format!("MB:{batch}"), format!("MB:{web}"));
+    assert_eq!(limits(), are("0=100;1=100", "0=100;1=100"));
+    let mut rig = Rig::start_on_software(&["cache.throttle={batch=20, web=30}"]);
+    rig.kill_daemon();
+    write("web/schemata", "MB:0=70\n");
+    let (well, said) = jet_cache(&["restore"]);
+    assert!(
+        !well && said.contains("'web' in domain 0 is 70") && said.contains("nothing was changed"),
+        "{said}"
+    );
+    assert_eq!(limits(), are("0=20;1=20", "0=70;1=30"));
+    let (well, said) = jet_cache(&["restore", "--forget"]);
+    let stays = "this stays as it is: the memory bandwidth of 'web' in domain 0 is 70";
+    assert!(well && said.contains(stays) && !said.contains("batch"), "{said}");
+    assert_eq!(limits(), are("0=100;1=100", "0=70;1=100"));
+    let (well, said) = jet_cache(&["restore", "--forget", "--json"]);
+    assert!(well && said.contains("\"left\":[]"), "{said}");
 }

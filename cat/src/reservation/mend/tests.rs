@@ -6,7 +6,7 @@ use super::*;
 use crate::journals::Journals;
 use crate::plan::{Request, l3_ways};
 use crate::resctrl::Resctrl;
-use crate::resctrl::tests::imitation;
+use crate::resctrl::tests::{imitation, in_memory};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -33,9 +33,7 @@ impl Host {
     fn new() -> Self {
         let (dir, resctrl) = imitation();
         resctrl.remove(&web()).unwrap();
-        // Journals are synced, which takes its time on a disk.
-        let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
-        Self { _dir: dir, folder, resctrl }
+        Self { _dir: dir, folder: in_memory(), resctrl }
     }
 
     fn reserve(&self) -> Reservation {
