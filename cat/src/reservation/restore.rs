@@ -240,11 +240,17 @@ struct Returns {
 fn returns(resctrl: &Resctrl, journal: &Journal, is_there: bool) -> Result<Returns, RestoreError> {
     let own = is_there.then_some(&journal.group);
     let kept = ways_kept_for_one(resctrl, own)?;
+    let ways = match own.map(|own| resctrl.group(own).schemata()) {
+        Some(Ok(schemata)) => l3_ways(&schemata),
+        // Removed meanwhile.
+        Some(Err(error)) if !error.is_missing() => return Err(error.into()),
+        _ => Ways::new(),
+    };
     let mut all = Returns::default();
     for loss in &journal.losses {
-        let ways = to_be_put_back(resctrl, journal, loss, &kept, &mut all.misfits)?;
-        if !ways.is_empty() {
-            all.returns.push((loss.group.clone(), ways));
+        let back = to_be_put_back(resctrl, journal, loss, &ways, &kept, &mut all.misfits)?;
+        if !back.is_empty() {
+            all.returns.push((loss.group.clone(), back));
         }
     }
     Ok(all)
@@ -276,6 +282,7 @@ fn to_be_put_back(
     resctrl: &Resctrl,
     journal: &Journal,
     loss: &Change,
+    own: &Ways,
     kept: &[(GroupName, Ways)],
     misfits: &mut Vec<String>,
 ) -> Result<Ways, RestoreError> {
@@ -285,6 +292,7 @@ fn to_be_put_back(
         return Ok(Ways::new());
     }
     let all = resctrl.info()?.l3().map(|cache| cache.ways);
+    let of = |ways: &Ways, resource, domain| ways.get(resource)?.get(domain).copied();
     let found = match resctrl.group(&loss.group).schemata() {
         Ok(schemata) => l3_ways(&schemata),
         // A group that was removed needs nothing.
@@ -303,6 +311,11 @@ fn to_be_put_back(
                 ways.values().filter_map(|ways| ways.get(domain)).any(|ways| ways.overlaps(before))
             };
             if has == before {
+                continue;
+            }
+            // The kernel forgot what was taken there, as the group's own ways tell: what others have was given to them since.
+            let is_forgotten = all.is_some() && of(own, resource, domain) == all;
+            if is_forgotten && has != after && Some(has) != all {
                 continue;
             }
             // What it was left with; or everything, as the kernel gives to a domain whose processors were all offline.

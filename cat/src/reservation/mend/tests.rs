@@ -142,6 +142,23 @@ fn who_was_given_other_ways_meanwhile_gets_those_back() {
     }
 }
 
+#[test]
+fn what_the_kernel_forgot_is_in_nobodys_way_at_an_end_before_it_is_made_again() {
+    for (default, at_the_end) in DEFAULTS {
+        let host = Host::new();
+        let reservation = host.reserve();
+        Undone::Reset.happen(&host, default);
+        assert_eq!(reservation.restore().unwrap(), Restored::Undone, "{default:x}");
+        assert_eq!(host.of(&GroupName::default_group()), [ALL, at_the_end], "{default:x}");
+        // Where the kernel forgot nothing, that is told which is somebody's.
+        host.set(&GroupName::default_group(), 1, ALL);
+        let reservation = host.reserve();
+        host.set(&GroupName::default_group(), 1, 0xff00);
+        let said = reservation.restore().unwrap_err().to_string();
+        assert!(said.contains("has ff00 of L3 of domain 1"), "{said}");
+    }
+}
+
 /// Mends, and stops after a step; how many there are, where all are done.
 fn stopped_after(reservation: &mut Reservation, last: usize) -> Option<usize> {
     let mut done = 0;
