@@ -34,11 +34,16 @@ fn lock() -> std::fs::File {
     folder
 }
 
-/// A line of a group's schemata, however the kernel pads.
+/// A line of a group's schemata, however the kernel pads: by spaces, and masks by zeros.
 fn line(group: &str, resource: &str) -> String {
     let text = std::fs::read_to_string(Path::new(ROOT).join(group).join("schemata")).expect("a schemata");
     let line = text.lines().map(str::trim).find(|line| line.starts_with(resource));
-    line.expect("a line of that resource").replace(' ', "")
+    let entry = |entry: &str| {
+        let (domain, value) = entry.split_once('=').expect("DOMAIN=VALUE");
+        format!("{domain}={}", value.trim().trim_start_matches('0'))
+    };
+    let line = line.and_then(|line| line.strip_prefix(resource)).expect("a line of that resource");
+    format!("{resource}{}", line.split(';').map(entry).collect::<Vec<_>>().join(";"))
 }
 
 /// What is amiss with the reservation, as the status says.
