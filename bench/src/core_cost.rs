@@ -109,7 +109,7 @@ impl Machine {
         };
         receiver.start(0, &mut hands);
         let app = AppName::new("bench").expect("a valid name");
-        let session = receiver.handle_session_opened(app, 0, false).expect("the first session");
+        let session = receiver.handle_session_opened(app, 0, false, None).expect("the first session");
         let hello = Hello { features: 0, sender_id: 1, receive_entries: 64, app };
         let peer = receiver.handle_hello(&hello).expect("the first peer").peer;
         receiver.handle_connected(peer, u32::MAX);

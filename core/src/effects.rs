@@ -13,6 +13,10 @@ pub struct PeerId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SessionId(pub u32);
 
+/// The process of an application, by the system's number. It is one process's for as long as that process holds anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ProcessId(pub u32);
+
 /// A READ in flight: an index below `Config::reads_max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ReadId(pub u32);
@@ -71,7 +75,24 @@ pub enum SessionEnd {
     /// The application closed it or died.
     Gone,
     /// The application broke the protocol of its segment.
-    Release(ReleaseError),
+    Release {
+        /// How.
+        error: ReleaseError,
+        /// Slabs that it held: they are in quarantine.
+        held_slabs: u32,
+    },
+    /// The driver ended it; its application may live on.
+    Ended {
+        /// Slabs that it held: they are in quarantine.
+        held_slabs: u32,
+    },
+}
+
+impl SessionEnd {
+    /// Whether it ended for what its application did, which may live on and hold what it held.
+    pub fn is_fault(&self) -> bool {
+        !matches!(self, Self::Gone)
+    }
 }
 
 /// An application that holds all that it may: more waits for it, and nothing comes before it gives something back.

@@ -33,8 +33,9 @@ mod stats;
 pub use admission::{GrantPolicy, QueueHead, StrictWithAging};
 pub use config::{CLASSES_MAX, Checksums, Config, ConfigError, FRAGMENT_SLABS_MAX};
 pub use effects::{
-    Copy, CopyFailed, CopyId, CopyRefused, Effects, PeerId, ReadId, Remote, SessionEnd, SessionId, Standstill,
+    Copy, CopyFailed, CopyId, CopyRefused, Effects, PeerId, ProcessId, ReadId, Remote, SessionEnd, SessionId,
+    Standstill,
 };
 pub use histogram::Histogram;
 pub use receiver::{Arrival, Joined, OpenError, Receiver, ReleaseError};
-pub use stats::{EndCounts, EscapeStats, PeerStats, SessionStats, StandstillStats, Stats};
+pub use stats::{EndCounts, EscapeStats, PeerStats, QuarantineStats, SessionStats, StandstillStats, Stats};

@@ -1,6 +1,7 @@
 //! One application's registration: slots, message numbers, and what is measured of it.
 
 use crate::config::{CLASSES_MAX, FRAGMENT_SLABS_MAX};
+use crate::effects::ProcessId;
 use crate::histogram::Histogram;
 use crate::message::{MessageList, NONE};
 use crate::pool::{Run, Share};
@@ -8,6 +9,7 @@ use crate::receiver::Stillness;
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
+use jet_wire::message::hello::AppName;
 
 /// A delivered run.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +32,11 @@ impl Slot {
     pub fn all(&self) -> u64 {
         u64::MAX >> (64 - self.run.count)
     }
+
+    /// The slices that lie where its run does: while that is being copied, those that were released as well.
+    pub fn occupied(&self) -> u64 {
+        if self.copying { self.all() } else { self.held }
+    }
 }
 
 /// Where a session stands.
@@ -41,6 +48,9 @@ pub(crate) enum SessionState {
     Quarantine {
         until_ns: u64,
         holder_lives: bool,
+        /// It was ended for what its application did.
+        faulted: bool,
+        held_slabs: u32,
     },
 }
 
@@ -89,6 +99,9 @@ impl Queued {
 pub(crate) struct Session {
     pub state: SessionState,
     pub app: u32,
+    /// The application's name, which is known here for longer than another may not have it.
+    pub name: Option<AppName>,
+    pub process: Option<ProcessId>,
     pub class: u8,
     pub slots: Box<[Slot]>,
     pub free_slots: Vec<u16>,
@@ -145,6 +158,8 @@ impl Session {
         Self {
             state: SessionState::Free,
             app: NONE,
+            name: None,
+            process: None,
             class: 0,
             slots: vec![empty; slots as usize].into_boxed_slice(),
             free_slots: numbers(slots),
@@ -217,6 +232,7 @@ impl Session {
     pub fn reset(&mut self) {
         self.state = SessionState::Free;
         self.app = NONE;
+        (self.name, self.process) = (None, None);
         self.free_slots.clear();
         self.free_messages.clear();
         let slots = u16::try_from(self.slots.len()).expect("checked by Config::check");

@@ -1,5 +1,6 @@
 //! What the receiver counts, as plain values.
 
+use crate::effects::ProcessId;
 use jet_escape::Pressure;
 use jet_wire::message::AckStatus;
 use jet_wire::message::hello::AppName;
@@ -180,6 +181,19 @@ pub struct StandstillStats {
     pub limit: HeldLimit,
     /// For how long nothing came and nothing was given back.
     pub span_ns: u64,
+}
+
+/// A session that is over, and whose slabs are in quarantine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuarantineStats {
+    /// Its application's name.
+    pub app: AppName,
+    /// Whose it was, where that can be told.
+    pub process: Option<ProcessId>,
+    /// Slabs that it held when it ended.
+    pub held_slabs: u32,
+    /// Its application may live on, and read them: they come back when it lets go.
+    pub holder_lives: bool,
 }
 
 /// One session.

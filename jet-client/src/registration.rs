@@ -89,7 +89,7 @@ pub enum ControlResponse {
     },
     /// The daemon's state and counters.
     Status {
-        /// One JSON object, with the first of its rows (`sessions`, `peers`), as many as fit a frame, and as `rest` a
+        /// One JSON object, with the first of its rows (`sessions`, `quarantined`, `peers`), as many as fit a frame, and as `rest` a
         /// [`RowsFrom`].
         status: Value,
     },
@@ -97,6 +97,9 @@ pub enum ControlResponse {
     StatusRows {
         /// Members of `sessions`.
         sessions: Vec<Value>,
+        /// Members of `quarantined`.
+        #[serde(default)]
+        quarantined: Vec<Value>,
         /// Members of `peers`.
         peers: Vec<Value>,
         /// Which come after these.
@@ -130,6 +133,8 @@ pub enum ErrorCode {
     NameTaken,
     /// As many sessions as the configuration allows are open.
     TooManySessions,
+    /// A session of the same process was ended for a fault, and what it held is not back.
+    Quarantined,
     /// The daemon drains and takes nothing new.
     Draining,
     /// The daemon's own failure, or the system's.

@@ -40,6 +40,8 @@ mod pace;
 mod poison;
 #[path = "faults/profiles.rs"]
 mod profiles;
+#[path = "faults/quarantine.rs"]
+mod quarantine;
 #[path = "faults/raw_peer.rs"]
 mod raw_peer;
 #[path = "faults/rig.rs"]

@@ -9,6 +9,7 @@ mod grant;
 mod order;
 mod peers;
 mod poison;
+mod quarantine;
 mod records;
 mod release;
 mod sessions;
@@ -245,10 +246,9 @@ impl<P: GrantPolicy> Receiver<P> {
     pub fn next_tick_ns(&self) -> Option<u64> {
         let restless = self.credits > 0
             || self.messages.in_use() > 0
-            || self
-                .sessions
-                .iter()
-                .any(|s| matches!(s.state, SessionState::Quarantine { .. }) || s.bytes_per_ms > 0);
+            // What a process may still read comes back when it lets go: no tick sees that.
+            || (0..self.config.sessions_max).any(|session| self.quarantine_passes(session))
+            || self.sessions.iter().any(|session| session.is_open() && session.bytes_per_ms > 0);
         let tick_ns = restless.then(|| self.last_tick_ns + self.config.tick_ns);
         [tick_ns, self.next_idle_evaluation_ns()].into_iter().flatten().min()
     }
@@ -287,13 +287,7 @@ impl<P: GrantPolicy> Receiver<P> {
                     self.sessions[session as usize].tick(span_ns);
                     self.look_for_standstill(now_ns, session, effects);
                 }
-                // A copy may still be reading what it held.
-                SessionState::Quarantine { until_ns, holder_lives: false }
-                    if now_ns >= until_ns && self.sessions[session as usize].copies == 0 =>
-                {
-                    self.end_quarantine(session);
-                }
-                SessionState::Quarantine { .. } => {}
+                SessionState::Quarantine { .. } => self.look_at_quarantine(now_ns, session),
             }
         }
         self.decay_credit(effects);

@@ -112,7 +112,12 @@ impl<P: GrantPolicy> Receiver<P> {
     ) {
         if self.sessions[session.0 as usize].is_open() {
             self.stats.session_faults += 1;
-            self.close_session(now_ns, session.0, SessionEnd::Release(error), effects);
+            self.close_session(
+                now_ns,
+                session.0,
+                |held_slabs| SessionEnd::Release { error, held_slabs },
+                effects,
+            );
         }
     }
 

@@ -3,7 +3,7 @@
 use super::Receiver;
 use super::escape::for_each_stretch;
 use crate::admission::GrantPolicy;
-use crate::effects::{Effects, SessionEnd, SessionId};
+use crate::effects::{Effects, ProcessId, SessionEnd, SessionId};
 use crate::message::{NONE, State};
 use crate::session::SessionState;
 use jet_wire::message::AckStatus;
@@ -26,6 +26,11 @@ pub enum OpenError {
         /// Classes that there are.
         classes: u8,
     },
+    /// A session of the same process was ended for a fault, and what it held is in quarantine.
+    Quarantined {
+        /// Slabs that the process holds so.
+        slabs: u32,
+    },
     /// The daemon is draining.
     Draining,
 }
@@ -42,6 +47,14 @@ impl core::fmt::Display for OpenError {
             Self::Class { found, classes } => {
                 write!(f, "class {found} does not exist; choose 0 to {}", classes - 1)
             }
+            Self::Quarantined { slabs } => {
+                let bytes = u64::from(*slabs) * jet_wire::SLAB_BYTES as u64;
+                write!(
+                    f,
+                    "a session of this process was ended for a fault, and the process may still read the {bytes} bytes that \
+                     it held; end the process, or close that session and register again after session.quarantine_ms"
+                )
+            }
             Self::Draining => f.write_str("the daemon is draining; register with the next one"),
         }
     }
@@ -51,7 +64,7 @@ impl core::error::Error for OpenError {}
 
 impl<P: GrantPolicy> Receiver<P> {
     /// An application registers (Jet §3.2 step 1). `takes_memory`: its messages may go to escape memory instead of
-    /// waiting for room in the pool (Jet §5).
+    /// waiting for room in the pool (Jet §5). `process`: whose it is, where that can be told.
     ///
     /// # Errors
     /// [`OpenError`] says what to change.
@@ -60,12 +73,17 @@ impl<P: GrantPolicy> Receiver<P> {
         name: AppName,
         class: u8,
         takes_memory: bool,
+        process: Option<ProcessId>,
     ) -> Result<SessionId, OpenError> {
         if self.draining {
             return Err(OpenError::Draining);
         }
         if class >= self.config.classes {
             return Err(OpenError::Class { found: class, classes: self.config.classes });
+        }
+        let slabs = self.quarantined_for_faults(process, name);
+        if slabs > 0 {
+            return Err(OpenError::Quarantined { slabs });
         }
         let too_many = OpenError::TooMany { max: self.config.sessions_max };
         let free = self.sessions.iter().position(|s| s.state == SessionState::Free).ok_or(too_many)?;
@@ -79,6 +97,7 @@ impl<P: GrantPolicy> Receiver<P> {
         let session = &mut self.sessions[free];
         session.state = SessionState::Open;
         session.app = app;
+        (session.name, session.process) = (Some(name), process);
         session.class = class;
         session.takes_memory = takes_memory;
         self.open_sessions += 1;
@@ -89,17 +108,19 @@ impl<P: GrantPolicy> Receiver<P> {
     /// be told of an application whose session was ended before, by [`Self::handle_session_fault`] or
     /// [`Self::handle_session_ended`]: until then it may be reading what it held.
     pub fn handle_session_gone(&mut self, now_ns: u64, session: SessionId, effects: &mut impl Effects) {
-        self.handle_session_ended(now_ns, session, effects);
+        if self.sessions[session.0 as usize].is_open() {
+            self.close_session(now_ns, session.0, |_| SessionEnd::Gone, effects);
+        }
         if let SessionState::Quarantine { holder_lives, .. } = &mut self.sessions[session.0 as usize].state {
             *holder_lives = false;
         }
     }
 
-    /// The session is over, and its application may live on: its messages end, what it held comes back after the
-    /// quarantine, and not before [`Self::handle_session_gone`].
+    /// The session is over for what its application did, which may live on: its messages end, what it held comes back after
+    /// the quarantine, and not before [`Self::handle_session_gone`].
     pub fn handle_session_ended(&mut self, now_ns: u64, session: SessionId, effects: &mut impl Effects) {
         if self.sessions[session.0 as usize].is_open() {
-            self.close_session(now_ns, session.0, SessionEnd::Gone, effects);
+            self.close_session(now_ns, session.0, |held_slabs| SessionEnd::Ended { held_slabs }, effects);
         }
     }
 
@@ -107,12 +128,19 @@ impl<P: GrantPolicy> Receiver<P> {
         &mut self,
         now_ns: u64,
         index: u32,
-        end: SessionEnd,
+        end: impl FnOnce(u32) -> SessionEnd,
         effects: &mut impl Effects,
     ) {
         let session = &mut self.sessions[index as usize];
-        let until_ns = now_ns.saturating_add(self.config.quarantine_ns);
-        session.state = SessionState::Quarantine { until_ns, holder_lives: true };
+        let runs = session.slots.iter().filter(|slot| slot.message != NONE);
+        let held_slabs = runs.map(|slot| slot.occupied().count_ones()).sum();
+        let end = end(held_slabs);
+        session.state = SessionState::Quarantine {
+            until_ns: now_ns.saturating_add(self.config.quarantine_ns),
+            holder_lives: true,
+            faulted: end.is_fault(),
+            held_slabs,
+        };
         self.stats.delivered_bytes += core::mem::take(&mut session.delivered_bytes);
         let app = session.app;
         self.apps[app as usize].session = NONE;
@@ -138,21 +166,10 @@ impl<P: GrantPolicy> Receiver<P> {
         }
         let session = &mut self.sessions[index as usize];
         for slot in session.slots.iter_mut().filter(|slot| slot.message != NONE) {
-            if slot.copying {
-                // What was released of it is still where it was.
-                slot.held = slot.all();
-            }
+            slot.held = slot.occupied();
             for_each_stretch(slot.held, slot.run.first, |run| self.pool.quarantine(run, slot.share));
         }
         self.escape.close(index);
         effects.close_session(SessionId(index), end);
-    }
-
-    pub(super) fn end_quarantine(&mut self, index: u32) {
-        let session = &mut self.sessions[index as usize];
-        for slot in session.slots.iter().filter(|slot| slot.message != NONE) {
-            for_each_stretch(slot.held, slot.run.first, |run| self.pool.release_quarantined(run, slot.share));
-        }
-        session.reset();
     }
 }

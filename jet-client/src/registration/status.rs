@@ -58,12 +58,14 @@ impl ControlConnection {
         let rest = object.remove("rest").ok_or_else(other)?;
         let mut rest: RowsFrom = serde_json::from_value(rest).map_err(|_| other())?;
         while rest != RowsFrom::default() {
-            let (sessions, peers, next) = match self.request(&ControlRequest::StatusRows { from: rest })?.0 {
-                ControlResponse::StatusRows { sessions, peers, rest } => (sessions, peers, rest),
+            let (rows, next) = match self.request(&ControlRequest::StatusRows { from: rest })?.0 {
+                ControlResponse::StatusRows { sessions, quarantined, peers, rest } => {
+                    ([("sessions", sessions), ("quarantined", quarantined), ("peers", peers)], rest)
+                }
                 ControlResponse::Error { message, .. } => return Err(StatusError::Refused(message)),
                 _ => return Err(other()),
             };
-            for (name, rows) in [("sessions", sessions), ("peers", peers)] {
+            for (name, rows) in rows {
                 object.get_mut(name).and_then(Value::as_array_mut).ok_or_else(other)?.extend(rows);
             }
             if !next.is_after(rest) {
@@ -110,10 +112,12 @@ mod tests {
     #[test]
     fn a_status_is_put_together_from_all_its_frames() {
         let rest = |session, peer| RowsFrom { session, peer };
-        let first =
-            serde_json::json!({"sessions": [1], "peers": [10], "rest": rest(Some(7), Some(8)), "pid": 5});
+        let first = serde_json::json!({
+            "sessions": [1], "quarantined": [20], "peers": [10], "rest": rest(Some(7), Some(8)), "pid": 5,
+        });
         let rows = |sessions: &[u64], peers: &[u64], rest| ControlResponse::StatusRows {
             sessions: sessions.iter().map(|&row| row.into()).collect(),
+            quarantined: sessions.iter().map(|&row| (row + 19).into()).collect(),
             peers: peers.iter().map(|&row| row.into()).collect(),
             rest,
         };
@@ -125,7 +129,9 @@ mod tests {
         let (status, asked) = status_of(answers);
         assert_eq!(
             status.unwrap(),
-            serde_json::json!({"sessions": [1, 2, 3, 4], "peers": [10, 11], "pid": 5})
+            serde_json::json!({
+                "sessions": [1, 2, 3, 4], "quarantined": [20, 21, 22, 23], "peers": [10, 11], "pid": 5,
+            })
         );
         let from = |session, peer| ControlRequest::StatusRows { from: rest(session, peer) };
         assert_eq!(asked, [ControlRequest::Status, from(Some(7), Some(8)), from(Some(9), None)]);

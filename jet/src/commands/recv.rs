@@ -194,13 +194,17 @@ fn register(args: &Args, signals: &Signals, again: bool) -> Result<Option<Sessio
             }
             Err(error) => error,
         };
-        // A name that is taken may be that of a receiver that is just ending.
+        // A name that is taken may be that of a receiver that is just ending, and what was held may be back in a moment.
         let away = match &error {
             RegisterError::Control(error) => error.is_passing(),
             RegisterError::Refused { code, .. } => *code == ErrorCode::Draining,
             _ => false,
         };
-        let passing = away || matches!(error, RegisterError::Refused { code: ErrorCode::NameTaken, .. });
+        let passing = away
+            || matches!(
+                error,
+                RegisterError::Refused { code: ErrorCode::NameTaken | ErrorCode::Quarantined, .. }
+            );
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         if !passing || left == Some(Duration::ZERO) {
             return Err(error);

@@ -12,7 +12,7 @@ use jet_client::registration::{
     ControlRequest, ControlResponse, ErrorCode, FrameDecoder, FrameError, PROTOCOL_VERSION, RowsFrom,
     encode_frame,
 };
-use jet_core::{OpenError, SessionEnd, Standstill};
+use jet_core::{OpenError, ProcessId, SessionEnd, Standstill};
 use jet_fabric::advice::advised;
 use jet_fabric::memory::SharedMemory;
 use jet_fabric::unix::{Doorbell, send_with_fds};
@@ -163,11 +163,16 @@ async fn status_rows(context: &ControlContext, from: RowsFrom) -> ControlRespons
     let (reply, hears) = oneshot::channel();
     context.commands.send(Command::StatusRows { from, reply }).await;
     let stopping = || refusal(ErrorCode::Internal, "the daemon is stopping".into());
-    let Ok(Rows { sessions, peers, rest }) = hears.await else { return stopping() };
-    match (values(&sessions), values(&peers)) {
-        (Ok(sessions), Ok(peers)) => ControlResponse::StatusRows { sessions, peers, rest },
-        (Err(error), _) | (_, Err(error)) => refusal(ErrorCode::Internal, error.to_string()),
-    }
+    let Ok(Rows { sessions, quarantined, peers, rest }) = hears.await else { return stopping() };
+    let rows = || -> serde_json::Result<_> {
+        Ok(ControlResponse::StatusRows {
+            sessions: values(&sessions)?,
+            quarantined: values(&quarantined)?,
+            peers: values(&peers)?,
+            rest,
+        })
+    };
+    rows().unwrap_or_else(|error| refusal(ErrorCode::Internal, error.to_string()))
 }
 
 fn values<T: serde::Serialize>(rows: &[T]) -> Result<Vec<serde_json::Value>, serde_json::Error> {
@@ -205,6 +210,7 @@ async fn register(
             let code = match error {
                 OpenError::NameTaken => ErrorCode::NameTaken,
                 OpenError::TooMany { .. } => ErrorCode::TooManySessions,
+                OpenError::Quarantined { .. } => ErrorCode::Quarantined,
                 OpenError::Class { .. } => ErrorCode::BadRequest,
                 OpenError::Draining => ErrorCode::Draining,
             };
@@ -254,7 +260,7 @@ struct Application<'a> {
 /// Returns when the application has closed its connection. A session that was ended before that is over, but its
 /// application may go on reading what it held: so this stays with it.
 async fn accompany(commands: &Commands, ticket: SessionTicket, application: &Application<'_>, heard: Heard) {
-    let Heard { ended, mut standstill } = heard;
+    let Heard { mut ended, mut standstill } = heard;
     let tell = async {
         while standstill.changed().await.is_ok() {
             let standing = *standstill.borrow_and_update();
@@ -265,23 +271,30 @@ async fn accompany(commands: &Commands, ticket: SessionTicket, application: &App
         }
         std::future::pending().await
     };
-    tokio::select! {
+    let end = tokio::select! {
         closed = application.heard_from() => {
             if closed {
                 return;
             }
             // What it says is not understood here.
             commands.send(Command::End { ticket }).await;
+            ended.await
         }
-        end = ended => match end {
-            Ok(SessionEnd::Release(error)) => {
-                let _ = answer(application.stream, &refusal(ErrorCode::BadRequest, error.to_string()), &[]).await;
-            }
-            Ok(SessionEnd::Gone) => {}
-            // The reactor is gone.
-            Err(_) => return,
-        },
-        () = tell => {}
+        end = &mut ended => end,
+        () = tell => return,
+    };
+    match end {
+        Ok(SessionEnd::Release { error, held_slabs }) => {
+            application.complain_of_fault(&error.to_string(), held_slabs);
+            let _ = answer(application.stream, &refusal(ErrorCode::BadRequest, error.to_string()), &[]).await;
+        }
+        Ok(SessionEnd::Ended { held_slabs }) => {
+            application
+                .complain_of_fault("it spoke on its control connection after it registered", held_slabs);
+        }
+        Ok(SessionEnd::Gone) => {}
+        // The reactor is gone.
+        Err(_) => return,
     }
     while !application.heard_from().await {}
 }
@@ -316,13 +329,32 @@ impl Application<'_> {
         }
     }
 
-    fn complain_of(&self, limit: HeldLimit) {
+    /// Its name and its process.
+    fn named(&self) -> String {
         let process = self.process_id.map(|id| format!(", process {id}")).unwrap_or_default();
+        format!("application {}{process}", self.name)
+    }
+
+    /// Its session is over for what it did; it may live on, and keep what it held from everybody.
+    fn complain_of_fault(&self, what: &str, held_slabs: u32) {
+        let named = self.named();
+        let bytes = u64::from(held_slabs) * jet_wire::SLAB_BYTES as u64;
+        if held_slabs == 0 {
+            say!("jetd: {named}: its session is ended: {what}. It held nothing");
+            return;
+        }
         say!(
-            "jetd: application {}{process}: more waits for it, and it gave nothing back for 10 s: {limit}. Nothing more \
+            "jetd: {named}: its session is ended: {what}. It held {bytes} bytes, which it may still read: nobody else gets \
+             them before it closes its connection or ends. End that process; `jet status` shows it until then"
+        );
+    }
+
+    fn complain_of(&self, limit: HeldLimit) {
+        say!(
+            "jetd: {}: more waits for it, and it gave nothing back for 10 s: {limit}. Nothing more \
              comes to it before it gives slices back. If it waits for all of a large message: it is to use slices as they \
              come, or to copy them out (docs/architecture.md, \"A message larger than the pool\")",
-            self.name
+            self.named()
         );
     }
 }
@@ -366,6 +398,8 @@ fn prepare(
         app,
         class,
         takes_memory,
+        // Numbers of processes are positive.
+        process: process.as_ref().map(|process| ProcessId(process.id.unsigned_abs())),
         segment,
         memory: Arc::clone(&memory),
         doorbell,

@@ -2,7 +2,7 @@
 
 mod rows;
 
-pub use rows::{PeerStatus, PostNicStatus, Rows, SessionStatus, StandstillStatus};
+pub use rows::{PeerStatus, PostNicStatus, QuarantineStatus, Rows, SessionStatus, StandstillStatus};
 
 use super::cache::CacheStatus;
 use super::congestion::ActuatorRow;

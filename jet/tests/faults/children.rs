@@ -26,6 +26,8 @@ pub enum Role {
     Consumer,
     /// As the consumer, but keeps everything that it gets.
     Keeper,
+    /// Registers, takes something, breaks its session and keeps all of it, again and again; then it lives on.
+    Faulty,
     /// Sends small and large messages without end.
     Sender,
     /// Sends one message after the other, each larger than what an application that takes nothing is ever given.
@@ -37,6 +39,7 @@ impl Role {
         match self {
             Self::Consumer => "consumer",
             Self::Keeper => "keeper",
+            Self::Faulty => "faulty",
             Self::Sender => "sender",
             Self::LargeSender => "large sender",
         }
@@ -70,6 +73,7 @@ fn child() {
     match variable("JET_FAULTS_ROLE").as_str() {
         "consumer" => Application { report, control, app, keeps: false }.run(),
         "keeper" => Application { report, control, app, keeps: true }.run(),
+        "faulty" => crate::quarantine::fault_again_and_again(report, &control, &app),
         role @ ("sender" | "large sender") => {
             let address = variable("JET_FAULTS_ADDRESS").parse().expect("an address");
             send_without_end(&address, &app, role == "large sender", report);

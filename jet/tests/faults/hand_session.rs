@@ -49,11 +49,11 @@ impl HandSession {
         }
     }
 
-    /// Registers as soon as the name is free.
+    /// Registers as soon as the name is free, and what this process held before is back.
     pub fn register(control: &Path, app: &str) -> Self {
         until("the name to be free", || match Self::try_register(control, app) {
             Ok(session) => Some(session),
-            Err((ErrorCode::NameTaken, _)) => None,
+            Err((ErrorCode::NameTaken | ErrorCode::Quarantined, _)) => None,
             Err(refused) => panic!("{refused:?}"),
         })
     }

@@ -137,7 +137,7 @@ fn what_is_being_checked_counts_as_in_flight_and_not_as_delivered() {
     // The pool is twice what the messages take, so that one that counted twice would leave no room for the next.
     let config = Config { checksums: Checksums::Workers, in_flight_bytes: 192 << 10, ..config() };
     let mut bench = Bench::new(config);
-    let session = bench.receiver.handle_session_opened(name("disk"), 0, true).unwrap();
+    let session = bench.receiver.handle_session_opened(name("disk"), 0, true, None).unwrap();
     bench.receiver.handle_escape_memory(1000);
     let peer = bench.join("disk");
     (1..=6).for_each(|n| bench.request(peer, n, 65_536, Some(65_536)));

@@ -7,6 +7,7 @@ mod liveness;
 mod memory;
 mod model;
 mod poison;
+mod quarantine;
 mod records;
 mod scenarios;
 mod speaking;
@@ -14,7 +15,7 @@ mod standstill;
 
 use super::*;
 use crate::config::Checksums;
-use crate::effects::{Copy, CopyFailed, CopyRefused, ReadId, Remote, SessionEnd, Standstill};
+use crate::effects::{Copy, CopyFailed, CopyRefused, ProcessId, ReadId, Remote, SessionEnd, Standstill};
 use crate::footprint::Footprint;
 use crate::pool::Run;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -173,6 +174,8 @@ struct Bench {
     receiver: Receiver,
     world: World,
     now_ns: u64,
+    /// Applications that were let in: each is a process of its own.
+    processes: u32,
 }
 
 fn name(text: &str) -> AppName {
@@ -182,7 +185,7 @@ fn name(text: &str) -> AppName {
 impl Bench {
     fn new(config: Config) -> Self {
         let world = World { sends_max: config.sends_per_peer_max(), ..World::default() };
-        let mut bench = Self { receiver: Receiver::new(config, 1).unwrap(), world, now_ns: 0 };
+        let mut bench = Self { receiver: Receiver::new(config, 1).unwrap(), world, now_ns: 0, processes: 0 };
         if config.footprint_follows {
             // The least that it may come to, always.
             bench.receiver.following = Some(Footprint::fixed(2 * u64::from(config.fragment_bytes)));
@@ -192,7 +195,9 @@ impl Bench {
     }
 
     fn open(&mut self, app: &str) -> SessionId {
-        self.receiver.handle_session_opened(name(app), 0, false).unwrap()
+        self.processes += 1;
+        let process = Some(ProcessId(self.processes));
+        self.receiver.handle_session_opened(name(app), 0, false, process).unwrap()
     }
 
     fn join(&mut self, app: &str) -> PeerId {

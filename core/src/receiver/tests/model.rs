@@ -88,7 +88,7 @@ proptest! {
         bench.world.reads_max = (0u32..).zip(reads_max).collect();
         bench.receiver.handle_escape_memory(ready);
         let apps = ["a", "b"];
-        let mut sessions: Vec<Option<SessionId>> = apps.iter().map(|app| bench.receiver.handle_session_opened(name(app), 0, takes_memory).ok()).collect();
+        let mut sessions: Vec<Option<SessionId>> = apps.iter().map(|app| bench.receiver.handle_session_opened(name(app), 0, takes_memory, None).ok()).collect();
         let mut senders: Vec<Sender> = (0..4).map(|_| Sender::default()).collect();
         let mut expected: BTreeMap<(u32, u64), u32> = BTreeMap::new();
         let mut held: BTreeMap<u32, Vec<Delivery>> = BTreeMap::new();
@@ -155,7 +155,7 @@ proptest! {
                     bench.world.deliveries.remove(&session.0);
                     held.remove(&session.0);
                     left.retain(|key, _| key.0 != session.0);
-                    sessions[usize::from(n)] = bench.receiver.handle_session_opened(name(apps[usize::from(n)]), 0, takes_memory).ok();
+                    sessions[usize::from(n)] = bench.receiver.handle_session_opened(name(apps[usize::from(n)]), 0, takes_memory, None).ok();
                 },
                 Op::Pin(..) | Op::Copied(_) | Op::Checked(_) | Op::NoRoom(_) | Op::Wait => {}
             }

@@ -144,7 +144,7 @@ fn nobody_registered_and_too_large_and_draining_are_answered() {
     let statuses: Vec<AckStatus> = bench.world.ends.iter().map(|end| end.2).collect();
     assert_eq!(statuses, [AckStatus::NoApp, AckStatus::NoApp, AckStatus::TooLarge, AckStatus::Draining]);
     assert!(bench.whole() && bench.receiver.is_drained());
-    assert!(bench.receiver.handle_session_opened(name("late"), 0, false).is_err());
+    assert!(bench.receiver.handle_session_opened(name("late"), 0, false, None).is_err());
 }
 
 #[test]
@@ -242,59 +242,6 @@ fn a_dead_application_is_quarantined_and_its_messages_end() {
 }
 
 #[test]
-fn what_a_living_application_may_still_read_stays_in_quarantine_until_it_is_gone() {
-    for ended in [false, true] {
-        let mut bench = Bench::new(config());
-        let session = bench.open("disk");
-        let peer = bench.join("disk");
-        bench.small(peer, 1, b"held");
-        bench.flush();
-        if ended {
-            bench.receiver.handle_session_ended(bench.now_ns, session, &mut bench.world);
-        } else {
-            let (delivery, _) = bench.delivery(session).unwrap();
-            let release = Release {
-                index: delivery.slot,
-                generation: delivery.slot_generation(),
-                first: 0,
-                count: 1,
-                kind: 9,
-                reserved: 0,
-                code: 0,
-            };
-            bench.receiver.handle_release(0, session, release, &mut bench.world).unwrap_err();
-        }
-        assert_eq!(bench.world.closed.len(), 1);
-        // Its name is free, its slabs are not, however long it lives.
-        bench.open("disk");
-        for _ in 0..100 {
-            bench.wait(1_000_000_000);
-        }
-        assert_eq!(bench.receiver.stats().quarantined_slabs, 1);
-        bench.receiver.handle_session_gone(bench.now_ns, session, &mut bench.world);
-        bench.wait(10_000_000);
-        assert_eq!(bench.receiver.stats().quarantined_slabs, 0);
-        assert_eq!(bench.world.closed.len(), 1, "closed once");
-        assert!(bench.whole());
-    }
-}
-
-#[test]
-fn a_quarantine_lasts_its_time_though_the_application_is_gone() {
-    let mut bench = Bench::new(config());
-    let session = bench.open("disk");
-    let peer = bench.join("disk");
-    bench.small(peer, 1, b"held");
-    bench.flush();
-    bench.receiver.handle_session_ended(bench.now_ns, session, &mut bench.world);
-    bench.receiver.handle_session_gone(bench.now_ns, session, &mut bench.world);
-    bench.wait(900_000_000);
-    assert_eq!(bench.receiver.stats().quarantined_slabs, 1);
-    bench.wait(200_000_000);
-    assert_eq!(bench.receiver.stats().quarantined_slabs, 0);
-}
-
-#[test]
 fn a_dead_sender_gives_everything_back_and_the_application_hears_of_it() {
     let mut bench = Bench::new(config());
     let session = bench.open("disk");
@@ -347,7 +294,7 @@ fn what_is_not_held_cannot_be_released_and_ends_only_its_session() {
         spoil(&mut release);
         let error = bench.receiver.handle_release(0, bad, release, &mut bench.world).unwrap_err();
         assert!(error.to_string().contains(text), "{error}");
-        assert_eq!(bench.world.closed, [(bad.0, SessionEnd::Release(error))]);
+        assert_eq!(bench.world.closed, [(bad.0, SessionEnd::Release { error, held_slabs: 1 })]);
         let (delivery, _) = bench.delivery(good).unwrap();
         bench.release(good, &delivery, true, 0);
         bench.flush();

@@ -134,6 +134,14 @@ pub(super) fn page(status: &Value) -> String {
             out.push_str(&format!("  and {} more applications\n", sessions.len() - SESSIONS_SHOWN));
         }
     }
+    let quarantined = status.pointer("/quarantined").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    if !quarantined.is_empty() {
+        let lines: Vec<_> = quarantined.iter().take(SESSIONS_SHOWN).map(quarantine_line).collect();
+        out.push_str(&text::table(&["in quarantine", "process", "held", "comes back"], &lines));
+        if quarantined.len() > SESSIONS_SHOWN {
+            out.push_str(&format!("  and {} more in quarantine\n", quarantined.len() - SESSIONS_SHOWN));
+        }
+    }
     let peers = status.pointer("/peers").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     if !peers.is_empty() {
         let lines: Vec<_> = peers.iter().take(PEERS_SHOWN).map(peer_line).collect();
@@ -193,6 +201,19 @@ fn session_line(session: &Value) -> Vec<String> {
     ]
 }
 
+fn quarantine_line(row: &Value) -> Vec<String> {
+    let lives = row.pointer("/holder_lives").and_then(Value::as_bool) == Some(true);
+    let held = number(row, "/held_bytes");
+    vec![
+        word(row, "/app").to_owned(),
+        row.pointer("/pid")
+            .and_then(Value::as_u64)
+            .map_or_else(|| "unknown".to_owned(), |pid| pid.to_string()),
+        text::bytes(held),
+        if lives && held > 0 { "when the process ends" } else { "by itself" }.to_owned(),
+    ]
+}
+
 fn peer_line(peer: &Value) -> Vec<String> {
     let n = |pointer: &str| number(peer, pointer);
     vec![
@@ -228,6 +249,7 @@ mod tests {
             "sessions": [{"session": 1, "app": "store", "post_nic_ns": {"p50": 186_000}, "slow": true,
                 "standstill": {"limit": "pool.bytes", "why": "no room (pool.bytes)", "ms": 1500},
                 "replaced_slabs": 4, "replaced_total": 5}],
+            "quarantined": [{"session": 2, "app": "broken", "pid": 4711, "held_bytes": 4096, "holder_lives": true}],
             "peers": [{"peer": 1, "sender": "00ff", "app": "store"}],
         });
         let text = page(&status);
@@ -238,6 +260,9 @@ mod tests {
             "consumed 5",
             "store (slow, stands still: no room (pool.bytes))",
             "186 us",
+            "broken",
+            "4711",
+            "when the process ends",
             "00ff",
             "tcp:h:1",
             "77 slabs replaced, 99 copied",

@@ -3,7 +3,7 @@
 use crate::daemon::status::{Rows, Status};
 use crossbeam_queue::ArrayQueue;
 use jet_client::registration::RowsFrom;
-use jet_core::{OpenError, SessionEnd, SessionId, Standstill};
+use jet_core::{OpenError, ProcessId, SessionEnd, SessionId, Standstill};
 use jet_fabric::memory::SharedMemory;
 use jet_fabric::unix::Doorbell;
 use jet_wire::message::hello::AppName;
@@ -22,6 +22,8 @@ pub struct NewSession {
     pub class: u8,
     /// Its messages may take memory instead of waiting.
     pub takes_memory: bool,
+    /// Whose it is, where that can be told.
+    pub process: Option<ProcessId>,
     /// The daemon's end of the segment.
     pub segment: DaemonEnd,
     /// The segment's mapping, which the end points into.

@@ -261,7 +261,8 @@ impl<N: Nic> Reactor<N> {
     }
 
     fn open(&mut self, now_ns: u64, new: NewSession) -> Result<SessionTicket, OpenError> {
-        let session = self.receiver.handle_session_opened(new.app, new.class, new.takes_memory)?;
+        let session =
+            self.receiver.handle_session_opened(new.app, new.class, new.takes_memory, new.process)?;
         match self.hands.attach(session, new) {
             Ok(ticket) => Ok(SessionTicket { session, ticket }),
             Err(_) => {

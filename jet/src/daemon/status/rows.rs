@@ -2,7 +2,7 @@
 //! control socket, and takes the reactor little time.
 
 use jet_client::registration::RowsFrom;
-use jet_core::{PeerId, PeerStats, Receiver, SessionId, SessionStats};
+use jet_core::{PeerId, PeerStats, QuarantineStats, Receiver, SessionId, SessionStats};
 use serde::Serialize;
 
 /// Applications in a page.
@@ -15,6 +15,8 @@ const PEERS: usize = 1024;
 pub struct Rows {
     /// Applications.
     pub sessions: Vec<SessionStatus>,
+    /// Sessions that are over, and what they held.
+    pub quarantined: Vec<QuarantineStatus>,
     /// Senders.
     pub peers: Vec<PeerStatus>,
     /// What comes in further pages.
@@ -25,13 +27,19 @@ impl Rows {
     /// The page that begins there.
     pub fn new(receiver: &Receiver, from: RowsFrom) -> Self {
         let config = receiver.config();
-        let (sessions, session) = page(from.session, config.sessions_max, SESSIONS, |n| {
-            Some(SessionStatus::new(n, &receiver.session_stats(SessionId(n))?))
+        // Both have a session's number: one page of numbers is about both.
+        let (numbers, session) = page(from.session, config.sessions_max, SESSIONS, |n| {
+            let id = SessionId(n);
+            (receiver.session_stats(id).is_some() || receiver.quarantine_stats(id).is_some()).then_some(n)
         });
+        let open = |&n: &u32| Some(SessionStatus::new(n, &receiver.session_stats(SessionId(n))?));
+        let over = |&n: &u32| Some(QuarantineStatus::new(n, &receiver.quarantine_stats(SessionId(n))?));
+        let sessions = numbers.iter().filter_map(open).collect();
+        let quarantined = numbers.iter().filter_map(over).collect();
         let (peers, peer) = page(from.peer, config.peers_max, PEERS, |n| {
             Some(PeerStatus::new(n, &receiver.peer_stats(PeerId(n))?))
         });
-        Self { sessions, peers, rest: RowsFrom { session, peer } }
+        Self { sessions, quarantined, peers, rest: RowsFrom { session, peer } }
     }
 }
 
@@ -96,6 +104,37 @@ pub struct SessionStatus {
     pub backlog: u32,
     /// It holds all that it may while more waits for it.
     pub standstill: Option<StandstillStatus>,
+}
+
+/// A session that is over, and whose slabs are not back.
+#[derive(Clone, Debug, Serialize)]
+pub struct QuarantineStatus {
+    /// Its number.
+    pub session: u32,
+    /// Its application's name.
+    pub app: String,
+    /// The application's process, where that can be told.
+    pub pid: Option<u32>,
+    /// Slabs that it held when it ended.
+    pub held_slabs: u32,
+    /// The same in bytes.
+    pub held_bytes: u64,
+    /// Its process may still read them: they come back when it closes its connection or ends. Otherwise time alone ends it.
+    pub holder_lives: bool,
+}
+
+impl QuarantineStatus {
+    /// From what the receiver counts.
+    pub fn new(session: u32, stats: &QuarantineStats) -> Self {
+        Self {
+            session,
+            app: stats.app.to_string(),
+            pid: stats.process.map(|process| process.0),
+            held_slabs: stats.held_slabs,
+            held_bytes: u64::from(stats.held_slabs) * jet_wire::SLAB_BYTES as u64,
+            holder_lives: stats.holder_lives,
+        }
+    }
 }
 
 /// An application that holds all that it may.
@@ -191,7 +230,7 @@ impl SessionStatus {
 mod tests {
     use super::*;
     use jet_client::registration::{ControlResponse, encode_frame};
-    use jet_core::StandstillStats;
+    use jet_core::{ProcessId, StandstillStats};
     use jet_wire::message::hello::AppName;
     use jet_wire::segment::HeldLimit;
     use serde_json::json;
@@ -239,7 +278,20 @@ mod tests {
             unfinished: u32::MAX,
             reads_max: u32::MAX,
         };
+        let quarantine = QuarantineStats {
+            app,
+            process: Some(ProcessId(u32::MAX)),
+            held_slabs: u32::MAX,
+            holder_lives: false,
+        };
+        let row = |row: serde_json::Value| row.to_string().len();
+        let session_row = json!(SessionStatus::new(u32::MAX, &session));
+        assert!(
+            row(json!(QuarantineStatus::new(u32::MAX, &quarantine))) < row(session_row),
+            "it takes its place"
+        );
         let answer = ControlResponse::StatusRows {
+            quarantined: Vec::new(),
             sessions: vec![json!(SessionStatus::new(u32::MAX, &session)); SESSIONS],
             peers: vec![json!(PeerStatus::new(u32::MAX, &peer)); PEERS],
             rest: RowsFrom { session: Some(u32::MAX), peer: Some(u32::MAX) },
@@ -263,6 +315,20 @@ mod tests {
             "reads_max": 4,
         });
         assert_eq!(serde_json::to_value(PeerStatus::new(0, &stats)).unwrap(), told);
+    }
+
+    #[test]
+    fn what_is_in_quarantine_is_told_under_the_names_that_readers_look_for() {
+        let stats = QuarantineStats {
+            app: AppName::new("store").unwrap(),
+            process: Some(ProcessId(7)),
+            held_slabs: 2,
+            holder_lives: true,
+        };
+        let told = json!({
+            "session": 0, "app": "store", "pid": 7, "held_slabs": 2, "held_bytes": 8192, "holder_lives": true,
+        });
+        assert_eq!(serde_json::to_value(QuarantineStatus::new(0, &stats)).unwrap(), told);
     }
 
     #[test]

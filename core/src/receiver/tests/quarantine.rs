@@ -1,0 +1,140 @@
+//! What sessions held that are over: not used again while it may be read, and no way to the whole pool for one process.
+
+use super::*;
+use crate::stats::QuarantineStats;
+use alloc::string::ToString;
+
+/// Breaks a session by a release of no kind that there is.
+fn fault(bench: &mut Bench, session: SessionId) {
+    let release = Release { index: 0, generation: 0, first: 0, count: 1, kind: 9, reserved: 0, code: 0 };
+    bench.receiver.handle_release(bench.now_ns, session, release, &mut bench.world).unwrap_err();
+}
+
+fn open_as(bench: &mut Bench, app: &str, process: Option<u32>) -> Result<SessionId, OpenError> {
+    bench.receiver.handle_session_opened(name(app), 0, false, process.map(ProcessId))
+}
+
+/// Sends a small message, which the session holds, and breaks the session.
+fn hold_and_fault(bench: &mut Bench, session: SessionId, peer: PeerId, sequence: u64) {
+    bench.small(peer, sequence, b"held");
+    bench.flush();
+    fault(bench, session);
+}
+
+#[test]
+fn a_process_that_may_still_read_what_a_faulty_session_held_gets_no_other_session() {
+    let mut bench = Bench::new(config());
+    let peer = bench.join("disk");
+    let session = open_as(&mut bench, "disk", Some(7)).unwrap();
+    hold_and_fault(&mut bench, session, peer, 1);
+    bench.wait(100_000_000_000);
+    let refused = Err(OpenError::Quarantined { slabs: 1 });
+    assert_eq!(open_as(&mut bench, "disk", Some(7)), refused);
+    assert_eq!(open_as(&mut bench, "tape", Some(7)), refused);
+    let said = refused.unwrap_err().to_string();
+    assert!(said.contains("4096 bytes") && said.contains("end the process"), "{said}");
+    let stats = bench.receiver.quarantine_stats(session).unwrap();
+    let holds =
+        QuarantineStats { app: name("disk"), process: Some(ProcessId(7)), held_slabs: 1, holder_lives: true };
+    assert_eq!(stats, holds);
+    // Others are no concern of that.
+    let other = open_as(&mut bench, "disk", Some(8)).unwrap();
+    assert!(bench.receiver.quarantine_stats(other).is_none());
+    // It lets go, and what it held is back after the quarantine.
+    bench.receiver.handle_session_gone(bench.now_ns, session, &mut bench.world);
+    assert!(!bench.receiver.quarantine_stats(session).unwrap().holder_lives);
+    bench.wait(10_000_000);
+    assert!(bench.receiver.quarantine_stats(session).is_none());
+    open_as(&mut bench, "tape", Some(7)).unwrap();
+}
+
+#[test]
+fn a_process_that_let_go_of_its_session_may_come_again_at_once() {
+    let mut bench = Bench::new(config());
+    let session = open_as(&mut bench, "disk", Some(7)).unwrap();
+    let peer = bench.join("disk");
+    bench.small(peer, 1, b"held");
+    bench.receiver.handle_session_gone(bench.now_ns, session, &mut bench.world);
+    assert_eq!(bench.receiver.quarantine_stats(session).unwrap().held_slabs, 1);
+    open_as(&mut bench, "disk", Some(7)).unwrap();
+}
+
+#[test]
+fn where_processes_cannot_be_told_apart_a_faulty_application_is_known_by_its_name() {
+    let mut bench = Bench::new(config());
+    let peer = bench.join("disk");
+    let session = open_as(&mut bench, "disk", None).unwrap();
+    hold_and_fault(&mut bench, session, peer, 1);
+    assert_eq!(open_as(&mut bench, "disk", None), Err(OpenError::Quarantined { slabs: 1 }));
+    open_as(&mut bench, "tape", None).unwrap();
+}
+
+#[test]
+fn what_held_nothing_when_it_broke_takes_no_place() {
+    let mut bench = Bench::new(config());
+    for _ in 0..10 {
+        // As many as there are places, and more: each of one process that lives on.
+        let session = open_as(&mut bench, "disk", Some(7)).unwrap();
+        fault(&mut bench, session);
+        bench.wait(2_000_000_000);
+    }
+}
+
+#[test]
+fn nobody_ticks_for_what_no_tick_ends() {
+    let mut bench = Bench::new(config());
+    let peer = bench.join("disk");
+    let session = bench.open("disk");
+    hold_and_fault(&mut bench, session, peer, 1);
+    // Its sender hears of it and goes.
+    bench.receiver.handle_peer_lost(peer, &mut bench.world);
+    bench.wait(2_000_000_000);
+    assert_eq!(bench.receiver.next_tick_ns(), None);
+    bench.receiver.handle_session_gone(bench.now_ns, session, &mut bench.world);
+    assert!(bench.receiver.next_tick_ns().is_some());
+    bench.wait(10_000_000);
+    assert_eq!((bench.receiver.next_tick_ns(), bench.receiver.stats().quarantined_slabs), (None, 0));
+}
+
+#[test]
+fn what_a_living_application_may_still_read_stays_in_quarantine_until_it_is_gone() {
+    for ended in [false, true] {
+        let mut bench = Bench::new(config());
+        let session = bench.open("disk");
+        let peer = bench.join("disk");
+        bench.small(peer, 1, b"held");
+        bench.flush();
+        if ended {
+            bench.receiver.handle_session_ended(bench.now_ns, session, &mut bench.world);
+        } else {
+            fault(&mut bench, session);
+        }
+        assert_eq!(bench.world.closed.len(), 1);
+        // Its name is free for another process, its slabs are not, however long it lives.
+        bench.open("disk");
+        for _ in 0..100 {
+            bench.wait(1_000_000_000);
+        }
+        assert_eq!(bench.receiver.stats().quarantined_slabs, 1);
+        bench.receiver.handle_session_gone(bench.now_ns, session, &mut bench.world);
+        bench.wait(10_000_000);
+        assert_eq!(bench.receiver.stats().quarantined_slabs, 0);
+        assert_eq!(bench.world.closed.len(), 1, "closed once");
+        assert!(bench.whole());
+    }
+}
+
+#[test]
+fn a_quarantine_lasts_its_time_though_the_application_is_gone() {
+    let mut bench = Bench::new(config());
+    let session = bench.open("disk");
+    let peer = bench.join("disk");
+    bench.small(peer, 1, b"held");
+    bench.flush();
+    bench.receiver.handle_session_ended(bench.now_ns, session, &mut bench.world);
+    bench.receiver.handle_session_gone(bench.now_ns, session, &mut bench.world);
+    bench.wait(900_000_000);
+    assert_eq!(bench.receiver.stats().quarantined_slabs, 1);
+    bench.wait(200_000_000);
+    assert_eq!(bench.receiver.stats().quarantined_slabs, 0);
+}
