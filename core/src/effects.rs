@@ -100,8 +100,19 @@ impl SessionEnd {
 pub struct Standstill {
     /// What it has used up.
     pub limit: HeldLimit,
-    /// How often it was told before in this standstill.
-    pub told: u16,
+    /// How long it stands.
+    pub stage: StandstillStage,
+}
+
+/// How long a standstill stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum StandstillStage {
+    /// It is told for the first time.
+    First,
+    /// For the second: it is not merely slow.
+    Lasting,
+    /// It was told twice before, or more often.
+    Again,
 }
 
 /// The driver's hands. Every call is to be carried out in the order of the calls; none may call back.

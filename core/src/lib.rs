@@ -34,7 +34,7 @@ pub use admission::{GrantPolicy, QueueHead, StrictWithAging};
 pub use config::{CLASSES_MAX, Checksums, Config, ConfigError, FRAGMENT_SLABS_MAX};
 pub use effects::{
     Copy, CopyFailed, CopyId, CopyRefused, Effects, PeerId, ProcessId, ReadId, Remote, SessionEnd, SessionId,
-    Standstill,
+    Standstill, StandstillStage,
 };
 pub use histogram::Histogram;
 pub use receiver::{Arrival, Joined, OpenError, Receiver, ReleaseError};

@@ -280,12 +280,13 @@ impl<P: GrantPolicy> Receiver<P> {
             return;
         }
         self.last_tick_ns = now_ns;
+        let most_held_slabs = self.most_held_slabs();
         for session in 0..self.config.sessions_max {
             match self.sessions[session as usize].state {
                 SessionState::Free => {}
                 SessionState::Open => {
                     self.sessions[session as usize].tick(span_ns);
-                    self.look_for_standstill(now_ns, session, effects);
+                    self.look_for_standstill(now_ns, session, most_held_slabs, effects);
                 }
                 SessionState::Quarantine { .. } => self.look_at_quarantine(now_ns, session),
             }

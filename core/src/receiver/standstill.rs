@@ -1,15 +1,18 @@
 //! Applications that hold all that they may, while more waits for them.
 //!
 //! An application may keep what it gets until it has all of a message. One that does so with a message larger than the
-//! pool waits for what can never come, and so does one that keeps more messages than it may. Nobody else's doing ends
-//! that. So it is told, as is the operator: which limit, and that something has to be given back.
+//! pool waits for what can never come, and so does one that keeps more messages than it may. So it is told, as is the
+//! operator: which limit, and that something has to be given back.
+//!
+//! Where the pool has no room, that may be another one's doing, whose release ends it. Who waits for that is not told: it
+//! would give up its message for nothing. Told is who holds the most.
 //!
 //! Who only is slow looks the same for a while. What tells them apart is time in which nothing was given back and
 //! nothing came, though none of it was on its way.
 
 use super::Receiver;
 use crate::admission::GrantPolicy;
-use crate::effects::{Effects, SessionId, Standstill};
+use crate::effects::{Effects, SessionId, Standstill, StandstillStage};
 use crate::message::NONE;
 use crate::stats::StandstillStats;
 use jet_wire::segment::HeldLimit;
@@ -39,9 +42,26 @@ pub(crate) struct Stillness {
     limit: Option<HeldLimit>,
 }
 
+impl StandstillStage {
+    /// That of a session which was told so often before.
+    fn after(told: u16) -> Self {
+        match told {
+            0 => Self::First,
+            1 => Self::Lasting,
+            _ => Self::Again,
+        }
+    }
+}
+
 impl<P: GrantPolicy> Receiver<P> {
     /// Looks whether an open session stands still.
-    pub(super) fn look_for_standstill(&mut self, now_ns: u64, session: u32, effects: &mut impl Effects) {
+    pub(super) fn look_for_standstill(
+        &mut self,
+        now_ns: u64,
+        session: u32,
+        most_held_slabs: u32,
+        effects: &mut impl Effects,
+    ) {
         let owner = &self.sessions[session as usize];
         if owner.still.told == 0 && owner.free_messages.len() == owner.messages.len() {
             // It has nothing: so most of many are passed over.
@@ -54,7 +74,8 @@ impl<P: GrantPolicy> Receiver<P> {
             delivered_messages: owner.delivered_messages,
             delivered_bytes: owner.delivered_bytes,
         };
-        let limit = if owner.promised_slots == 0 { self.limit_reached(session) } else { None };
+        let limit =
+            if owner.promised_slots == 0 { self.limit_reached(session, most_held_slabs) } else { None };
         let owner = &mut self.sessions[session as usize];
         let still = &mut owner.still;
         if limit.is_none() || still.standing != standing {
@@ -70,7 +91,7 @@ impl<P: GrantPolicy> Receiver<P> {
         if let Some(limit) = limit
             && attended_ns.saturating_sub(still.since_ns) >= due_ns
         {
-            let standstill = Standstill { limit, told: still.told };
+            let standstill = Standstill { limit, stage: StandstillStage::after(still.told) };
             still.told = still.told.saturating_add(1);
             effects.tell_standstill(SessionId(session), Some(standstill));
         }
@@ -92,7 +113,7 @@ impl<P: GrantPolicy> Receiver<P> {
     }
 
     /// What the session has used up, where it holds something and more waits for it.
-    fn limit_reached(&self, session: u32) -> Option<HeldLimit> {
+    pub(super) fn limit_reached(&self, session: u32, most_held_slabs: u32) -> Option<HeldLimit> {
         let owner = &self.sessions[session as usize];
         if owner.free_messages.len() == owner.messages.len() {
             return None;
@@ -107,22 +128,33 @@ impl<P: GrantPolicy> Receiver<P> {
             return Some(HeldLimit::Messages);
         }
         if self.holds_anything(session) {
-            return self.limit_of_slabs(session);
+            return self.limit_of_slabs(session, most_held_slabs);
         }
         None
     }
 
-    fn limit_of_slabs(&self, session: u32) -> Option<HeldLimit> {
+    fn limit_of_slabs(&self, session: u32, most_held_slabs: u32) -> Option<HeldLimit> {
         let owner = &self.sessions[session as usize];
         if !owner.has_room_for_fragment(self.fragment_slabs()) {
             Some(HeldLimit::Slots)
         } else if self.holds_its_memory(session) {
             Some(HeldLimit::Memory)
-        } else if self.pool_is_full_for(session) {
+        } else if self.pool_is_full_for(session) && self.escape.held_slabs(session) >= most_held_slabs {
             Some(HeldLimit::Pool)
         } else {
             None
         }
+    }
+
+    /// The most slabs of the pool that one session holds.
+    ///
+    /// Where the pool is full, who holds so many is told to give something back. There is always such a one, and none can
+    /// give back more. A share of the pool would not do in place of that: of three that hold a third each, none has more than
+    /// half, and all would wait for ever. What is in quarantine counts as if one held it, for nobody is there who could give
+    /// it back: those that hold less wait for its end.
+    pub(super) fn most_held_slabs(&self) -> u32 {
+        let held = (0..self.config.sessions_max).map(|session| self.escape.held_slabs(session));
+        held.max().unwrap_or(0).max(self.pool.quarantined())
     }
 
     fn pool_is_full_for(&self, session: u32) -> bool {

@@ -12,7 +12,7 @@ use jet_client::registration::{
     ControlRequest, ControlResponse, ErrorCode, FrameDecoder, FrameError, PROTOCOL_VERSION, RowsFrom,
     encode_frame,
 };
-use jet_core::{OpenError, ProcessId, SessionEnd, Standstill};
+use jet_core::{OpenError, ProcessId, SessionEnd, Standstill, StandstillStage};
 use jet_fabric::advice::advised;
 use jet_fabric::memory::SharedMemory;
 use jet_fabric::unix::{Doorbell, send_with_fds};
@@ -264,8 +264,8 @@ async fn accompany(commands: &Commands, ticket: SessionTicket, application: &App
     let tell = async {
         while standstill.changed().await.is_ok() {
             let standing = *standstill.borrow_and_update();
-            // It has heard itself before, and is not merely slow: told for the second time.
-            if let Some(Standstill { limit, told: 1 }) = standing {
+            // It has heard itself before.
+            if let Some(Standstill { limit, stage: StandstillStage::Lasting }) = standing {
                 application.complain_of(limit);
             }
         }

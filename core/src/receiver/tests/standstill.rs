@@ -1,6 +1,7 @@
 //! Applications that keep what they get until nothing more can come: they are told, those that only wait are not.
 
 use super::*;
+use crate::effects::StandstillStage;
 use jet_wire::segment::HeldLimit;
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -41,15 +42,21 @@ fn told(bench: &mut Bench, session: SessionId) -> Vec<Option<Standstill>> {
 fn stand_still(config: Config) -> (Bench, SessionId, Vec<Delivery>) {
     let mut bench = Bench::new(config);
     bench.receiver.handle_escape_memory(u32::MAX);
-    let session = bench.open("collect");
-    let peer = bench.join("collect");
+    let (session, kept) = hoard(&mut bench, "collect");
+    (bench, session, kept)
+}
+
+/// Opens a session that gets a message larger than the pool, and keeps all that comes of it.
+fn hoard(bench: &mut Bench, app: &str) -> (SessionId, Vec<Delivery>) {
+    let session = bench.open(app);
+    let peer = bench.join(app);
     bench.request(peer, 1, 4 << 20, None);
     let mut kept = Vec::new();
     for _ in 0..16 {
-        pass(&mut bench, 1);
-        collect(&mut bench, session, &mut kept);
+        pass(bench, 1);
+        collect(bench, session, &mut kept);
     }
-    (bench, session, kept)
+    (session, kept)
 }
 
 #[test]
@@ -64,8 +71,13 @@ fn who_keeps_all_of_a_message_larger_than_the_pool_is_told_until_it_gives_someth
             all.extend(told(&mut bench, session).into_iter().map(|standstill| (second, standstill.unwrap())));
         }
         // After a second, and then every ten.
-        let counts: Vec<u16> = all.iter().map(|(_, standstill)| standstill.told).collect();
-        assert_eq!(counts, [0, 1, 2], "{all:?}");
+        let stages: Vec<_> = all.iter().map(|(_, standstill)| standstill.stage).collect();
+        assert_eq!(
+            stages,
+            [StandstillStage::First, StandstillStage::Lasting, StandstillStage::Again],
+            "{all:?}"
+        );
+        assert!(all[0].0 <= 1 && all.windows(2).all(|pair| pair[1].0 - pair[0].0 == 10), "{all:?}");
         assert!(all.iter().all(|(_, standstill)| standstill.limit == HeldLimit::Pool), "{all:?}");
         let stats = bench.receiver.session_stats(session).unwrap();
         let standstill = stats.standstill.expect("the status names it");
@@ -106,7 +118,7 @@ fn who_keeps_more_messages_than_it_may_is_told_which_limit_that_is() {
     assert_eq!(kept.len(), 32, "all the numbers that it may have");
     pass(&mut bench, 2 * SECOND_NS);
     let told = told(&mut bench, session);
-    assert_eq!(told, [Some(Standstill { limit: HeldLimit::Messages, told: 0 })]);
+    assert_eq!(told, [Some(Standstill { limit: HeldLimit::Messages, stage: StandstillStage::First })]);
 }
 
 #[test]
@@ -140,6 +152,55 @@ fn who_waits_for_a_sender_that_is_slow_is_not_told() {
     }
     collect(&mut bench, session, &mut kept);
     assert_eq!(told(&mut bench, session), []);
+}
+
+#[test]
+fn who_waits_for_what_another_one_holds_is_not_told() {
+    for quarantined in [false, true] {
+        let (mut bench, hoarder, _) = stand_still(config());
+        if quarantined {
+            bench.receiver.handle_session_ended(bench.now_ns, hoarder, &mut bench.world);
+        }
+        // The first of it comes out of the reserve; for the rest there is no room.
+        let small = bench.open("small");
+        let peer = bench.join("small");
+        bench.request(peer, 1, 256 << 10, None);
+        let mut kept = Vec::new();
+        for _ in 0..25 {
+            pass(&mut bench, SECOND_NS);
+            collect(&mut bench, small, &mut kept);
+        }
+        let came: u32 = kept.iter().map(|delivery| delivery.bytes).sum();
+        assert_eq!(bench.receiver.limit_reached(small.0, 0), Some(HeldLimit::Pool), "{came} bytes came");
+        assert_eq!(told(&mut bench, small), [], "{quarantined}");
+        assert_eq!(told(&mut bench, hoarder).is_empty(), quarantined);
+    }
+}
+
+#[test]
+fn of_those_that_share_a_full_pool_one_is_told() {
+    let mut bench = Bench::new(config());
+    bench.receiver.handle_escape_memory(u32::MAX);
+    let mut kept = Vec::new();
+    let apps = ["a", "b", "c"].map(|app| (bench.open(app), bench.join(app)));
+    // A quarter of the pool each, and then more than there is.
+    for (sequence, length) in [(1, 256 << 10), (2, 4 << 20)] {
+        for (session, peer) in apps {
+            bench.request(peer, sequence, length, None);
+            for _ in 0..4 {
+                pass(&mut bench, 1);
+                collect(&mut bench, session, &mut kept);
+            }
+        }
+    }
+    let sessions = apps.map(|(session, _)| session);
+    let held = |session: &SessionId| bench.receiver.escape.held_slabs(session.0);
+    assert!(sessions.iter().all(|session| held(session) <= 128), "{:?}", sessions.each_ref().map(held));
+    for _ in 0..3 {
+        pass(&mut bench, SECOND_NS);
+    }
+    let all: Vec<_> = sessions.map(|session| told(&mut bench, session)).into_iter().flatten().collect();
+    assert!(!all.is_empty());
 }
 
 #[test]

@@ -9,7 +9,7 @@ use crate::say;
 use jet_core::pool::Run;
 use jet_core::{
     Checksums, Copy, CopyFailed, CopyRefused, Effects, PeerId, ReadId, Remote, SessionEnd, SessionId,
-    Standstill,
+    Standstill, StandstillStage,
 };
 use jet_fabric::memory::SharedMemory;
 use jet_fabric::nic::{MemoryKey, Nic, Qp, Sge, SrqEntry};
@@ -427,9 +427,9 @@ impl<N: Nic> Effects for Hands<N> {
         let Some(app) = self.sessions[session.0 as usize].as_mut() else { return };
         app.notices = app.notices.wrapping_add(1);
         let (number, releases) = (app.notices, app.segment.releases.taken());
-        app.segment.put_notice(standstill.map(|Standstill { limit, told }| Notice {
+        app.segment.put_notice(standstill.map(|Standstill { limit, stage }| Notice {
             limit,
-            lasting: told > 0,
+            lasting: stage != StandstillStage::First,
             number,
             releases,
         }));
