@@ -42,6 +42,8 @@ pub(crate) struct Peer {
     pub sends_max: u32,
     /// When something was said to it last.
     pub spoken_ns: u64,
+    /// The same by the clock that stands still while nobody looks.
+    pub spoken_attended_ns: u64,
     /// READs of its memory in flight, and how many its connection takes.
     pub reads: u32,
     pub reads_max: u32,
@@ -80,6 +82,7 @@ impl Peer {
         sends_in_flight: 0,
         sends_max: 0,
         spoken_ns: 0,
+        spoken_attended_ns: 0,
         reads: 0,
         reads_max: 0,
         requests: 0,

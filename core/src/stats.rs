@@ -113,6 +113,8 @@ pub struct Stats {
     pub redelivered: u64,
     /// Peers cut off for what they sent.
     pub peer_faults: u64,
+    /// Peers parted with because they heard nothing for long while messages' records were wanted.
+    pub unresponsive_peers: u64,
     /// Sessions ended for what they released.
     pub session_faults: u64,
     /// Ends of messages.

@@ -226,6 +226,7 @@ impl<P: GrantPolicy> Receiver<P> {
         let record = &mut self.peers[peer as usize];
         record.sends_in_flight += 1;
         record.spoken_ns = self.flushed_ns;
+        record.spoken_attended_ns = self.flushed_attended_ns;
         effects.send(PeerId(peer), header);
     }
 

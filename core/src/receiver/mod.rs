@@ -104,6 +104,8 @@ pub struct Receiver<P: GrantPolicy = StrictWithAging> {
     next_evaluation_ns: u64,
     /// When [`Self::flush`] was called last.
     flushed_ns: u64,
+    /// The same by the clock that stands still while nobody looks.
+    flushed_attended_ns: u64,
     /// When peers are looked at next that wait for a word.
     next_heartbeat_ns: u64,
     copies: Box<[Option<Copy>]>,
@@ -194,6 +196,7 @@ impl<P: GrantPolicy> Receiver<P> {
             escape: Escape::new(config.escape, config.sessions_max, config.session_slots),
             next_evaluation_ns: 0,
             flushed_ns: 0,
+            flushed_attended_ns: 0,
             next_heartbeat_ns: 0,
             copies: vec![None; config.copies_max as usize].into_boxed_slice(),
             free_copies: (0..config.copies_max).rev().collect(),
@@ -220,7 +223,7 @@ impl<P: GrantPolicy> Receiver<P> {
 
     /// After a batch of inputs: grants READs, gives credit, sends what is due, tops up the SRQ.
     pub fn flush(&mut self, now_ns: u64, effects: &mut impl Effects) {
-        self.flushed_ns = now_ns;
+        (self.flushed_ns, self.flushed_attended_ns) = (now_ns, self.attended_ns(now_ns));
         self.relieve(now_ns, effects);
         if !self.reviewed_sessions.is_empty() {
             self.review_sessions(now_ns);
@@ -300,7 +303,7 @@ impl<P: GrantPolicy> Receiver<P> {
         }
         self.meter.note(now_ns, self.pool.escape_used());
         self.feed_barred();
-        self.part_with_the_deaf(now_ns, effects);
+        self.part_with_the_unresponsive(now_ns, effects);
         self.reassure(now_ns, effects);
     }
 

@@ -42,6 +42,7 @@ impl<P: GrantPolicy> Receiver<P> {
             // A sender that says it has none posts some all the same: nothing could ever be said to it otherwise.
             sends_max: self.config.control_sends_max.min(u32::from(hello.receive_entries)).max(1),
             spoken_ns: self.flushed_ns,
+            spoken_attended_ns: self.flushed_attended_ns,
             ..Peer::GONE
         };
         let credit_limit = self.first_credit(peer);
@@ -114,7 +115,8 @@ impl<P: GrantPolicy> Receiver<P> {
             return;
         }
         record.leaving = true;
-        self.stats.peer_faults += u64::from(!matches!(reason, ByeReason::Draining | ByeReason::Deaf));
+        self.stats.peer_faults += u64::from(!matches!(reason, ByeReason::Draining | ByeReason::Unresponsive));
+        self.stats.unresponsive_peers += u64::from(reason == ByeReason::Unresponsive);
         effects.send(PeerId(peer), &ByeHeader::encode(reason));
         effects.disconnect(PeerId(peer));
     }

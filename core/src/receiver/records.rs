@@ -14,7 +14,7 @@ use crate::message::NONE;
 use jet_wire::message::ByeReason;
 
 /// A sender whose ends wait, and whose NIC took nothing for so long, does not listen. READs take no such time.
-const DEAF_NS: u64 = 5_000_000_000;
+const UNRESPONSIVE_NS: u64 = 5_000_000_000;
 
 impl<P: GrantPolicy> Receiver<P> {
     /// Records that nobody uses.
@@ -43,19 +43,21 @@ impl<P: GrantPolicy> Receiver<P> {
         u32::try_from(numbers).unwrap_or(NONE) + owner.backlog.len()
     }
 
-    /// Where only the records for small messages are left, and large ones are refused: parts with the peer that has the
-    /// most ends waiting, and has heard nothing for long.
-    pub(super) fn part_with_the_deaf(&mut self, now_ns: u64, effects: &mut impl Effects) {
+    /// Where only the records for small messages are left, and large ones are refused: parts with the peer that has the most
+    /// ends waiting, and has heard nothing for long. Time in which nobody looked is none: its NIC may have taken everything.
+    pub(super) fn part_with_the_unresponsive(&mut self, now_ns: u64, effects: &mut impl Effects) {
         if self.records_left() > self.config.srq_slabs {
             return;
         }
-        let deaf = (0..self.config.peers_max).filter(|peer| {
+        let attended_ns = self.attended_ns(now_ns);
+        let unresponsive = (0..self.config.peers_max).filter(|peer| {
             let record = &self.peers[*peer as usize];
-            let is_deaf = record.connected && !record.leaving && !record.may_hear();
-            is_deaf && record.overflow.len() > 0 && now_ns.saturating_sub(record.spoken_ns) >= DEAF_NS
+            let hears_nothing = record.connected && !record.leaving && !record.may_hear();
+            let span_ns = attended_ns.saturating_sub(record.spoken_attended_ns);
+            hears_nothing && record.overflow.len() > 0 && span_ns >= UNRESPONSIVE_NS
         });
-        if let Some(peer) = deaf.max_by_key(|peer| self.peers[*peer as usize].overflow.len()) {
-            self.expel(peer, ByeReason::Deaf, effects);
+        if let Some(peer) = unresponsive.max_by_key(|peer| self.peers[*peer as usize].overflow.len()) {
+            self.expel(peer, ByeReason::Unresponsive, effects);
         }
     }
 }

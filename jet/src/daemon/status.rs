@@ -263,6 +263,8 @@ impl EscapeStatus {
 pub struct FaultStatus {
     /// Senders cut off.
     pub peers: u64,
+    /// Senders parted with because they heard nothing for long while `limits.messages` was nearly used up.
+    pub unresponsive_peers: u64,
     /// Sessions ended for what they released.
     pub sessions: u64,
 }

@@ -179,14 +179,21 @@ pub enum ByeReason {
     /// A READ of the sender's memory failed: unregistered key or a length beyond the region.
     BadMemory = 5,
     /// The sender's NIC took no acknowledgement for long, while the receiver had no record left for other messages.
-    Deaf = 6,
+    Unresponsive = 6,
 }
 
 impl ByeReason {
     pub(super) fn from_wire(value: u16) -> Option<Self> {
-        [Self::Draining, Self::Malformed, Self::Version, Self::CreditExceeded, Self::BadMemory, Self::Deaf]
-            .into_iter()
-            .find(|reason| *reason as u16 == value)
+        [
+            Self::Draining,
+            Self::Malformed,
+            Self::Version,
+            Self::CreditExceeded,
+            Self::BadMemory,
+            Self::Unresponsive,
+        ]
+        .into_iter()
+        .find(|reason| *reason as u16 == value)
     }
 }
 
@@ -200,7 +207,7 @@ impl core::fmt::Display for ByeReason {
             Self::BadMemory => {
                 "the receiver could not READ the announced memory: the key is not registered or the length lies"
             }
-            Self::Deaf => {
+            Self::Unresponsive => {
                 "this end took no acknowledgement for seconds while the receiver ran out of records (limits.messages); is it \
                  stopped?"
             }

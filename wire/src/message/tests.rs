@@ -219,7 +219,7 @@ fn control_headers_read_as_they_were_written() {
         ByeReason::Version,
         ByeReason::CreditExceeded,
         ByeReason::BadMemory,
-        ByeReason::Deaf,
+        ByeReason::Unresponsive,
     ] {
         let header = ByeHeader::encode(reason);
         let Ok(FromReceiver::Bye(read)) = parse_from_receiver(&header, 0) else { panic!("no farewell") };

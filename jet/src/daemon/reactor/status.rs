@@ -28,7 +28,11 @@ impl<N: Nic> Reactor<N> {
             congestion: Vec::new(),
             cache: None,
             rdma: None,
-            faults: FaultStatus { peers: stats.peer_faults, sessions: stats.session_faults },
+            faults: FaultStatus {
+                peers: stats.peer_faults,
+                unresponsive_peers: stats.unresponsive_peers,
+                sessions: stats.session_faults,
+            },
             nic: self.hands.nic.counters().into(),
             session_count: stats.sessions,
             peer_count: stats.peers,
