@@ -4,7 +4,7 @@
 use crate::code::{Code, Failure, answer};
 use crate::handles::{self, Kind};
 use crate::keys::Keys;
-use crate::text::{Out, put_sized, sized, structure, text, timeout};
+use crate::text::{Out, put_sized, sized, structure, structure_const, text, timeout};
 use jet_client::receive::{
     DetachedMessage, DetachedSlice, Message, ReceiveError, RegisterError, RegisterOptions, Session,
     SliceError, Verdict,
@@ -264,7 +264,7 @@ pub unsafe extern "C" fn jet_message_next(
 ) -> c_int {
     answer(|| {
         // SAFETY: the caller's promise.
-        let (place, message) = unsafe { (Out::new(slice)?, structure(message.cast_mut())?) };
+        let (place, message) = unsafe { (Out::new(slice)?, structure_const(message)?) };
         handles::with(session, |end: &mut SessionEnd| {
             let SessionEnd { session, messages, slices } = end;
             let next = |message| {

@@ -74,6 +74,18 @@ pub(crate) unsafe fn structure<'a, T>(place: *mut T) -> Result<&'a mut T, Failur
     Ok(unsafe { &mut *place })
 }
 
+/// A structure of the caller's that is read only. Others may read it meanwhile, and it may lie where nobody can write.
+///
+/// # Safety
+/// Where it is not null, it is a `T` that nobody writes until the call ends.
+pub(crate) unsafe fn structure_const<'a, T>(place: *const T) -> Result<&'a T, Failure> {
+    if place.is_null() || !place.is_aligned() {
+        return Err(Code::Argument.into());
+    }
+    // SAFETY: the caller's promise.
+    Ok(unsafe { &*place })
+}
+
 /// The most bytes that a structure of any version has.
 const STRUCTURE_BYTES_MAX: usize = 4096;
 

@@ -1,6 +1,7 @@
 //! Sessions that are awaited.
 
 use super::tests::{Daemon, LONG, Run, check_slice, pair, small};
+use super::{Message, Session};
 use crate::registration::{ControlResponse, ErrorCode, encode_frame};
 use jet_wire::segment::delivery_flags as flags;
 use jet_wire::{SLAB_BYTES, SLAB_BYTES_U32};
@@ -37,47 +38,53 @@ fn a_session_is_awaited_and_woken() {
     });
 }
 
-#[test]
-fn a_task_gets_what_another_task_read_for_it() {
-    let (mut daemon, session) = pair(Duration::ZERO);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let half = |number: u32, flags| Run {
-        flags,
-        offset: u64::from(number * SLAB_BYTES_U32),
-        message_bytes: u64::from(2 * SLAB_BYTES_U32),
-        ..small(number, 0, SLAB_BYTES_U32)
-    };
-    daemon.deliver(half(0, flags::FIRST));
-    let mut message = session.try_receive().unwrap().unwrap();
-    drop(message.next(LONG).unwrap());
-    runtime.block_on(async {
-        let next = message.next_async();
-        let other = async {
-            // The first task sleeps by now. Nobody rings: only the reading itself can wake it.
-            daemon.deliver(half(1, flags::LAST));
-            assert!(session.try_receive().unwrap().is_none());
-        };
-        let both = async { tokio::join!(next, other) };
-        // The clock first: looking once more because the time is over would find the slice without any waking.
-        let (slice, ()) = tokio::select! {
-            biased;
-            () = tokio::time::sleep(Duration::from_secs(30)) => panic!("the first task was never woken"),
-            both = both => both,
-        };
-        check_slice(&slice.unwrap().unwrap(), 0);
-    });
+/// A session that lives on, as tasks need it.
+pub(super) fn lasting_pair() -> (Daemon, &'static Session) {
+    let (daemon, session) = pair(Duration::ZERO);
+    (daemon, Box::leak(Box::new(session)))
 }
 
-/// Runs two futures in one task each of one thread, the first of which begins; fails where they do not end.
-fn both<A, B>(first: impl Future<Output = A>, second: impl Future<Output = B>) -> (A, B) {
+/// Runs two futures in a task each of one thread, the first of which begins; fails where they do not end.
+pub(super) fn both<A: 'static, B: 'static>(
+    first: impl Future<Output = A> + 'static,
+    second: impl Future<Output = B> + 'static,
+) -> (A, B) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
+    let tasks = tokio::task::LocalSet::new();
+    let (first, second) = (tasks.spawn_local(first), tasks.spawn_local(second));
+    let ends = tasks.run_until(async {
+        // The clock first: looking once more because the time is over would find what came without any waking.
         tokio::select! {
             biased;
             () = tokio::time::sleep(Duration::from_secs(30)) => panic!("a task was never woken"),
-            both = async { tokio::join!(first, second) } => both,
+            ends = async { tokio::try_join!(first, second) } => ends.expect("no task panics"),
         }
-    })
+    });
+    runtime.block_on(ends)
+}
+
+/// Waits, in a task, until the session slept so often.
+async fn slept(session: &Session, sleeps: u64) {
+    while session.stats().sleeps < sleeps {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Turns of a runtime in which it looks several times at what it watches: it does so every 61.
+const LOOKS: u32 = 4 * 61;
+
+/// A session with a message of which one half came and was given back.
+fn halfway() -> (Daemon, &'static Session, Message<'static>) {
+    let (mut daemon, session) = lasting_pair();
+    daemon.deliver(half(0, flags::FIRST));
+    let mut message = session.try_receive().unwrap().unwrap();
+    drop(message.next(LONG).unwrap());
+    (daemon, session, message)
+}
+
+/// Waits for the other half.
+async fn take_half(mut message: Message<'static>) {
+    check_slice(&message.next_async().await.unwrap().unwrap(), 0);
 }
 
 fn half(number: u32, flags: u8) -> Run {
@@ -98,84 +105,85 @@ fn deliver(daemon: &mut Daemon, run: Run) {
 }
 
 #[test]
+fn a_task_gets_what_another_task_read_for_it() {
+    let (mut daemon, session, message) = halfway();
+    let reads = async move {
+        // The first task sleeps by now. Nobody rings: only the reading itself can wake it.
+        daemon.deliver(half(1, flags::LAST));
+        assert!(session.try_receive().unwrap().is_none());
+        daemon
+    };
+    both(take_half(message), reads);
+}
+
+#[test]
 fn a_task_that_polls_in_vain_takes_nobodys_wake_up() {
-    let (mut daemon, session) = pair(Duration::ZERO);
-    daemon.deliver(half(0, flags::FIRST));
-    let mut message = session.try_receive().unwrap().unwrap();
-    drop(message.next(LONG).unwrap());
-    let polls = async {
+    let (mut daemon, session, message) = halfway();
+    let polls = async move {
         // The first task sleeps by now, and has asked to be woken. So often that the poller looks after everything.
         for _ in 0..10_000 {
             assert!(session.try_receive().unwrap().is_none());
         }
         // Let the runtime look at what it sleeps on.
-        tokio::time::sleep(Duration::from_millis(1)).await;
+        for _ in 0..LOOKS {
+            tokio::task::yield_now().await;
+        }
         deliver(&mut daemon, half(1, flags::LAST));
+        daemon
     };
-    let (slice, ()) = both(message.next_async(), polls);
-    check_slice(&slice.unwrap().unwrap(), 0);
+    both(take_half(message), polls);
 }
 
 #[test]
 fn two_tasks_sleep_on_one_session_and_each_gets_its_own() {
-    let (mut daemon, session) = pair(Duration::ZERO);
-    daemon.deliver(half(0, flags::FIRST));
-    let mut message = session.try_receive().unwrap().unwrap();
-    drop(message.next(LONG).unwrap());
-    for turn in 0..2 {
-        let sleeps = std::cell::Cell::new(0);
-        let daemon = &mut daemon;
-        let others = async {
+    let (mut daemon, session, message) = halfway();
+    let asleep = session.stats().sleeps;
+    let receives = async move {
+        let delivers = tokio::task::spawn_local(async move {
             // Both look, find nothing and sleep.
-            while sleeps.get() < 1 {
-                tokio::task::yield_now().await;
-            }
-            tokio::time::sleep(Duration::from_millis(1)).await;
-            // First what wakes the wrong one, too.
-            deliver(daemon, Run { slab: 9, ..small(2 + turn, 1 + turn, 10) });
-            if turn == 1 {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-                deliver(daemon, half(1, flags::LAST));
-            }
-        };
-        let receives = async {
-            sleeps.set(1);
-            session.receive_async().await.unwrap().tag()
-        };
-        if turn == 0 {
-            // Cancelled while another task sleeps: that one is none the worse for it.
-            let cancelled = async {
-                let mut next = std::pin::pin!(message.next_async());
-                assert!(
-                    std::future::poll_fn(|context| std::task::Poll::Ready(next.as_mut().poll(context)))
-                        .await
-                        .is_pending()
-                );
-                tokio::time::sleep(Duration::from_millis(2)).await;
-            };
-            let ((tag, ()), ()) = both(async { tokio::join!(receives, others) }, cancelled);
-            assert_eq!(tag, 1001);
-        } else {
-            let ((tag, ()), slice) = both(async { tokio::join!(receives, others) }, message.next_async());
-            assert_eq!(tag, 1002);
-            check_slice(&slice.unwrap().unwrap(), 0);
+            slept(session, asleep + 2).await;
+            // First what wakes the wrong one, too, which sleeps again.
+            deliver(&mut daemon, Run { slab: 9, ..small(2, 1, 10) });
+            slept(session, asleep + 3).await;
+            deliver(&mut daemon, half(1, flags::LAST));
+            daemon
+        });
+        assert_eq!(session.receive_async().await.unwrap().tag(), 1001);
+        delivers.await.unwrap()
+    };
+    both(take_half(message), receives);
+}
+
+#[test]
+fn a_task_that_is_cancelled_takes_nobodys_wake_up() {
+    let (mut daemon, session, mut message) = halfway();
+    let asleep = session.stats().sleeps;
+    let receives = async move { session.receive_async().await.unwrap().tag() };
+    let cancelled = async move {
+        slept(session, asleep + 1).await;
+        {
+            let mut next = std::pin::pin!(message.next_async());
+            let look = std::future::poll_fn(|context| std::task::Poll::Ready(next.as_mut().poll(context)));
+            assert!(look.await.is_pending());
+            assert_eq!(session.stats().sleeps, asleep + 2);
         }
-    }
+        deliver(&mut daemon, Run { slab: 9, ..small(2, 1, 10) });
+        daemon
+    };
+    assert_eq!(both(receives, cancelled).0, 1001);
 }
 
 #[test]
 fn every_task_hears_of_the_sessions_end_whoever_hears_it_first() {
-    let (mut daemon, session) = pair(Duration::ZERO);
-    daemon.deliver(half(0, flags::FIRST));
-    let mut message = session.try_receive().unwrap().unwrap();
-    drop(message.next(LONG).unwrap());
-    let hears = async {
+    let (mut daemon, session, mut message) = halfway();
+    let waits = async move { message.next_async().await.map(|_| ()).unwrap_err().to_string() };
+    let hears = async move {
         let said = ControlResponse::Error { code: ErrorCode::BadRequest, message: "enough".into() };
         daemon.control.write_all(&encode_frame(&said).unwrap()).unwrap();
         // Takes the word from the connection, which stays open: nothing is left there that would wake anybody.
         let heard = (0..1 << 20).find_map(|_| session.try_receive().err()).expect("it looks now and then");
         assert!(heard.to_string().contains("enough"));
+        daemon
     };
-    let (slice, ()) = both(message.next_async(), hears);
-    assert!(slice.unwrap_err().to_string().contains("enough"));
+    assert!(both(waits, hears).0.contains("enough"));
 }

@@ -114,8 +114,10 @@ pub struct Session {
     /// Tasks that sleep on this session.
     #[cfg(feature = "tokio")]
     pub(super) sleepers: super::tasks::SleepingTasks,
-    /// The newest notice that the application was told of.
+    /// The newest notice that the application was told of. Who began to wait before that is told of it, too.
     pub(super) told: Cell<Option<Notice>>,
+    /// The newest notice that sleeping tasks were woken for, whatever the doorbell said.
+    woken_for: Cell<Option<Notice>>,
     pool: Slabs,
     /// Where runs lie that escaped from the pool; none where the daemon has none.
     escape: Option<Slabs>,
@@ -254,6 +256,7 @@ impl Session {
             #[cfg(feature = "tokio")]
             sleepers: super::tasks::SleepingTasks::default(),
             told: Cell::new(None),
+            woken_for: Cell::new(None),
             pool,
             escape,
             polls_in_vain: Cell::new(0),
@@ -360,12 +363,20 @@ impl Session {
     }
 
     /// The word is one for all tasks of the session, as is the doorbell. Those that sleep go on sleeping, and are woken for
-    /// what came before the word was there again.
+    /// what came before the word was there again: deliveries, and a notice, which is in no ring. For each notice once:
+    /// it stands until something is given back, and tasks that look in vain would wake each other for ever.
     fn sleep_on_for_tasks(&self) {
         if self.tasks_sleep() {
-            let sleep = self.end.borrow_mut().deliveries.prepare_sleep();
+            let mut end = self.end.borrow_mut();
+            let sleep = end.deliveries.prepare_sleep();
+            let notice = end.notice().filter(|notice| notice.lasting);
+            drop(end);
             self.asleep.set(sleep);
-            if !sleep {
+            let is_new = notice.is_some() && notice != self.woken_for.get();
+            if is_new {
+                self.woken_for.set(notice);
+            }
+            if !sleep || is_new {
                 self.let_tasks_look();
             }
         }

@@ -5,6 +5,7 @@ use super::tests::{Daemon, LONG, Run, SLOTS, pair, small};
 use super::*;
 use jet_wire::SLAB_BYTES_U32;
 use jet_wire::segment::{Notice, delivery_flags as flags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -71,17 +72,14 @@ fn who_sleeps_is_woken_by_the_notice() {
     daemon.deliver(part(0));
     let mut message = session.try_receive().unwrap().unwrap();
     let _held = message.next(LONG).unwrap().unwrap();
-    std::thread::scope(|scope| {
-        let daemon = &mut daemon;
-        scope.spawn(move || {
-            while !daemon.end.deliveries.wake_needed() {
-                std::thread::yield_now();
-            }
-            daemon.tell(1, false);
-            daemon.doorbell.ring();
-        });
-        assert!(matches!(message.next(LONG), Err(SliceError::HoldsAll(_))));
-    });
+    let is_rung = || {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut [PollFd::new(&session, PollFlags::IN)], Some(&now)).unwrap() == 1
+    };
+    assert!(session.prepare_sleep().unwrap() && !is_rung(), "nothing is there");
+    daemon.tell(1, false);
+    assert!(is_rung());
+    assert!(matches!(message.next(LONG), Err(SliceError::HoldsAll(_))));
 }
 
 #[test]
@@ -123,25 +121,109 @@ fn what_is_copied_out_is_given_back_and_may_be_larger_than_the_pool() {
     }
 }
 
+/// A session whose application holds part of a message and waits for the rest.
+#[cfg(feature = "tokio")]
+fn holding() -> (Daemon, &'static Session, Message<'static>, Slice<'static>) {
+    let (mut daemon, session) = async_tests::lasting_pair();
+    daemon.deliver(part(0));
+    let mut message = session.try_receive().unwrap().unwrap();
+    let held = message.next(LONG).unwrap().unwrap();
+    (daemon, session, message, held)
+}
+
 #[cfg(feature = "tokio")]
 #[test]
 fn a_task_is_told_when_it_lasts() {
-    let (mut daemon, session) = pair(Duration::ZERO);
-    daemon.deliver(part(0));
-    let mut message = session.try_receive().unwrap().unwrap();
-    let _held = message.next(LONG).unwrap().unwrap();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (mut daemon, session, mut message, held) = holding();
     let asleep = session.stats().sleeps;
-    let error = runtime.block_on(async {
-        let tells = async {
-            daemon.tell(1, false);
-            // Another task may be about to give something back: it looks, and sleeps again.
+    let waits = async move { message.next_async().await.map(|_| ()).unwrap_err() };
+    let tells = async move {
+        daemon.tell(1, false);
+        // Another task may be about to give something back: it looks, and sleeps again.
+        while session.stats().sleeps < asleep + 2 {
+            tokio::task::yield_now().await;
+        }
+        daemon.tell(2, true);
+        (daemon, held)
+    };
+    let (error, _alive) = async_tests::both(waits, tells);
+    assert!(matches!(error, SliceError::HoldsAll(_)), "{error}");
+}
+
+#[cfg(feature = "tokio")]
+#[test]
+fn a_task_is_told_though_another_polls_in_vain() {
+    let (mut daemon, session, mut message, held) = holding();
+    let waits = async move { message.next_async().await.map(|_| ()).unwrap_err() };
+    let polls = async move {
+        // The first task sleeps by now. The runtime does not get to see the doorbell before the poller has silenced it.
+        daemon.tell(1, true);
+        for _ in 0..10_000 {
+            assert!(session.try_receive().unwrap().is_none());
+        }
+        (daemon, held)
+    };
+    let (error, _alive) = async_tests::both(waits, polls);
+    assert!(matches!(error, SliceError::HoldsAll(_)), "{error}");
+}
+
+#[cfg(feature = "tokio")]
+#[test]
+fn each_task_that_waits_is_told_once() {
+    let (mut daemon, session, mut message, held) = holding();
+    let asleep = session.stats().sleeps;
+    let waits = async move {
+        let error = message.next_async().await.map(|_| ()).unwrap_err();
+        // Asked again, it waits.
+        let mut again = std::pin::pin!(message.next_async());
+        let look = std::future::poll_fn(|context| Poll::Ready(again.as_mut().poll(context)));
+        assert!(look.await.is_pending());
+        error
+    };
+    let receives = async move {
+        let tells = tokio::task::spawn_local(async move {
             while session.stats().sleeps < asleep + 2 {
                 tokio::task::yield_now().await;
             }
-            daemon.tell(2, true);
-        };
-        tokio::join!(message.next_async(), tells).0.unwrap_err()
-    });
+            daemon.tell(1, true);
+            daemon
+        });
+        let received = session.receive_async().await.map(|_| ());
+        (received.unwrap_err(), tells.await.unwrap(), held)
+    };
+    let (error, (other, ..)) = async_tests::both(waits, receives);
     assert!(matches!(error, SliceError::HoldsAll(_)), "{error}");
+    assert!(matches!(other, ReceiveError::HoldsAll(_)), "{other}");
+}
+
+#[cfg(feature = "tokio")]
+#[test]
+fn a_task_that_was_told_sleeps_on_though_another_polls() {
+    const ROUNDS: u64 = 20;
+    let (mut daemon, session, mut message, held) = holding();
+    let asleep = session.stats().sleeps;
+    let waits = async move {
+        assert!(matches!(message.next_async().await, Err(SliceError::HoldsAll(_))));
+        message.next_async().await.unwrap().unwrap().detach()
+    };
+    let polls = async move {
+        daemon.tell(1, true);
+        while session.stats().sleeps < asleep + 2 {
+            assert!(session.try_receive().unwrap().is_none());
+            tokio::task::yield_now().await;
+        }
+        for _ in 0..ROUNDS {
+            // Often enough to look after everything, and then the others have their turn.
+            for _ in 0..10_000 {
+                assert!(session.try_receive().unwrap().is_none());
+            }
+            tokio::task::yield_now().await;
+        }
+        let woken = session.stats().sleeps - asleep - 2;
+        assert!(woken < ROUNDS / 2, "woken {woken} times for one notice");
+        daemon.deliver(part(1));
+        daemon.doorbell.ring();
+        (daemon, held)
+    };
+    let (_slice, _alive) = async_tests::both(waits, polls);
 }

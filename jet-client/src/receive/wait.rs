@@ -71,11 +71,12 @@ impl Session {
     }
 
     /// About to sleep: says once for each notice of the daemon's that this is in vain. Who cannot give anything back while it
-    /// waits is told at once, others by what lasts.
-    fn check_held(&self, others_may_release: bool) -> Result<(), ReceiveError> {
+    /// waits is told at once, others by what lasts. `told_before`: what the application had been told of when this wait began.
+    /// So each of several tasks that wait is told, and who asks again is not.
+    fn check_held(&self, others_may_release: bool, told_before: Option<Notice>) -> Result<(), ReceiveError> {
         let notice = self.end.borrow().notice().filter(|notice| notice.lasting || !others_may_release);
         match notice {
-            Some(told) if notice != self.told.get() => {
+            Some(told) if notice != told_before => {
                 self.told.set(notice);
                 self.awake();
                 Err(ReceiveError::HoldsAll(self.held(told)))
@@ -97,6 +98,7 @@ impl Session {
         if let Some(found) = look() {
             return Ok(Some(found));
         }
+        let told_before = self.told.get();
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -108,7 +110,7 @@ impl Session {
                 return Ok(None);
             }
             if self.prepare_sleep_on_ring()? {
-                self.check_held(false)?;
+                self.check_held(false, told_before)?;
                 self.stats.sleeps.set(self.stats.sleeps.get() + 1);
                 self.sleep(left)?;
             }
@@ -125,6 +127,7 @@ impl Session {
         mut look: impl FnMut() -> Option<T>,
     ) -> Result<T, ReceiveError> {
         use tokio::io::{Interest, unix::AsyncFd};
+        let told_before = self.told.get();
         loop {
             let read = self.deliveries_read.get();
             if let Some(found) = look() {
@@ -137,7 +140,7 @@ impl Session {
                 continue;
             }
             if self.prepare_sleep_on_ring()? {
-                self.check_held(true)?;
+                self.check_held(true, told_before)?;
                 self.stats.sleeps.set(self.stats.sleeps.get() + 1);
                 let watched = Watched::new(self).map_err(ReceiveError::Wait)?;
                 // Made for each sleep, so that a session is bound to no runtime.

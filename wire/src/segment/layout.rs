@@ -281,8 +281,7 @@ impl DaemonEnd {
     /// Tells the application that nothing more comes before it gives something back, or that this no longer holds. What is
     /// published is told first; the application is then to be woken where [`Producer::wake_needed`] says so.
     pub fn put_notice(&mut self, notice: Option<Notice>) {
-        self.deliveries.publish();
-        self.parts.notice().put(notice);
+        self.parts.notice().put_behind(&mut self.deliveries, notice);
     }
 
     /// Writes a message's long user header; longer ones than [`USER_HEADER_MAX`] are cut, `false` beyond the shape.

@@ -16,6 +16,7 @@
 //! the daemon writes it before it asks whether the application sleeps, the application reads it after it said so
 //! (label *sleep*, see [`crate::sleep`]).
 
+use crate::ring::{Item, Producer};
 use crate::sync::{AtomicU64, Ordering};
 
 const LASTING: u64 = 1 << 40;
@@ -99,6 +100,12 @@ impl NoticeWord<'_> {
                 | u64::from(notice.releases)
         });
         self.0.store(word, Ordering::Release); // label: notice
+    }
+
+    /// Daemon: likewise, behind what was delivered: that is shown first, so that who sees the notice sees it too.
+    pub fn put_behind<T: Item>(self, deliveries: &mut Producer<T>, notice: Option<Notice>) {
+        deliveries.publish();
+        self.put(notice);
     }
 
     /// Application: what holds. A word that was scribbled over is no notice.

@@ -24,8 +24,7 @@ fn loom_who_waits_hears_of_the_notice_after_what_was_delivered() {
         let daemon = thread::spawn(move || {
             let _memory = memory;
             producer.push(7).unwrap();
-            producer.publish();
-            NoticeWord(&theirs.0).put(Some(HELD));
+            NoticeWord(&theirs.0).put_behind(&mut producer, Some(HELD));
             if producer.wake_needed() {
                 *theirs.1.lock().unwrap() = true;
                 theirs.2.notify_one();
