@@ -57,7 +57,16 @@ fn pidfd_of_peer(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use jet_fabric::unix::{receive_with_fds, send_with_fds};
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use std::os::fd::AsFd;
+    use std::os::unix::net::{UnixListener, UnixStream as StdStream};
+    use std::process::{Child, Command, Stdio};
+
+    /// Where a child of these tests connects to; one that has none only waits.
+    const CONNECT: &str = "JET_PEER_PROCESS_CONNECT";
+    /// As many processes as are begun at most until one has a number that was used before.
+    const PROCESSES: u32 = 1000;
 
     /// What the kernel says of a process descriptor.
     fn pid_of(pidfd: &OwnedFd) -> String {
@@ -79,5 +88,76 @@ mod tests {
                 Err(error) => assert_eq!(error.raw_os_error(), Some(libc::ENOPROTOOPT), "{error}"),
             }
         });
+    }
+
+    #[test]
+    #[ignore = "a child process of the other tests"]
+    fn child() {
+        if let Ok(path) = std::env::var(CONNECT) {
+            let stream = StdStream::connect(path).unwrap();
+            // The connection outlives this process.
+            send_with_fds(stream.as_fd(), b"mine", &[stream.as_fd()]).unwrap();
+        }
+        // Until its parent lets it go.
+        let _ = std::io::stdin().read_line(&mut String::new());
+    }
+
+    fn start(connect: Option<&std::path::Path>) -> Child {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "daemon::peer_process::tests::child", "--ignored"]);
+        command.envs(connect.map(|path| (CONNECT, path)));
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap()
+    }
+
+    fn end(mut child: Child) {
+        drop(child.stdin.take());
+        child.wait().unwrap();
+    }
+
+    fn has_ended(pidfd: &OwnedFd) -> bool {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&now)).unwrap() == 1
+    }
+
+    /// A living process that has this number; none where the system does not let us choose.
+    fn another_with(number: i32) -> Option<Child> {
+        (0..PROCESSES).find_map(|_| {
+            std::fs::write("/proc/sys/kernel/ns_last_pid", (number - 1).to_string()).ok()?;
+            let child = start(None);
+            if i64::from(child.id()) == i64::from(number) {
+                return Some(child);
+            }
+            end(child);
+            None
+        })
+    }
+
+    #[test]
+    fn who_has_the_number_or_the_connection_of_a_process_that_ended_is_not_taken_for_it() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+        let _entered = runtime.enter();
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let listener = UnixListener::bind(&path).unwrap();
+        let child = start(Some(&path));
+        let (near, _) = listener.accept().unwrap();
+        let (_, handed_over) = receive_with_fds(near.as_fd(), &mut [0; 16]).unwrap();
+        assert_eq!(handed_over.len(), 1);
+        near.set_nonblocking(true).unwrap();
+        let near = UnixStream::from_std(near).unwrap();
+        let process = PeerProcess::of(&near).expect("it lives");
+        let number = i32::try_from(child.id()).unwrap();
+        assert_eq!((pid_of(&process.pidfd), process.id), (number.to_string(), number));
+        assert!(!has_ended(&process.pidfd));
+        // It ends. The connection does not: this process has the other end.
+        end(child);
+        assert!(has_ended(&process.pidfd));
+        assert!(PeerProcess::of(&near).is_none_or(|process| has_ended(&process.pidfd)));
+        let by_socket = !matches!(pidfd_of_peer(near.as_fd()), Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT));
+        // Where there is only the number, whoever has it is taken for it: nothing to see.
+        if by_socket && let Some(another) = another_with(number) {
+            assert!(PeerProcess::of(&near).is_none_or(|process| has_ended(&process.pidfd)));
+            end(another);
+        }
     }
 }
