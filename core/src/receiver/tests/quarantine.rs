@@ -28,10 +28,10 @@ fn a_process_that_may_still_read_what_a_faulty_session_held_gets_no_other_sessio
     let session = open_as(&mut bench, "disk", Some(7)).unwrap();
     hold_and_fault(&mut bench, session, peer, 1);
     bench.wait(100_000_000_000);
-    let refused = Err(OpenError::Quarantined { slabs: 1 });
-    assert_eq!(open_as(&mut bench, "disk", Some(7)), refused);
-    assert_eq!(open_as(&mut bench, "tape", Some(7)), refused);
-    let said = refused.unwrap_err().to_string();
+    let refused = OpenError::Quarantined { slabs: 1 };
+    assert_eq!(open_as(&mut bench, "disk", Some(7)), Err(refused));
+    assert_eq!(open_as(&mut bench, "tape", Some(7)), Err(refused));
+    let said = refused.to_string();
     assert!(said.contains("4096 bytes") && said.contains("end the process"), "{said}");
     let stats = bench.receiver.quarantine_stats(session).unwrap();
     let holds =
