@@ -5,14 +5,15 @@
 //! otherwise become a SIGBUS in whoever touches the mapping. Memory is allocated before it is touched for the same reason:
 //! what cannot be had is an error.
 
+mod control_groups;
 mod heap_ring;
-mod limits;
 mod node;
+mod room;
 mod shared;
 
 #[cfg(feature = "verbs")]
 pub(crate) use node::ThreadPrefers;
 
 pub use heap_ring::{HeapConsumer, HeapProducer, heap_ring};
-pub use limits::LimitError;
+pub use room::NoRoom;
 pub use shared::{MapError, Mapping, Pages, Protection, SharedMemory};

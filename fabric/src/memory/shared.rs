@@ -1,6 +1,7 @@
 //! Sealed memory files and their mappings.
 
-use super::{limits, node};
+use super::node;
+use super::room::Host;
 use rustix::fs::{
     FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate,
     memfd_create,
@@ -131,12 +132,22 @@ impl SharedMemory {
     /// # Errors
     /// As for [`Self::new`], and that there is no such node.
     pub fn near(name: &str, bytes: usize, huge: bool, numa_node: Option<u32>) -> io::Result<Self> {
+        Self::near_on(&Host::this(), name, bytes, huge, numa_node)
+    }
+
+    fn near_on(
+        host: &Host<'_>,
+        name: &str,
+        bytes: usize,
+        huge: bool,
+        numa_node: Option<u32>,
+    ) -> io::Result<Self> {
         let bytes = bytes.max(1);
         if huge && let Ok(memory) = Self::on_huge_pages(name, bytes, numa_node) {
             return Ok(memory);
         }
         let memory = Self::lazy_near(name, bytes, numa_node)?;
-        memory.prepare(0, memory.bytes())?;
+        memory.prepare_on(host, 0, memory.bytes(), 0)?;
         Ok(memory)
     }
 
@@ -197,14 +208,29 @@ impl SharedMemory {
     /// allocated before is a SIGBUS to whoever touches it when there is no more.
     ///
     /// # Errors
-    /// What the system says; a [`super::LimitError`] within where a control group's limit is in the way.
+    /// What the system says; a [`super::NoRoom`] within where a control group's limit or the machine's memory is in the way.
     ///
     /// # Panics
     /// Where that is not within the memory.
     pub fn prepare(&self, at: usize, bytes: usize) -> io::Result<()> {
+        self.prepare_leaving(at, bytes, 0)
+    }
+
+    /// As [`Self::prepare`], where so many bytes more can be had then: for memory that is to leave room for what matters more.
+    ///
+    /// # Errors
+    /// As for [`Self::prepare`].
+    ///
+    /// # Panics
+    /// As for [`Self::prepare`].
+    pub fn prepare_leaving(&self, at: usize, bytes: usize, left: usize) -> io::Result<()> {
+        self.prepare_on(&Host::this(), at, bytes, left)
+    }
+
+    fn prepare_on(&self, host: &Host<'_>, at: usize, bytes: usize, left: usize) -> io::Result<()> {
         assert!(at.checked_add(bytes).is_some_and(|end| end <= self.bytes()), "{bytes} bytes from {at} on");
         // Huge pages are no part of what these limits count.
-        limits::check(bytes)?;
+        host.check(bytes, left)?;
         self.allocate(at, bytes)?;
         self.touch(at, bytes);
         Ok(())
@@ -265,6 +291,8 @@ impl AsFd for SharedMemory {
 
 #[cfg(test)]
 mod tests {
+    use super::super::NoRoom;
+    use super::super::room::tests::Pretended;
     use super::*;
 
     #[test]
@@ -291,6 +319,24 @@ mod tests {
         assert!((4 * 8..16 * 8).contains(&blocks(&lazy)), "{}", blocks(&lazy));
         // What the file may not hold is an error before anything is touched.
         assert!(lazy.allocate(16 * PAGE_BYTES, PAGE_BYTES).is_err());
+    }
+
+    #[test]
+    fn what_there_is_no_room_for_is_not_taken() {
+        let pretended = Pretended::new(16 << 20, "");
+        let host = &pretended.host();
+        let no_room = |result: io::Result<()>| {
+            let error = result.expect_err("the group's limit is in the way");
+            assert!(error.get_ref().is_some_and(|inner| inner.is::<NoRoom>()), "{error}");
+        };
+        let near = |bytes| SharedMemory::near_on(host, "jet-test", bytes, false, None).map(drop);
+        near(1 << 20).unwrap();
+        no_room(near(16 << 20));
+        let lazy = SharedMemory::lazy("jet-test", 16 << 20).unwrap();
+        no_room(lazy.prepare_on(host, 0, 16 << 20, 0));
+        no_room(lazy.prepare_on(host, 0, 1 << 20, 15 << 20));
+        assert_eq!(fstat(&lazy).unwrap().st_blocks, 0);
+        lazy.prepare_on(host, 0, 1 << 20, 8 << 20).unwrap();
     }
 
     #[test]
