@@ -13,6 +13,7 @@ use super::workers::WORKERS_MAX;
 use crate::daemon::congestion::{CongestionConfig, CongestionConfigError};
 use jet_escape::{EscapeConfig, Thresholds};
 use jet_fabric::Address;
+use jet_wire::segment::SegmentShape;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -326,6 +327,11 @@ impl Config {
             std::fs::read_to_string(path).ok()?.trim().parse().ok()
         };
         self.pool.numa_node.or_else(|| self.rdma.device.as_ref().and_then(of_device))
+    }
+
+    /// What each session's segment looks like.
+    pub fn segment_shape(&self) -> SegmentShape {
+        SegmentShape::new(self.session.slots, self.session.messages)
     }
 
     /// The receiver's part of it, for a NIC with so many scatter entries.

@@ -4,7 +4,7 @@ use super::cache::CacheControl;
 use super::config::{HugePages, NicThread};
 use super::congestion::Mark;
 use super::control_socket::SOCKET_MODE;
-use super::escape::{self, PrepareError};
+use super::escape::{self, PrepareError, Sessions};
 use super::poison;
 use super::rdma::RdmaView;
 use super::reactor::{
@@ -131,7 +131,7 @@ impl Launch<'_> {
             .map_err(system("cannot start the workers' threads"))?;
         let preparing = escape
             .as_ref()
-            .map(|region| prepare_escape(region, commands))
+            .map(|region| prepare_escape(region, config, commands))
             .transpose()
             .map_err(system("cannot start the thread that prepares escape memory"))?;
         let escape_hands = EscapeHands {
@@ -328,9 +328,14 @@ fn escape_memory(
 }
 
 /// Allocates escape memory beside everything else, and tells the reactor how far it is.
-fn prepare_escape(region: &Arc<SharedMemory>, commands: &Arc<Commands>) -> io::Result<escape::Preparing> {
+fn prepare_escape(
+    region: &Arc<SharedMemory>,
+    config: &Config,
+    commands: &Arc<Commands>,
+) -> io::Result<escape::Preparing> {
+    let sessions = Sessions { shape: config.segment_shape(), max: config.limits.sessions };
     let commands = Arc::clone(commands);
-    escape::prepare(Arc::clone(region), move |ready, error| {
+    escape::prepare(Arc::clone(region), sessions, move |ready, error| {
         let error = error.map(|error| error.to_string());
         if let Some(error) = &error {
             say!("jetd: {error}");

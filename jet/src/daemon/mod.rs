@@ -31,7 +31,6 @@ use jet_fabric::limits::LimitError;
 use jet_fabric::nic::{ListenError, RegisterError};
 #[cfg(feature = "verbs")]
 use jet_fabric::verbs::VerbsError;
-use jet_wire::segment::SegmentShape;
 use launch::Launch;
 use rdma::RdmaTeller;
 use reactor::{Command, Commands};
@@ -248,7 +247,7 @@ async fn govern(config: &Config) -> Result<(), DaemonError> {
         congestion: congestion.view(),
         cache: Arc::clone(&started.cache),
         rdma: started.rdma.clone(),
-        shape: SegmentShape::new(config.session.slots, config.session.messages),
+        shape: config.segment_shape(),
         incarnation: started.incarnation,
         ending: Arc::clone(&ending),
     });

@@ -2,6 +2,7 @@
 //! message.
 
 use jet_fabric::memory::SharedMemory;
+use jet_wire::segment::{SegmentLayout, SegmentShape};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,11 +11,31 @@ use std::thread::JoinHandle;
 /// Allocated and touched at a time: what comes first can be used while the rest is still on its way.
 const CHUNK_BYTES: usize = 1 << 20;
 
+/// Sessions that escape memory leaves room for. Without one an application receives nothing; without escape memory only the
+/// slow ones do worse. A host has a few applications, and one that is started again is there twice for a while.
+const SESSIONS_LEFT: u32 = 16;
+
+/// The sessions that are to find room beside escape memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Sessions {
+    /// Their segments' shape.
+    pub shape: SegmentShape,
+    /// The most that there may be.
+    pub max: u32,
+}
+
+impl Sessions {
+    fn bytes_left(self) -> usize {
+        self.max.min(SESSIONS_LEFT) as usize * SegmentLayout::new(self.shape).total_bytes()
+    }
+}
+
 /// Escape memory cannot be had, or not all of it.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "escape memory: only {ready} of {wanted} bytes can be had: {source}; the receiver goes on with that. Lower \
-     escape.memory_bytes and escape.replace_bytes, or give the daemon more memory (its cgroup's limit, the machine's)"
+    "escape memory: only {ready} of {wanted} bytes can be had, with room for sessions: {source}; the receiver goes on with \
+     that. Lower escape.memory_bytes and escape.replace_bytes, or give the daemon more memory (its cgroup's limit, the \
+     machine's)"
 )]
 pub struct PrepareError {
     /// Bytes that can be used.
@@ -43,30 +64,32 @@ impl Drop for Preparing {
 }
 
 /// Allocates and touches the region's pages from its beginning on, and reports how many bytes can be used whenever it is
-/// more, with the error where there will be no more.
+/// more, with the error where there will be no more. It ends where sessions would not find room any more.
 ///
 /// # Errors
 /// What the system says about starting a thread.
 pub fn prepare(
     region: Arc<SharedMemory>,
+    sessions: Sessions,
     report: impl FnMut(usize, Option<PrepareError>) + Send + 'static,
 ) -> io::Result<Preparing> {
-    prepare_with(region, SharedMemory::prepare, report)
+    prepare_with(region, sessions, SharedMemory::prepare_leaving, report)
 }
 
 fn prepare_with(
     region: Arc<SharedMemory>,
-    mut prepare: impl FnMut(&SharedMemory, usize, usize) -> io::Result<()> + Send + 'static,
+    sessions: Sessions,
+    mut prepare: impl FnMut(&SharedMemory, usize, usize, usize) -> io::Result<()> + Send + 'static,
     mut report: impl FnMut(usize, Option<PrepareError>) + Send + 'static,
 ) -> io::Result<Preparing> {
     let stop = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&stop);
     let thread = std::thread::Builder::new().name("jet-escape-mem".into()).spawn(move || {
-        let wanted = region.bytes();
+        let (wanted, left) = (region.bytes(), sessions.bytes_left());
         let mut ready = 0;
         while ready < wanted && !told.load(Ordering::Relaxed) {
             let bytes = CHUNK_BYTES.min(wanted - ready);
-            if let Err(source) = prepare(&region, ready, bytes) {
+            if let Err(source) = prepare(&region, ready, bytes, left) {
                 return report(ready, Some(PrepareError { ready, wanted, source }));
             }
             ready += bytes;
@@ -80,10 +103,14 @@ fn prepare_with(
 mod tests {
     use super::*;
     use rustix::io::Errno;
-    use std::sync::mpsc;
+    use std::sync::{Mutex, mpsc};
 
     const CHUNK: usize = CHUNK_BYTES;
     const PAGE_BYTES: usize = 4096;
+
+    fn sessions(max: u32) -> Sessions {
+        Sessions { shape: SegmentShape::new(1024, 1024), max }
+    }
 
     #[test]
     fn memory_becomes_ready_chunk_by_chunk_and_is_allocated() {
@@ -92,7 +119,7 @@ mod tests {
         let blocks = |region: &SharedMemory| rustix::fs::fstat(region).unwrap().st_blocks;
         assert_eq!(blocks(&region), 0);
         let (tell, told) = mpsc::channel();
-        let preparing = prepare(Arc::clone(&region), move |ready, error| {
+        let preparing = prepare(Arc::clone(&region), sessions(1), move |ready, error| {
             assert!(error.is_none(), "{error:?}");
             tell.send(ready).expect("the test listens");
         });
@@ -107,10 +134,10 @@ mod tests {
     fn what_was_ready_stays_ready_where_more_cannot_be_had() {
         let region = Arc::new(SharedMemory::lazy("jet-test", 4 * CHUNK).unwrap());
         let (tell, told) = mpsc::channel();
-        let limited = |region: &SharedMemory, at: usize, bytes: usize| {
+        let limited = |region: &SharedMemory, at: usize, bytes: usize, _left: usize| {
             if at < 2 * CHUNK { region.prepare(at, bytes) } else { Err(Errno::NOSPC.into()) }
         };
-        let preparing = prepare_with(region, limited, move |ready, error| {
+        let preparing = prepare_with(region, sessions(1), limited, move |ready, error| {
             tell.send((ready, error.map(|error| error.to_string()))).expect("the test listens");
         });
         let mut reports: Vec<(usize, Option<String>)> = told.iter().collect();
@@ -126,11 +153,42 @@ mod tests {
     }
 
     #[test]
+    fn sessions_find_room_beside_it() {
+        // As the limit of a control group: what each asks for, with what it would leave, and a margin.
+        let (limit, margin) = (24 * CHUNK, 4 * CHUNK);
+        let room = Arc::new(Mutex::new(limit));
+        let takes = move |room: &Mutex<usize>, bytes: usize, left: usize| {
+            let mut room = room.lock().unwrap();
+            *room = room.checked_sub(bytes).filter(|rest| *rest >= left + margin)?;
+            Some(())
+        };
+        let region = Arc::new(SharedMemory::lazy("jet-test", 2 * limit).unwrap());
+        let (tell, told) = mpsc::channel();
+        let limits = Arc::clone(&room);
+        let limited = move |_: &SharedMemory, _: usize, bytes: usize, left: usize| {
+            takes(&limits, bytes, left).ok_or_else(|| Errno::NOSPC.into())
+        };
+        let preparing = prepare_with(region, sessions(64), limited, move |ready, error| {
+            tell.send((ready, error.is_some())).expect("the test listens");
+        });
+        let (ready, refused) = told.iter().last().expect("a last report");
+        drop(preparing.unwrap());
+        assert!(refused && ready > CHUNK, "{ready} of {limit}");
+        let segment = SegmentLayout::new(sessions(64).shape).total_bytes();
+        for session in 1..=16 {
+            assert!(takes(&room, segment, 0).is_some(), "no room for session {session}");
+        }
+        assert_eq!(sessions(3).bytes_left(), 3 * segment);
+    }
+
+    #[test]
     fn it_stops_at_the_next_chunk_when_told() {
         let region = Arc::new(SharedMemory::lazy("jet-test", 4 * CHUNK).unwrap());
         // No room: each report is taken before the thread goes on.
         let (tell, told) = mpsc::sync_channel(0);
-        let preparing = prepare(region, move |ready, _| tell.send(ready).expect("the test listens")).unwrap();
+        let preparing =
+            prepare(region, sessions(1), move |ready, _| tell.send(ready).expect("the test listens"))
+                .unwrap();
         assert_eq!(told.recv(), Ok(CHUNK));
         preparing.stop.store(true, Ordering::Relaxed);
         // One more at most: that chunk may have been begun already. Then the thread is gone, and its sender with it.

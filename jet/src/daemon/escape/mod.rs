@@ -3,4 +3,4 @@
 
 mod memory;
 
-pub use memory::{PrepareError, Preparing, prepare};
+pub use memory::{PrepareError, Preparing, Sessions, prepare};
