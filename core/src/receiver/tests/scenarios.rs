@@ -215,33 +215,6 @@ fn a_rejected_message_stops_its_reads_and_its_sender_hears_the_code() {
 }
 
 #[test]
-fn a_dead_application_is_quarantined_and_its_messages_end() {
-    let mut bench = Bench::new(config());
-    let session = bench.open("disk");
-    let peer = bench.join("disk");
-    bench.small(peer, 1, b"held");
-    bench.request(peer, 2, 300_000, None);
-    bench.flush();
-    bench.read_done();
-    bench.receiver.handle_session_gone(bench.now_ns, session, &mut bench.world);
-    bench.flush();
-    assert_eq!(bench.world.ends, [(peer.0, 1, AckStatus::AppGone)], "2 is still being read");
-    while !bench.world.reads.is_empty() {
-        bench.read_done();
-    }
-    bench.flush();
-    assert_eq!(bench.world.ends[1..], [(peer.0, 2, AckStatus::AppGone)]);
-    assert_eq!(bench.receiver.stats().quarantined_slabs, 17, "one small slab and one fragment");
-    let again = bench.open("disk");
-    assert_ne!(again, session);
-    bench.now_ns += 2_000_000_000;
-    bench.receiver.handle_tick(bench.now_ns, &mut bench.world);
-    bench.flush();
-    assert_eq!(bench.receiver.stats().quarantined_slabs, 0);
-    assert!(bench.whole());
-}
-
-#[test]
 fn a_dead_sender_gives_everything_back_and_the_application_hears_of_it() {
     let mut bench = Bench::new(config());
     let session = bench.open("disk");
