@@ -74,6 +74,8 @@ pub struct Pool {
     copied: u32,
     granted: u32,
     memory_max: u32,
+    /// A slab is retired, of the pool or of escape memory: until then nobody looks which.
+    has_retired: bool,
 }
 
 impl Pool {
@@ -97,6 +99,7 @@ impl Pool {
             copied: 0,
             granted: 0,
             memory_max: escape.memory_slabs,
+            has_retired: false,
         }
     }
 
@@ -284,14 +287,31 @@ impl Pool {
     }
 
     /// These slabs cannot be read or written any more: they are not used again, once they are given back. They count as used by
-    /// nobody: as part of the budget that is never free.
+    /// nobody: as part of the budget that is never free. What of the run is no slab is passed over.
     pub fn retire(&mut self, run: Run) {
-        if run.first < self.total { self.runs.retire(run) } else { self.escape.retire(run) }
+        let (of_pool, of_escape_memory) = self.by_memory(run);
+        self.runs.retire(of_pool);
+        self.escape.retire(of_escape_memory);
+        self.has_retired = true;
     }
 
-    /// Whether a slab of the run is retired.
+    /// Whether a slab of the run is retired. One comparison while none is: it is asked about every message.
+    #[inline]
     pub fn is_retired(&self, run: Run) -> bool {
-        if run.first < self.total { self.runs.is_retired(run) } else { self.escape.is_retired(run) }
+        self.has_retired && self.has_retired_of(run)
+    }
+
+    #[cold]
+    fn has_retired_of(&self, run: Run) -> bool {
+        let (of_pool, of_escape_memory) = self.by_memory(run);
+        self.runs.is_retired(of_pool) || self.escape.is_retired(of_escape_memory)
+    }
+
+    /// What of a run lies in the pool, and what of it behind the pool.
+    fn by_memory(&self, run: Run) -> (Run, Run) {
+        let end = run.first.saturating_add(run.count);
+        let between = |first: u32, end: u32| Run { first, count: end.saturating_sub(first) };
+        (between(run.first, end.min(self.total)), between(run.first.max(self.total), end))
     }
 
     /// Retired slabs that are in no use any more: of the pool, and of escape memory.

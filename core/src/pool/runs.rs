@@ -87,10 +87,14 @@ impl FreeRuns {
         }
     }
 
-    /// These slabs are never free again: those that are in use when they are given back. Takes as long as there are free
-    /// runs.
+    /// These slabs are never free again: those that are in use when they are given back. What of the run lies beyond the
+    /// last slab is no slab, and passed over. Takes as long as there are free runs.
     pub fn retire(&mut self, run: Run) {
-        for slab in run.first..run.first + run.count {
+        let slabs = self.slabs_of(run);
+        if slabs.is_empty() {
+            return;
+        }
+        for slab in slabs {
             self.retired[(slab / u64::BITS) as usize] |= 1 << (slab % u64::BITS);
         }
         self.has_retired = true;
@@ -103,7 +107,13 @@ impl FreeRuns {
 
     /// Whether a slab of the run is retired.
     pub fn is_retired(&self, run: Run) -> bool {
-        self.has_retired && (run.first..run.first + run.count).any(|slab| self.is_slab_retired(slab))
+        self.has_retired && self.slabs_of(run).any(|slab| self.is_slab_retired(slab))
+    }
+
+    /// The slabs of a run that there are.
+    fn slabs_of(&self, run: Run) -> core::ops::Range<u32> {
+        let slabs = u32::try_from(self.tags.len()).unwrap_or(NONE);
+        run.first.min(slabs)..run.first.saturating_add(run.count).min(slabs)
     }
 
     fn is_slab_retired(&self, slab: u32) -> bool {
@@ -348,6 +358,13 @@ mod tests {
             left.extend(run.first..run.first + run.count);
         }
         assert_eq!(left.len(), 96);
+        // What is no slab is passed over, wherever it begins and ends.
+        for (first, count) in [(100, 1), (500, 64), (u32::MAX, 1), (0, 0), (100, u32::MAX)] {
+            runs.retire(Run { first, count });
+            assert!(!runs.is_retired(Run { first, count }));
+        }
+        runs.retire(Run { first: 99, count: u32::MAX });
+        assert!(runs.is_retired(Run { first: 99, count: 1 }) && !runs.is_retired(Run { first: 98, count: 1 }));
         assert!(left.iter().all(|slab| !(held.first + 38..held.first + 42).contains(slab)), "{left:?}");
     }
 
