@@ -152,7 +152,8 @@ pub trait Effects {
     /// Copy a slab's first bytes now.
     ///
     /// # Errors
-    /// [`CopyFailed`]; tell `handle_poisoned` before the next flush.
+    /// [`CopyFailed`], also where the slab turned out to be lost after it was copied: what was read may be zeros. Tell
+    /// `handle_poisoned` before the next flush.
     fn copy_slab(&mut self, from: u32, to: u32, bytes: u32) -> Result<(), CopyFailed>;
 
     /// Have the NIC mark congestion earlier (`true`), or as it did before (`false`).

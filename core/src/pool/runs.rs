@@ -364,7 +364,9 @@ mod tests {
             assert!(!runs.is_retired(Run { first, count }));
         }
         runs.retire(Run { first: 99, count: u32::MAX });
-        assert!(runs.is_retired(Run { first: 99, count: 1 }) && !runs.is_retired(Run { first: 98, count: 1 }));
+        assert!(
+            runs.is_retired(Run { first: 99, count: 1 }) && !runs.is_retired(Run { first: 98, count: 1 })
+        );
         assert!(left.iter().all(|slab| !(held.first + 38..held.first + 42).contains(slab)), "{left:?}");
     }
 

@@ -45,7 +45,8 @@ impl<P: GrantPolicy> Receiver<P> {
         match parse_from_sender(arrival.header, arrival.payload.len()) {
             Ok(FromSender::Small(small)) => self.small(now_ns, peer, slab, small, effects),
             Ok(FromSender::Request(request)) => {
-                self.request(now_ns, peer, request, arrival.payload);
+                let header_lost = request.inline_user_header().is_none() && self.is_slab_lost(slab);
+                self.request(now_ns, peer, request, arrival.payload, header_lost);
                 self.give_small(slab);
             }
             Ok(FromSender::CreditReturn(answer)) => {
@@ -81,6 +82,12 @@ impl<P: GrantPolicy> Receiver<P> {
         slab
     }
 
+    /// Whether what arrived in the slab lies in memory that was lost since the slab was posted.
+    #[inline]
+    fn is_slab_lost(&self, slab: u32) -> bool {
+        self.pool.is_retired(Run { first: slab, count: 1 })
+    }
+
     #[inline]
     pub(super) fn give_small(&mut self, slab: u32) {
         self.pool.give(Run { first: slab, count: 1 }, Share::Srq);
@@ -97,7 +104,7 @@ impl<P: GrantPolicy> Receiver<P> {
             Some(AckStatus::Draining)
         } else if session == NONE {
             Some(AckStatus::NoApp)
-        } else if !self.small_fits(small, slab, effects) {
+        } else if self.is_slab_lost(slab) || !self.small_fits(small, slab, effects) {
             Some(AckStatus::Corrupt)
         } else {
             None
@@ -152,7 +159,15 @@ impl<P: GrantPolicy> Receiver<P> {
         self.bar(session);
     }
 
-    fn request(&mut self, now_ns: u64, peer: u32, request: &RequestHeader, payload: &[u8]) {
+    /// A request for a large message. `header_lost`: its user header lies in lost memory.
+    fn request(
+        &mut self,
+        now_ns: u64,
+        peer: u32,
+        request: &RequestHeader,
+        payload: &[u8],
+        header_lost: bool,
+    ) {
         let sequence = request.sequence.get();
         self.stats.large_messages += 1;
         self.stats.redelivered += u64::from(request.redelivered());
@@ -165,6 +180,8 @@ impl<P: GrantPolicy> Receiver<P> {
             Some(AckStatus::TooLarge)
         } else if request.class >= self.config.classes {
             Some(AckStatus::Denied)
+        } else if header_lost {
+            Some(AckStatus::Corrupt)
         } else if self.peers[peer as usize].requests >= self.config.requests_per_peer
             || self.messages.available() <= self.config.srq_slabs as usize
         {

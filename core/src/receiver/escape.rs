@@ -158,6 +158,11 @@ impl<P: GrantPolicy> Receiver<P> {
             return;
         }
         let from = entry.run;
+        if self.pool.is_retired(from) {
+            // There is nothing left that could be copied.
+            self.stats.escape.copies_failed += 1;
+            return;
+        }
         let generation = entry.generation;
         let Some(id) = self.free_copies.pop() else { return };
         let to = match self.pool.take_memory(from.count, Share::Copied) {
@@ -193,14 +198,16 @@ impl<P: GrantPolicy> Receiver<P> {
         }
     }
 
-    /// A copy is over. `ok`: the bytes are there; else one of the two places cannot be read or written, as
-    /// [`Self::handle_poisoned`] was told.
+    /// A copy is over. `ok`: the bytes are there, unless one of the two places was lost meanwhile, as
+    /// [`Self::handle_poisoned`] was told; else one of them cannot be read or written, as it was told, too.
     pub fn handle_copied(&mut self, now_ns: u64, id: CopyId, ok: bool, effects: &mut impl Effects) {
         let copy = self.copies[id.0 as usize].take().expect("only a copy that was begun ends");
         self.free_copies.push(id.0);
         // Others may wait for the place in the queue.
         self.next_evaluation_ns = self.next_evaluation_ns.min(now_ns);
         let Copy { session: SessionId(session), slot, from, to, .. } = copy;
+        // Whoever copied may have found zeros, or have written where nobody else can read.
+        let ok = ok && !self.pool.is_retired(from) && !self.pool.is_retired(to);
         let owner = &mut self.sessions[session as usize];
         owner.copies -= 1;
         let is_open = owner.is_open();
@@ -233,15 +240,13 @@ impl<P: GrantPolicy> Receiver<P> {
         let owner = &mut self.sessions[session as usize];
         let entry = &mut owner.slots[slot as usize];
         let released = entry.all() & !entry.held;
-        let (share, message) = (entry.share, entry.message);
+        let share = entry.share;
         entry.plain = self.pool.is_plain(from, share);
         for_each_stretch(released, from.first, |run| self.pool.give(run, share));
         if entry.held == 0 {
             entry.message = NONE;
             owner.free_slots.push(number);
             self.deliver_backlog(now_ns, session, effects);
-        } else if !ok && self.pool.is_retired(from) {
-            self.end_unreadable(message, effects);
         }
         if !ok {
             // Jet §4.3: "Data copy does not work because of exceptions."

@@ -146,6 +146,7 @@ impl<P: GrantPolicy> Receiver<P> {
         user_header: UserHeader<'_>,
         effects: &mut impl Effects,
     ) {
+        debug_assert!(!self.pool.is_retired(part.run), "{part:?} is lost");
         let record = &mut self.messages[message];
         let session = record.session;
         let owner = &mut self.sessions[session as usize];

@@ -1,7 +1,8 @@
 //! Touching memory that the hardware may have lost (a machine check, Jet §4.3): the system answers with SIGBUS, which ends a
 //! process. Work that runs under [`guarded`] is abandoned instead, and its caller hears where. Whatever else touches memory that
 //! is [watched](watch) (the warmer, a software NIC) finds a fresh page in its place, in this process alone, and [`take_lost`]
-//! says which: an application that reads there is still ended by the system, and takes nothing wrong for a message.
+//! says which, so that nothing there is taken for a message: neither those zeros nor what a software NIC writes over them. An
+//! application that reads there is still ended by the system; kernels before 5.16 give it zeros, too.
 //!
 //! The handler changes where the thread goes on, behind the call that [`call`] made, with the stack as it was; or it maps a
 //! page. It knows no locks and allocates nothing. On other processors than x86-64 no work is guarded.
@@ -77,7 +78,8 @@ pub fn watch(start: *const u8, bytes: usize) {
     place.1.store(start as usize + bytes, Ordering::Release);
 }
 
-/// A page of watched memory that was lost and replaced.
+/// A page of watched memory that was lost, and replaced or about to be. To be asked after hearing of work that may have met
+/// it, and before its outcome is relied on: what was read in its place is zeros.
 #[inline]
 pub fn take_lost() -> Option<Poisoned> {
     if ANY_LOST.load(Ordering::Relaxed) { take_one_lost() } else { None }
@@ -109,6 +111,8 @@ fn replace_lost(page: Poisoned) -> bool {
     let note =
         |place: &&AtomicUsize| place.compare_exchange(0, lost, Ordering::SeqCst, Ordering::SeqCst).is_ok();
     let Some(place) = LOST.iter().find(note) else { return false };
+    // Before there are zeros to be found: whoever reads them, and says so to somebody, said this first.
+    ANY_LOST.store(true, Ordering::SeqCst);
     let (protection, flags) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED);
     // SAFETY: what is replaced is memory that nobody can touch, and that is only touched as bytes.
@@ -117,7 +121,6 @@ fn replace_lost(page: Poisoned) -> bool {
         place.store(0, Ordering::SeqCst);
         return false;
     }
-    ANY_LOST.store(true, Ordering::SeqCst);
     true
 }
 

@@ -20,6 +20,8 @@ pub(super) struct Memory {
     checks: BTreeMap<u32, Vec<Run>>,
     /// The next copies are refused.
     pub no_room: bool,
+    /// Slabs that the receiver knows to be lost: it is to use them for nothing any more.
+    pub lost: BTreeSet<u32>,
 }
 
 fn slabs(run: Run) -> impl Iterator<Item = u32> {
@@ -36,8 +38,13 @@ impl Memory {
         self.contents.insert(slab, self.written);
     }
 
+    fn assert_there(&self, run: Run, what: &str) {
+        assert!(slabs(run).all(|slab| !self.lost.contains(&slab)), "{run:?} is {what}, and lost");
+    }
+
     /// A NIC may write there from now on.
     pub fn overwrite(&mut self, run: Run) {
+        self.assert_there(run, "used");
         for ((session, slot), (held, _)) in &self.places {
             assert!(!overlap(*held, run), "{run:?} is used, but slot {slot} of session {session} lies there");
         }
@@ -67,6 +74,7 @@ impl Memory {
 
     /// A run is shown to an application.
     pub fn deliver(&mut self, session: u32, slot: u32, run: Run) {
+        self.assert_there(run, "delivered");
         let contents = slabs(run).map(|slab| self.contents[&slab]).collect();
         let before = self.places.insert((session, slot), (run, contents));
         assert!(before.is_none(), "slot {slot} of session {session} is in use");
@@ -94,6 +102,7 @@ impl Memory {
         if self.no_room {
             return Err(CopyRefused::NoRoom);
         }
+        self.assert_there(copy.from, "copied");
         self.overwrite(copy.to);
         self.copies.push_back(*copy);
         Ok(())
@@ -127,6 +136,8 @@ impl Memory {
 
     /// Lets an application find its run elsewhere.
     pub fn relocate(&mut self, copy: &Copy) -> bool {
+        self.assert_there(copy.from, "relocated");
+        self.assert_there(copy.to, "relocated to");
         let place = (copy.session.0, copy.slot);
         if self.pinned.contains(&place) {
             return false;

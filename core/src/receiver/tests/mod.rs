@@ -295,11 +295,17 @@ impl Bench {
         self.receiver.handle_release(self.now_ns, session, release, &mut self.world).unwrap();
     }
 
+    /// The receiver is told that these slabs are lost.
+    fn lose(&mut self, run: Run) {
+        self.receiver.handle_poisoned(run, &mut self.world);
+        self.world.memory.lost.extend(run.first..run.first + run.count);
+    }
+
     /// One of the checks under way came to nothing: a slab of it cannot be read.
     fn check_failed(&mut self, which: usize, slab: u32) {
         let (read, _) = self.world.checks.remove(which);
         self.world.memory.end_check(read);
-        self.receiver.handle_poisoned(Run { first: slab, count: 1 });
+        self.lose(Run { first: slab, count: 1 });
         self.receiver.handle_check_failed(self.now_ns, read, &mut self.world);
     }
 
@@ -318,8 +324,10 @@ impl Bench {
 
     fn whole(&self) -> bool {
         let stats = self.receiver.stats();
-        let whole =
-            stats.free_slabs + stats.posted_slabs == self.receiver.pool.budget() && stats.messages == 0;
+        let missing = self.receiver.pool.budget() - stats.free_slabs - stats.posted_slabs;
+        let whole = (stats.retired_slabs..=stats.retired_slabs + stats.escape.memory_retired)
+            .contains(&missing)
+            && stats.messages == 0;
         // What is posted stays so until somebody sends, also where it stands in for a straggler that came home.
         let posted_escaped = self.world.posted.iter().filter(|(_, slab)| *slab >= stats.pool_slabs).count();
         whole && stats.escape.memory_used as usize == posted_escaped

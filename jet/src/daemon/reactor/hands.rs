@@ -3,7 +3,7 @@
 use super::command::{NewSession, SessionTicket};
 use super::epoll::Epoll;
 use super::posting::{WaitingHeader, WaitingRead};
-use crate::daemon::poison::{Piece, Poisoned, guarded};
+use crate::daemon::poison::{Piece, Poisoned, guarded, take_lost};
 use crate::daemon::workers::{CheckJob, CopyJob, Done, Job, Workers};
 use crate::say;
 use jet_core::pool::Run;
@@ -71,6 +71,7 @@ pub struct Hands<N: Nic> {
     /// What is being checked of each READ; a worker may be reading the list.
     pieces: Box<[Vec<Piece>]>,
     pool_slabs: u32,
+    escape_slabs: u32,
     pub(super) qps: Box<[Option<Qp>]>,
     /// Peer by the QP's index, with the QP's generation.
     peers: Box<[Option<(u32, PeerId)>]>,
@@ -106,6 +107,7 @@ impl<N: Nic> Hands<N> {
         epoll: Epoll,
     ) -> Self {
         let qps = nic.limits().qps_max;
+        let shape = config.escape_shape();
         let checks = config.checksums == Checksums::Workers;
         let pieces =
             if checks { config.scatter_max.min(config.fragment_bytes / SLAB_BYTES_U32) } else { 0 } as usize;
@@ -116,6 +118,7 @@ impl<N: Nic> Hands<N> {
             memory,
             pieces: (0..config.reads_max).map(|_| Vec::with_capacity(pieces)).collect(),
             pool_slabs: config.pool_slabs,
+            escape_slabs: shape.replace_slabs + shape.memory_slabs,
             qps: vec![None; config.peers_max as usize].into(),
             peers: vec![None; qps as usize].into(),
             sessions: (0..config.sessions_max).map(|_| None).collect(),
@@ -222,18 +225,27 @@ impl<N: Nic> Hands<N> {
         self.poisoned.pop()
     }
 
-    /// The slabs on a page are lost.
+    /// Takes note of what was lost and replaced, whoever touched it.
+    #[inline]
+    pub fn note_lost(&mut self) {
+        while let Some(page) = take_lost() {
+            self.note_poisoned(page);
+        }
+    }
+
+    /// The slabs on a page are lost. What of the page lies behind the last slab is nobody's: memory ends on a whole page.
     #[cold]
     pub fn note_poisoned(&mut self, page: Poisoned) {
         let end = page.start.saturating_add(page.bytes);
         let regions = [
-            (Some(&self.memory.pool), 0),
-            (self.escape.memory.as_ref().map(|memory| &memory.0), self.pool_slabs),
+            (Some(&self.memory.pool), 0, self.pool_slabs),
+            (self.escape.memory.as_ref().map(|memory| &memory.0), self.pool_slabs, self.escape_slabs),
         ];
-        for (memory, first) in regions {
+        for (memory, first, slabs) in regions {
             let Some(memory) = memory else { continue };
             let base = memory.base() as usize;
-            let (from, to) = (page.start.max(base), end.min(base + memory.bytes()));
+            let used_bytes = (slabs as usize * SLAB_BYTES).min(memory.bytes());
+            let (from, to) = (page.start.max(base), end.min(base + used_bytes));
             if from < to {
                 let slab = |address: usize| {
                     u32::try_from((address - base) / SLAB_BYTES).expect("slabs are counted in 32 bits")
@@ -330,10 +342,7 @@ impl<N: Nic> Hands<N> {
     fn run(&self, run: Run, bytes: usize) -> *mut u8 {
         let (memory, index, slabs) = match run.first.checked_sub(self.pool_slabs) {
             None => (&self.memory.pool, run.first, self.pool_slabs as usize),
-            Some(index) => {
-                let memory = &self.escape_memory().0;
-                (memory, index, memory.bytes() / SLAB_BYTES)
-            }
+            Some(index) => (&self.escape_memory().0, index, self.escape_slabs as usize),
         };
         let (at, room) = (index as usize * SLAB_BYTES, run.count as usize * SLAB_BYTES);
         let end = at + room;
@@ -462,21 +471,28 @@ impl<N: Nic> Effects for Hands<N> {
         slot.is_some_and(|slot| slot.relocate(copy.generation, from, to).is_ok())
     }
 
-    fn copy_slab(&mut self, from: u32, to: u32, bytes: u32) -> Result<(), CopyFailed> {
-        assert_ne!(from, to, "a slab is copied to another");
-        let (from, to) = (self.slab(from), self.slab(to));
+    fn copy_slab(&mut self, source: u32, target: u32, bytes: u32) -> Result<(), CopyFailed> {
+        assert_ne!(source, target, "a slab is copied to another");
+        let (from, to) = (self.slab(source), self.slab(target));
         let bytes = (bytes as usize).min(SLAB_BYTES);
         let touched = [Piece { start: from, bytes }, Piece { start: to, bytes }];
         // SAFETY: two different slabs, each within its mapping and at least `bytes` long; nobody else uses either: the
         // one was just filled and is not delivered, the other comes out of the reserve. A copy that is half made is thrown
         // away.
         let made = unsafe { guarded(&touched, || std::ptr::copy_nonoverlapping(from, to, bytes)) };
-        made.map_err(|page| {
+        if let Err(page) = made {
             self.note_poisoned(page);
-            let from = from as usize;
-            let is_source = from < page.start + page.bytes && page.start < from + bytes;
-            if is_source { CopyFailed::Source } else { CopyFailed::Target }
-        })
+        }
+        // Somebody else may have met it before, and had it replaced: then zeros were copied, or they were put where nobody
+        // else finds them.
+        self.note_lost();
+        let is_lost =
+            |slab: u32| self.poisoned.iter().any(|run| run.first <= slab && slab - run.first < run.count);
+        match made {
+            _ if is_lost(source) => Err(CopyFailed::Source),
+            Ok(()) if !is_lost(target) => Ok(()),
+            _ => Err(CopyFailed::Target),
+        }
     }
 
     fn mark(&mut self, on: bool) {

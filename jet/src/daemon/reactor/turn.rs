@@ -2,7 +2,6 @@
 
 use super::command::{Command, NewSession, SessionTicket};
 use super::{Drain, Reactor};
-use crate::daemon::poison;
 use crate::daemon::workers::Done;
 use jet_core::{Arrival, CopyId, OpenError, ReadId, ReleaseError};
 use jet_fabric::nic::{Completion, Event, Nic, PrivateData, Qp, Status, Work};
@@ -22,8 +21,11 @@ impl<N: Nic> Reactor<N> {
         // Headers that wait for room in the NIC are work: no sleep before they are gone.
         let mut worked = self.hands.send_rest();
         worked |= self.poll_nic(now_ns);
+        worked |= self.tell_poisoned();
         worked |= self.poll_releases(now_ns);
         while let Some(done) = self.hands.take_done() {
+            // What was replaced under the job was noted before the job could go on.
+            self.tell_poisoned();
             match done {
                 Done::Copy { id } => self.receiver.handle_copied(now_ns, CopyId(id), true, &mut self.hands),
                 Done::Check { id, crc } => {
@@ -51,7 +53,7 @@ impl<N: Nic> Reactor<N> {
             self.receiver.handle_tick(now_ns, &mut self.hands);
         }
         if worked || due {
-            // Before anything is posted: what was given back may be among it.
+            // Before anything is posted, for what was given back may be among it; and before what is delivered is shown.
             self.tell_poisoned();
             self.hands.post_waiting_reads();
             self.receiver.flush(now_ns, &mut self.hands);
@@ -61,19 +63,25 @@ impl<N: Nic> Reactor<N> {
         worked
     }
 
+    /// Tells the receiver of memory that was lost. `false`: none was.
     #[inline]
-    fn tell_poisoned(&mut self) {
-        while let Some(page) = poison::take_lost() {
-            self.hands.note_poisoned(page);
-        }
+    fn tell_poisoned(&mut self) -> bool {
+        self.hands.note_lost();
+        let mut told = false;
         while let Some(run) = self.hands.take_poisoned() {
-            self.receiver.handle_poisoned(run);
+            self.receiver.handle_poisoned(run, &mut self.hands);
+            told = true;
         }
+        told
     }
 
     fn poll_nic(&mut self, now_ns: u64) -> bool {
         let mut completions = [NOTHING; COMPLETIONS];
         let count = self.hands.nic.poll(&mut completions);
+        if count > 0 {
+            // What a software NIC found lost, it noted before it filled what took its place.
+            self.tell_poisoned();
+        }
         for completion in &completions[..count] {
             self.complete(now_ns, completion);
         }
