@@ -100,6 +100,27 @@ const SMALL_PAGE_BYTES: usize = 4096;
 
 /// Puts a fresh page in the place of one that is lost; whether it is there.
 fn replace_lost(page: Poisoned) -> bool {
+    note_and_replace(page, |page| {
+        let (protection, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED);
+        // SAFETY: what is replaced is memory that nobody can touch, and that is only touched as bytes.
+        let mapped = unsafe { libc::mmap(page.start as *mut c_void, page.bytes, protection, flags, -1, 0) };
+        mapped != libc::MAP_FAILED
+    })
+}
+
+/// Takes note of a lost page; where, or nowhere: there is no place left.
+pub(super) fn note(page: Poisoned) -> Option<&'static AtomicUsize> {
+    let lost = page.start | page.bytes.trailing_zeros() as usize;
+    let is_free =
+        |place: &&AtomicUsize| place.compare_exchange(0, lost, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+    let place = LOST.iter().find(is_free)?;
+    ANY_LOST.store(true, Ordering::SeqCst);
+    Some(place)
+}
+
+/// Takes note of a page of watched memory, and has it replaced.
+fn note_and_replace(page: Poisoned, replace: impl FnOnce(Poisoned) -> bool) -> bool {
     let end = page.start.saturating_add(page.bytes);
     let is_watched = WATCHED
         .iter()
@@ -107,17 +128,9 @@ fn replace_lost(page: Poisoned) -> bool {
     if !is_watched {
         return false;
     }
-    let lost = page.start | page.bytes.trailing_zeros() as usize;
-    let note =
-        |place: &&AtomicUsize| place.compare_exchange(0, lost, Ordering::SeqCst, Ordering::SeqCst).is_ok();
-    let Some(place) = LOST.iter().find(note) else { return false };
     // Before there are zeros to be found: whoever reads them, and says so to somebody, said this first.
-    ANY_LOST.store(true, Ordering::SeqCst);
-    let (protection, flags) =
-        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED);
-    // SAFETY: what is replaced is memory that nobody can touch, and that is only touched as bytes.
-    let mapped = unsafe { libc::mmap(page.start as *mut c_void, page.bytes, protection, flags, -1, 0) };
-    if mapped == libc::MAP_FAILED {
+    let Some(place) = note(page) else { return false };
+    if !replace(page) {
         place.store(0, Ordering::SeqCst);
         return false;
     }
@@ -318,6 +331,10 @@ unsafe fn go_on(context: *mut c_void, guard: &Guard) {
 #[cfg(not(target_arch = "x86_64"))]
 unsafe fn go_on(_context: *mut c_void, _guard: &Guard) {}
 
+/// Notes are the process's: tests that take them, or leave some, take turns.
+#[cfg(test)]
+pub static TAKES_NOTES: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
 #[cfg(all(test, target_arch = "x86_64"))]
 mod tests {
     use super::*;
@@ -420,6 +437,7 @@ mod tests {
 
     #[test]
     fn a_page_of_watched_memory_is_replaced_once_and_told() {
+        let _turn = TAKES_NOTES.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         install().unwrap();
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping, wherever there is room. It stays.
@@ -457,6 +475,19 @@ mod tests {
         assert_eq!([0, 1, 2, 3].map(read), [7, 7, 0, 7]);
         assert_eq!(take_lost(), Some(Poisoned { start: start as usize + 2 * PAGE, bytes: PAGE }));
         assert_eq!(take_lost(), None);
+        // It is told before there are zeros to be found: whoever finds them was told.
+        let first = Poisoned { start: start as usize, bytes: PAGE };
+        let mut told = None;
+        let replaced = note_and_replace(first, |_| {
+            told = take_lost();
+            true
+        });
+        assert_eq!((replaced, told, take_lost()), (true, Some(first), None));
+        // Where it cannot be replaced there is nothing to tell.
+        assert!(!note_and_replace(first, |_| false));
+        assert_eq!(take_lost(), None);
+        let beyond = Poisoned { start: start as usize + (PAGES - 1) * PAGE, bytes: 2 * PAGE };
+        assert!(!note_and_replace(beyond, |_| panic!("it is not watched")));
     }
 
     /// Run by the next test in a process of its own.

@@ -253,8 +253,8 @@ impl<N: Nic> Hands<N> {
                 let count = slab(to - 1) - slab(from) + 1;
                 self.poisoned.push(Run { first: first + slab(from), count });
                 say!(
-                    "jetd: the hardware lost memory (a machine check, see dmesg): {} bytes of {} are not used any more, and a \
-                     message that lay there ends as corrupt",
+                    "jetd: the hardware lost memory (a machine check, see dmesg): {} bytes of {} are not used any more, and \
+                     messages in them end as corrupt",
                     count as usize * SLAB_BYTES,
                     if first == 0 { "the pool" } else { "escape memory" },
                 );
@@ -328,6 +328,12 @@ impl<N: Nic> Hands<N> {
     /// Escape memory, which the receiver names only after it was told that there is some.
     fn escape_memory(&self) -> &(Arc<SharedMemory>, MemoryKey) {
         self.escape.memory.as_ref().expect("slabs of escape memory are used only where there is some")
+    }
+
+    /// First byte and bytes of the pool's mapping, and of escape memory's.
+    #[cfg(test)]
+    pub(super) fn mappings(&self) -> [(usize, usize); 2] {
+        [&self.memory.pool, &self.escape_memory().0].map(|memory| (memory.base() as usize, memory.bytes()))
     }
 
     /// Where a slab lies: the pool's are numbered first, those of escape memory behind them.

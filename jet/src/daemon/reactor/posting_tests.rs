@@ -33,9 +33,14 @@ enum Seen {
 
 impl Pair {
     pub(super) fn new() -> Self {
+        let config = jet_core::Config { peers_max: 4, sessions_max: 1, ..jet_core::Config::default() };
+        Self::with(config, config.pool_slabs as usize * jet_wire::SLAB_BYTES, None)
+    }
+
+    /// With so much memory for the pool, and for escape memory if there is to be any.
+    pub(super) fn with(config: jet_core::Config, pool_bytes: usize, escape_bytes: Option<usize>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let address = format!("shm:{}", folder.path().join("nic.sock").display()).parse().unwrap();
-        let config = jet_core::Config { peers_max: 4, sessions_max: 1, ..jet_core::Config::default() };
         let mut nic = SoftNic::new(SoftOptions { reads_per_qp_max: 1, ..SoftOptions::default() }).unwrap();
         nic.listen(&address).unwrap();
         let mut sender = SoftNic::new(SoftOptions::default()).unwrap();
@@ -58,14 +63,19 @@ impl Pair {
             }
         });
         let mapped = |name, bytes| Arc::new(SharedMemory::new(name, bytes, false).unwrap());
-        let pool = mapped("test-pool", config.pool_slabs as usize * jet_wire::SLAB_BYTES);
+        let pool = mapped("test-pool", pool_bytes);
         let headers = mapped("test-headers", config.srq_slabs as usize * HEADER_BYTES);
         let pool_key = nic.register(&pool, Access::LocalWrite).unwrap();
         let headers_key = nic.register(&headers, Access::LocalWrite).unwrap();
         let (_commands, inbox) = Commands::new().unwrap();
         let epoll = Epoll::new(&nic.wait_fd(), &inbox.bell).unwrap();
         let workers = Workers::start(0, 1, || ()).unwrap();
-        let escape = EscapeHands { memory: None, congestion: Box::new(|_| ()) };
+        let escape_memory = escape_bytes.map(|bytes| {
+            let memory = mapped("test-escape", bytes);
+            let key = nic.register(&memory, Access::LocalWrite).unwrap();
+            (memory, key)
+        });
+        let escape = EscapeHands { memory: escape_memory, congestion: Box::new(|_| ()) };
         let memory = PoolMemory { pool, headers, pool_key, headers_key };
         let mut hands = Hands::new(nic, memory, workers, escape, &config, epoll);
         hands.bind(qp, PEER);
