@@ -15,6 +15,9 @@ const BACKLOG: i32 = 4096;
 /// Probes of a silent connection before it counts as dead; `TCP_USER_TIMEOUT` decides where the kernel has it.
 const KEEPALIVE_PROBES: u32 = 3;
 
+/// The smallest page that there is.
+const PAGE_BYTES: usize = 4096;
+
 /// A stretch of memory of a gather or scatter list.
 pub(super) type IoVec = libc::iovec;
 
@@ -120,18 +123,46 @@ fn moved(result: isize) -> Option<Moved> {
     }
 }
 
-/// Reads into the stretches, in their order.
+/// Reads into the stretches, in their order. Memory that the kernel cannot write is touched once, and tried again: where the
+/// hardware lost a page the kernel only says EFAULT, while whoever touches it is told by a signal. So whoever watches the memory
+/// can put another page in its place; where nobody does, the process ends as it would whenever it touched the page.
 ///
 /// # Safety
-/// Every stretch is memory that this process may write for the length of the call, and that nobody holds a
+/// Every stretch is memory that this process may read and write for the length of the call, and that nobody holds a
 /// reference into.
 pub(super) unsafe fn read(socket: BorrowedFd<'_>, stretches: &[IoVec]) -> Moved {
     let count = i32::try_from(stretches.len()).expect("few stretches");
+    let mut touched = false;
     loop {
         // SAFETY: the caller answers for the stretches; the array itself is a live slice.
         let result = unsafe { libc::readv(socket.as_raw_fd(), stretches.as_ptr(), count) };
-        if let Some(moved) = moved(result) {
-            return moved;
+        match moved(result) {
+            Some(Moved::Failed(libc::EFAULT)) if !touched => {
+                touched = true;
+                // SAFETY: the caller answers for the stretches.
+                unsafe { touch(stretches) };
+            }
+            Some(moved) => return moved,
+            None => {}
+        }
+    }
+}
+
+/// Touches every page of the stretches.
+///
+/// # Safety
+/// Every stretch is memory that this process may read.
+#[cold]
+unsafe fn touch(stretches: &[IoVec]) {
+    for stretch in stretches {
+        let start = stretch.iov_base.cast::<u8>().cast_const();
+        let mut at = 0;
+        while at < stretch.iov_len {
+            // SAFETY: within the stretch.
+            let place = unsafe { start.add(at) };
+            // SAFETY: as the caller says; what is read there is nobody's concern.
+            unsafe { place.read_volatile() };
+            at += PAGE_BYTES - place.addr() % PAGE_BYTES;
         }
     }
 }

@@ -599,5 +599,6 @@ fn a_sleeper_is_woken_for_everything() {
 }
 
 mod depth;
+mod lost_memory;
 mod one_sge;
 mod silence;
