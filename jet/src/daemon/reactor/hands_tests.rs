@@ -63,6 +63,7 @@ fn attach(hands: &mut Hands<SoftNic>, generation: u16) {
     let segment = unsafe { daemon_end(memory.base(), memory.bytes(), shape) }.unwrap();
     segment.slot(0).unwrap().publish(generation, Place { slab: 0, escaped: false });
     let new = NewSession {
+        process: None,
         app: AppName::new("disk").unwrap(),
         class: 0,
         takes_memory: false,
