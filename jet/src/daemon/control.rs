@@ -2,7 +2,7 @@
 
 use super::cache::CacheControl;
 use super::congestion::CongestionView;
-use super::ending::{Asked, Ending};
+use super::drain::{Asked, Drain};
 use super::peer_process::PeerProcess;
 use super::rdma::RdmaView;
 use super::reactor::{Command, Commands, NewSession, SessionTicket};
@@ -50,7 +50,7 @@ pub struct ControlContext {
     /// Changes with every start.
     pub incarnation: u64,
     /// Asked for a drain.
-    pub ending: Arc<Ending>,
+    pub drain: Arc<Drain>,
 }
 
 /// A client has this long to say what it wants, and to read what it is told.
@@ -78,7 +78,7 @@ pub async fn serve(context: Arc<ControlContext>, mut stream: UnixStream) {
             ControlRequest::Status => status(&context).await,
             ControlRequest::StatusRows { from } => status_rows(&context, from).await,
             ControlRequest::Drain { deadline_ms } => {
-                let Asked { left, again } = context.ending.ask(deadline_ms.map(Duration::from_millis));
+                let Asked { left, again } = context.drain.ask(deadline_ms.map(Duration::from_millis));
                 ControlResponse::Draining {
                     deadline_ms: u64::try_from(left.as_millis()).unwrap_or(u64::MAX),
                     again,

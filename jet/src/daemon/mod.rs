@@ -5,7 +5,7 @@ pub mod config;
 pub mod congestion;
 mod control;
 mod control_socket;
-mod ending;
+mod drain;
 pub mod escape;
 mod launch;
 mod peer_process;
@@ -25,7 +25,7 @@ use cache::CacheError;
 use congestion::CongestionControl;
 use control::ControlContext;
 use control_socket::RemoveOnDrop;
-use ending::{Asked, Ending};
+use drain::{Asked, Drain};
 use jet_fabric::advice::{Advised, advised};
 use jet_fabric::limits::LimitError;
 use jet_fabric::nic::{ListenError, RegisterError};
@@ -235,7 +235,7 @@ async fn govern(config: &Config) -> Result<(), DaemonError> {
     // Restores whatever it lowered when this function ends, however it ends.
     let congestion = CongestionControl::start(&config.congestion, &config.control_socket)?;
     let (commands, inbox) = Commands::new().map_err(system("cannot make the command queue"))?;
-    let ending = Arc::new(Ending::new(Duration::from_millis(config.shutdown.drain_ms)));
+    let drain = Arc::new(Drain::new(Duration::from_millis(config.shutdown.drain_ms)));
     let (ended, mut reactor_ended) = oneshot::channel();
     let started = Launch { config, commands: &commands, inbox, mark: congestion.mark(), ended }.start()?;
     let context = Arc::new(ControlContext {
@@ -249,7 +249,7 @@ async fn govern(config: &Config) -> Result<(), DaemonError> {
         rdma: started.rdma.clone(),
         shape: config.segment_shape(),
         incarnation: started.incarnation,
-        ending: Arc::clone(&ending),
+        drain: Arc::clone(&drain),
     });
     say!(
         "jetd: listening on {}; control socket {}",
@@ -285,16 +285,16 @@ async fn govern(config: &Config) -> Result<(), DaemonError> {
                 }
             }
             () = rdma.changed() => rdma.news().iter().for_each(|line| say!("jetd: {line}")),
-            _ = terminate.recv() => told_by("SIGTERM", ending.ask(None)),
-            _ = hangup.recv() => told_by("SIGHUP", ending.ask(None)),
+            _ = terminate.recv() => told_by("SIGTERM", drain.ask(None)),
+            _ = hangup.recv() => told_by("SIGHUP", drain.ask(None)),
             _ = interrupt.recv() => {
                 if std::mem::replace(&mut interrupted, true) {
                     say!("jetd: SIGINT a second time; stopping at once");
                     return Ok(());
                 }
-                told_by("SIGINT", ending.ask(None));
+                told_by("SIGINT", drain.ask(None));
             }
-            left = ending.asked() => {
+            left = drain.asked() => {
                 let now = if std::mem::replace(&mut draining, true) { "now " } else { "" };
                 say!("jetd: draining, {now}for at most {} s", whole_seconds(left));
                 let deadline_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);

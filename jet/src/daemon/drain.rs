@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
 /// Where a drain stands for whoever asks for one.
-pub struct Ending {
+pub struct Drain {
     /// How long a drain may take where nobody says.
     default: Duration,
     deadline: Mutex<Option<Instant>>,
@@ -22,7 +22,7 @@ pub struct Asked {
     pub again: bool,
 }
 
-impl Ending {
+impl Drain {
     /// Nobody has asked. A drain may take so long where nobody says.
     pub fn new(default: Duration) -> Self {
         Self { default, deadline: Mutex::new(None), changed: Notify::new() }
@@ -67,27 +67,27 @@ mod tests {
 
     #[test]
     fn whoever_asks_again_without_a_deadline_leaves_the_drain_as_it_is() {
-        let ending = Ending::new(MINUTE);
-        let first = ending.ask(Some(10 * MINUTE));
+        let drain = Drain::new(MINUTE);
+        let first = drain.ask(Some(10 * MINUTE));
         assert_eq!(first, Asked { left: 10 * MINUTE, again: false });
-        let second = ending.ask(None);
+        let second = drain.ask(None);
         assert!(second.again && second.left > 9 * MINUTE, "{second:?}");
-        assert_eq!(ending.ask(Some(Duration::ZERO)), Asked { left: Duration::ZERO, again: true });
-        assert_eq!(ending.ask(Some(Duration::MAX)).left, Duration::from_secs(100 * 366 * 86_400));
+        assert_eq!(drain.ask(Some(Duration::ZERO)), Asked { left: Duration::ZERO, again: true });
+        assert_eq!(drain.ask(Some(Duration::MAX)).left, Duration::from_secs(100 * 366 * 86_400));
     }
 
     #[test]
     fn the_daemon_hears_of_every_deadline_and_of_nothing_else() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         runtime.block_on(async {
-            let ending = Ending::new(MINUTE);
-            ending.ask(None);
-            assert!(ending.asked().await <= MINUTE);
-            ending.ask(None);
-            let silence = tokio::time::timeout(Duration::from_millis(20), ending.asked()).await;
+            let drain = Drain::new(MINUTE);
+            drain.ask(None);
+            assert!(drain.asked().await <= MINUTE);
+            drain.ask(None);
+            let silence = tokio::time::timeout(Duration::from_millis(20), drain.asked()).await;
             assert!(silence.is_err(), "{silence:?}");
-            ending.ask(Some(2 * MINUTE));
-            assert!(ending.asked().await > MINUTE);
+            drain.ask(Some(2 * MINUTE));
+            assert!(drain.asked().await > MINUTE);
         });
     }
 }
