@@ -1,7 +1,7 @@
 //! A storm: receivers, daemons and senders killed in random order, receivers that sweep, that have another `--out`, that
 //! are slow or stopped, a cleaner that removes parts, disks that are full for a while. Each file that `jet send` does not
-//! call failed is there, byte for byte. Nothing is called failed but for a full disk, and then it is not there. No file
-//! under its name is one that nobody sent.
+//! call failed is there, byte for byte. Nothing is called failed but for a full disk, and then it is not there: not in
+//! every directory that receivers had meanwhile. No file under its name is one that nobody sent.
 //!
 //! `JET_STORM_SEED` and `JET_STORM_KILLS` make it another one, and a longer one. The seed is printed. A storm of many
 //! kills is many short ones, each with a seed of its own, the next number: one that failed is seen again by its seed.
@@ -23,8 +23,6 @@ const KILLS: u64 = 30;
 /// Files that are sent at once, as trees.
 const SENDERS: usize = 2;
 const PIECES: &[&str] = &["--piece-bytes", "262144", "--retry-for", "120"];
-/// Longer than one message.
-const LARGE: &[&str] = &["large", "sparse"];
 /// Room for what two senders send, and not for much more.
 const DISK_MIB: u32 = 48;
 
@@ -53,6 +51,8 @@ struct Sending {
     name: String,
     tree: PathBuf,
     content: BTreeMap<Vec<u8>, Entry>,
+    /// The directories that receivers had since it began.
+    outs: BTreeSet<PathBuf>,
     jet: Jet,
 }
 
@@ -62,6 +62,8 @@ struct Seen {
     sent: u64,
     sent_again: u64,
     failed: BTreeMap<String, u64>,
+    /// Of the failed ones, those that are in one directory that receivers had meanwhile, and not in another.
+    elsewhere: u64,
     cleaned: u64,
     full: u64,
 }
@@ -69,6 +71,8 @@ struct Seen {
 struct Storm {
     host: Host,
     outs: Vec<PathBuf>,
+    /// The receiver's.
+    out: PathBuf,
     disk: bool,
     random: Random,
     daemon: Jet,
@@ -93,8 +97,8 @@ impl Storm {
         let recv = host.recv_unwatched(&outs[0], &[], |_| {});
         let (random, sending, names) = (Random(seed), Vec::new(), Vec::new());
         let (versions, seen) = (BTreeMap::new(), Seen::default());
-        let trees = 0;
-        (Self { host, outs, disk, random, daemon, recv, sending, trees, names, versions, seen }, mounted)
+        let (trees, out) = (0, outs[0].clone());
+        (Self { host, outs, out, disk, random, daemon, recv, sending, trees, names, versions, seen }, mounted)
     }
 
     fn run(&mut self, kills: u64) {
@@ -143,7 +147,8 @@ impl Storm {
         for (path, &entry) in content.iter().filter(|(_, (_, hash))| hash.is_some()) {
             self.versions.entry(Path::new(&name).join(OsStr::from_bytes(path))).or_default().push(entry);
         }
-        self.sending.push(Sending { content, name, tree, jet });
+        let outs = BTreeSet::from([self.out.clone()]);
+        self.sending.push(Sending { name, tree, content, outs, jet });
     }
 
     /// Judges the senders that ended, and starts again what ended by itself.
@@ -176,21 +181,23 @@ impl Storm {
         assert!(matches!(code, Some(0 | 1)), "{code:?}: {said}");
         self.check_named(Path::new(&sending.name));
         let printed = sending.jet.printed();
-        let missing = self.missing(sending);
+        let there: Vec<_> = sending.outs.iter().map(|out| there(out, sending)).collect();
+        let everything = BTreeSet::from_iter(sending.content.keys().map(|name| name_of(name)));
+        let anywhere: BTreeSet<_> = there.iter().flatten().cloned().collect();
         let failed = self.failed(sending, &printed["failures"]);
-        let unexplained: Vec<_> = missing.difference(&failed).collect();
+        let missing = everything.difference(&anywhere);
+        let unexplained: Vec<_> = missing.filter(|path| !failed.contains(*path)).collect();
         let not_tried = printed["not_tried"].as_u64().unwrap();
         assert!(
             unexplained.len() as u64 <= not_tried,
             "not called failed, and these differ: {unexplained:?}\n{said}"
         );
         assert_eq!(code == Some(0), failed.is_empty() && not_tried == 0, "{printed}");
-        // A file of one message may have been named by a receiver that was killed before it said so, and then no room was left
-        // to receive it once more. A directory is there as soon as a file in it is.
-        let right =
-            failed.difference(&missing).filter(|path| LARGE.contains(&path.rsplit('/').next().unwrap()));
-        let right: Vec<_> = right.collect();
+        // What was named in one place and had no room in the other is called failed rightly, and is there.
+        let right: Vec<_> =
+            failed.iter().filter(|path| there.iter().all(|there| there.contains(*path))).collect();
         assert!(right.is_empty(), "called failed, and these are there: {right:?}\n{said}");
+        self.seen.elsewhere += failed.intersection(&anywhere).count() as u64;
         self.seen.sent += u64::from(code == Some(0));
         self.seen.sent_again += printed["sent_again"].as_u64().unwrap();
     }
@@ -227,15 +234,6 @@ impl Storm {
         }
     }
 
-    /// What of a tree is in no directory that receivers had.
-    fn missing(&self, sending: &Sending) -> BTreeSet<String> {
-        let trees = self.outs.iter().map(|out| out.join(&sending.name)).filter(|tree| tree.is_dir());
-        let there: Vec<_> = trees.map(|tree| snapshot_named(&tree)).collect();
-        let is_there = |name: &Vec<u8>, entry| there.iter().any(|tree| tree.get(name) == Some(entry));
-        let missing = sending.content.iter().filter(|(name, entry)| !is_there(name, entry));
-        missing.map(|(name, _)| String::from_utf8_lossy(name).into_owned()).collect()
-    }
-
     fn forget(&self, name: &str) {
         for out in &self.outs {
             let _ = fs::remove_dir_all(out.join(name));
@@ -247,12 +245,14 @@ impl Storm {
             0..=3 => {
                 self.recv.kill();
                 self.seen.kills += 1;
+                self.perhaps_fill_disk();
                 let sweep: &[&str] = if self.random.below(2) == 0 { &["--sweep"] } else { &[] };
                 self.start_recv(sweep);
             }
             4..=5 => {
                 self.daemon.kill();
                 self.seen.kills += 1;
+                self.perhaps_fill_disk();
                 self.daemon = self.host.daemon();
             }
             6 => {
@@ -280,10 +280,12 @@ impl Storm {
     fn start_recv(&mut self, sweep: &[&str]) {
         let slow = self.random.pick::<[&str]>(&[&[], &["--slow", "2ms"], &["--slow", "5ms", "--depth", "2"]]);
         let how = self.random.pick::<[&str]>(&[&[], &["--fsync"], &["--no-io-uring", "--no-direct"]]);
-        // What was named in one place and had no room in the other would be called failed rightly, and be there.
-        let others = if self.disk { &self.outs[..1] } else { &self.outs[..] };
-        let out = self.random.pick::<PathBuf>(&[&self.outs[0], &self.outs[0], others.last().unwrap()]);
+        let out = self.random.pick::<PathBuf>(&[&self.outs[0], &self.outs[0], &self.outs[1]]);
         self.recv = self.host.recv_unwatched(out, &[slow, how, sweep].concat(), |_| {});
+        self.out.clone_from(out);
+        for sending in &mut self.sending {
+            sending.outs.insert(out.to_owned());
+        }
     }
 
     /// Removes parts, some of them or all, as somebody does who takes them for litter.
@@ -306,6 +308,13 @@ impl Storm {
         self.outs[0].with_file_name("filler")
     }
 
+    /// What was named, and not said so, comes again and finds no room.
+    fn perhaps_fill_disk(&mut self) {
+        if self.disk && self.random.below(3) == 0 {
+            self.fill_disk();
+        }
+    }
+
     fn fill_disk(&mut self) {
         self.seen.full += 1;
         let filler = fs::File::create(self.filler()).unwrap();
@@ -319,6 +328,18 @@ impl Storm {
     fn empty_disk(&mut self) {
         let _ = fs::remove_file(self.filler());
     }
+}
+
+/// What of a tree is in a receiver's directory as it was sent.
+fn there(out: &Path, sending: &Sending) -> BTreeSet<String> {
+    let tree = out.join(&sending.name);
+    let entries = if tree.is_dir() { snapshot_named(&tree) } else { BTreeMap::new() };
+    let there = sending.content.iter().filter(|(name, entry)| entries.get(*name) == Some(entry));
+    there.map(|(name, _)| name_of(name)).collect()
+}
+
+fn name_of(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).into_owned()
 }
 
 fn number(name: &str) -> Option<u64> {

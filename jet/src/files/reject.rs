@@ -41,6 +41,11 @@ pub fn code_of_part(error: &PartError) -> NonZeroU32 {
     }
 }
 
+/// Whether the receiver's system refused: the code is an errno.
+pub fn is_of_system(code: NonZeroU32) -> bool {
+    code.get() < 4096
+}
+
 /// What a sender prints: the reason, and what to change.
 pub fn explain(code: u32) -> String {
     match NonZeroU32::new(code) {

@@ -33,6 +33,7 @@ struct Opened {
     step: Step,
     offset: u64,
     sum: Option<Sum>,
+    refusal: Option<NonZeroU32>,
 }
 
 impl Refused {
@@ -99,6 +100,7 @@ impl Receiving {
                         written: 0,
                         in_flight: 0,
                         failed: None,
+                        refusal: opened.refusal,
                         withdrawn: false,
                     });
                     if jobs.get(index).taken {
@@ -208,17 +210,36 @@ impl Receiving {
                     return Ok(None);
                 }
                 let sum = self.parts.hash(part).map(Sum::new);
-                Opened { part: Some(part), subject: Subject::Piece, step: Step::Bytes, offset, sum, path }
+                Opened {
+                    part: Some(part),
+                    subject: Subject::Piece,
+                    step: Step::Bytes,
+                    offset,
+                    sum,
+                    refusal: None,
+                    path,
+                }
             }
             Kind::Whole { mode, proof } => {
-                let part = self.parts.create(key, at, bytes).map_err(system)?;
-                let (subject, sum) =
-                    (Subject::Whole { mode, proof }, proof.map(|proof| Sum::new(proof.hash)));
-                Opened { part: Some(part), subject, step: Step::Bytes, offset: 0, sum, path }
+                let subject = Subject::Whole { mode, proof };
+                match self.parts.create(key, at, bytes) {
+                    Ok(part) => {
+                        let (part, sum) = (Some(part), proof.map(|proof| Sum::new(proof.hash)));
+                        Opened { part, subject, step: Step::Bytes, offset: 0, sum, refusal: None, path }
+                    }
+                    // A receiver that was killed may have named it before it could say so.
+                    Err(error) => {
+                        let proving = proof.and_then(|proof| self.prove_named(at, bytes, proof));
+                        let Some(proving) = proving else { return Err(system(error)) };
+                        let (step, refusal) = (Step::Prove(proving), Some(reject::code_of(&error)));
+                        Opened { part: None, subject, step, offset: 0, sum: None, refusal, path }
+                    }
+                }
             }
             Kind::Complete { mode, proof } => {
                 let (part, step) = self.find(key, at, proof)?;
-                Opened { part, subject: Subject::Complete { mode, proof }, step, offset: 0, sum: None, path }
+                let subject = Subject::Complete { mode, proof };
+                Opened { part, subject, step, offset: 0, sum: None, refusal: None, path }
             }
             Kind::Directory { mode } => {
                 let directory = self.parts.make_directory(at, mode).map_err(system)?;
@@ -228,7 +249,8 @@ impl Receiving {
                 }
                 let unsynced = self.parts.unsynced_made(at, directory).map_err(system)?;
                 let step = Step::Directories(unsynced);
-                Opened { part: None, subject: Subject::Directory, step, offset: 0, sum: None, path }
+                let subject = Subject::Directory;
+                Opened { part: None, subject, step, offset: 0, sum: None, refusal: None, path }
             }
         };
         Ok(Some(opened))

@@ -72,6 +72,8 @@ pub(super) struct Job<'s> {
     /// Every slice was taken.
     pub taken: bool,
     pub failed: Option<NonZeroU32>,
+    /// Why nothing can be written, while the file that has the name is read instead.
+    pub refusal: Option<NonZeroU32>,
     pub withdrawn: bool,
 }
 
@@ -259,10 +261,12 @@ impl Receiving {
             if job.in_flight > 0 {
                 return Ok(());
             }
-            if job.failed.is_some() || job.withdrawn {
+            let (failed, withdrawn) = (job.failed, job.withdrawn);
+            if withdrawn || failed.is_some_and(|code| !self.turn_to_named(jobs, index, code)) {
                 self.end(jobs, index);
                 return Ok(());
             }
+            let job = jobs.get(index);
             let next = match &job.step {
                 Step::Bytes if !job.taken => Next::Wait,
                 Step::Bytes => self.all_written(job),
@@ -286,6 +290,41 @@ impl Receiving {
                 Next::Refuse(code) => job.failed = Some(code),
             }
         }
+    }
+
+    /// A file of one message cannot be written. A receiver before this one may have named it, and not said so any more: then
+    /// the file that has the name is read. `false`: there is none that could be it.
+    fn turn_to_named(&mut self, jobs: &mut Jobs<'_>, index: usize, code: NonZeroU32) -> bool {
+        let job = jobs.get(index);
+        let Subject::Whole { proof: Some(proof), .. } = job.subject else { return false };
+        // A sync that failed says that bytes were lost, and a second one would not say so again.
+        let is_writing = matches!(job.step, Step::Bytes | Step::Lasting);
+        if !is_writing || job.refusal.is_some() || !reject::is_of_system(code) {
+            return false;
+        }
+        let Some(proving) = self.prove_named(job.path(), job.message.bytes(), proof) else { return false };
+        if let Some(part) = job.part {
+            self.parts.discard(part);
+        }
+        self.leave_part(job);
+        job.part = None;
+        // What is still to come of it is released unread.
+        job.taken = true;
+        job.failed = None;
+        job.refusal = Some(code);
+        job.step = Step::Prove(proving);
+        true
+    }
+
+    /// The file that has the name, to be read, where it is as long as the one that was sent.
+    pub(super) fn prove_named(
+        &mut self,
+        path: RelativePath<'_>,
+        file_bytes: u64,
+        proof: Proof,
+    ) -> Option<Proving> {
+        let file = self.parts.named_file(path).ok()??;
+        Proving::new(file.into(), proof).ok().filter(|proving| proving.file_bytes() == file_bytes)
     }
 
     /// Every byte of a message was written.
@@ -441,6 +480,8 @@ impl Receiving {
         }
         match job.failed {
             Some(code) => {
+                // Why it could not be written says more than how another file differs.
+                let code = job.refusal.unwrap_or(code);
                 if let Some(part) = job.part {
                     self.parts.discard(part);
                 }

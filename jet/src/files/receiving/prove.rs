@@ -43,6 +43,10 @@ impl Proving {
         &self.file
     }
 
+    pub(super) fn file_bytes(&self) -> u64 {
+        self.file_bytes
+    }
+
     /// The next read, or the end. What is a hole is not read.
     pub(super) fn next(&mut self) -> io::Result<Proved> {
         let data = match rustix::fs::seek(&*self.file, SeekFrom::Data(self.next)) {

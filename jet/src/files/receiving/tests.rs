@@ -17,7 +17,9 @@ use jet_wire::segment::{
 };
 use rustix::event::{EventfdFlags, eventfd};
 use std::fs;
+use std::num::NonZeroU32;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -323,6 +325,88 @@ fn a_stop_is_heard_while_a_file_is_proven_without_io_uring() {
     receiving.leave(&session, jobs).unwrap();
     assert_eq!(daemon.ends(&session), [], "the whole file was read first");
     assert!(out.path().join(part).exists(), "the next receiver proves it");
+}
+
+/// When the second receiver finds that it cannot write.
+#[derive(Clone, Copy, Debug)]
+enum Unwritable {
+    /// The part cannot be made.
+    Part,
+    /// A write fails, and more of the message is still to come.
+    Bytes,
+}
+
+#[test]
+fn a_file_that_was_named_and_not_said_so_is_consumed_where_nothing_can_be_written() {
+    let content = [slab(1), slab(2)].concat();
+    let other = [slab(1), slab(3)].concat();
+    for (unwritable, fsync) in [
+        (Unwritable::Part, false),
+        (Unwritable::Part, true),
+        (Unwritable::Bytes, false),
+        (Unwritable::Bytes, true),
+    ] {
+        for (named, sent_proof, there) in [
+            (&content[..], Some(proof(&content)), true),
+            (&other[..], Some(proof(&content)), false),
+            (&content[1..], Some(proof(&content)), false),
+            (&content[..], None, false),
+        ] {
+            let out = tempfile::tempdir().unwrap();
+            fs::write(out.path().join("file"), named).unwrap();
+            let mut receiving = Receiving::new(Options { fsync, ..options(out.path()) }).unwrap();
+            let (mut daemon, session) = Daemon::new();
+            let part = out.path().join(format!(".jet-part-{SENDER:016x}-{:x}", 1000));
+            if matches!(unwritable, Unwritable::Part) {
+                fs::create_dir(&part).unwrap();
+            }
+            let mut jobs = Jobs::new(JOBS_MAX);
+            let kind = Kind::Whole { mode: 0o640, proof: sent_proof };
+            daemon.deliver(kind, "file", &content[..SLAB_BYTES], content.len());
+            work_until_idle(&mut receiving, &session, &mut jobs);
+            let errno = match unwritable {
+                Unwritable::Part => libc::EISDIR,
+                Unwritable::Bytes => {
+                    let index = jobs.places.iter().position(Option::is_some).unwrap();
+                    jobs.get(index).failed = NonZeroU32::new(libc::ENOSPC.unsigned_abs());
+                    receiving.advance(&mut jobs, index).unwrap();
+                    libc::ENOSPC
+                }
+            };
+            daemon.deliver_rest(0, &content[SLAB_BYTES..]);
+            work_until_idle(&mut receiving, &session, &mut jobs);
+            let code = if there { 0 } else { errno.unsigned_abs() };
+            let about = format!("{unwritable:?}, fsync {fsync}, proof {sent_proof:?}");
+            let codes: Vec<_> = daemon.ends(&session).into_iter().map(|(_, code)| code).collect();
+            assert_eq!(codes, [code], "{about}");
+            assert_eq!(fs::read(out.path().join("file")).unwrap(), named, "{about}");
+            let mode = fs::metadata(out.path().join("file")).unwrap().permissions().mode() & 0o777;
+            assert_eq!(mode == 0o640, there, "{about}: {mode:o}");
+            assert!(!part.is_file(), "{about}");
+            receiving.leave(&session, jobs).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_sync_that_fails_is_not_tried_again_on_the_file_that_has_the_name() {
+    let out = tempfile::tempdir().unwrap();
+    fs::write(out.path().join("file"), slab(1)).unwrap();
+    let mut receiving = Receiving::new(Options { fsync: true, ..options(out.path()) }).unwrap();
+    let (mut daemon, session) = Daemon::new();
+    let mut jobs = Jobs::new(JOBS_MAX);
+    daemon.whole("file", &slab(1));
+    let message = session.try_receive().unwrap().unwrap();
+    receiving.take(&session, &mut jobs, Unended::new(message)).unwrap();
+    let written = receiving.disk.finished().unwrap();
+    receiving.handle_finished(&session, &mut jobs, written).unwrap();
+    let mut synced = receiving.disk.finished().unwrap();
+    assert!(matches!(synced.work, Work::Sync));
+    synced.error = Some(io::Error::from_raw_os_error(libc::EIO));
+    receiving.handle_finished(&session, &mut jobs, synced).unwrap();
+    work_until_idle(&mut receiving, &session, &mut jobs);
+    assert_eq!(daemon.ends(&session), [(0, libc::EIO.unsigned_abs())]);
+    receiving.leave(&session, jobs).unwrap();
 }
 
 /// How a piece comes twice, the second time damaged on its way.
