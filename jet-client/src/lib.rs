@@ -51,6 +51,9 @@
 //! With the feature `tokio` (default) waits have an async form. What this crate does *not* do: it spawns no runtime,
 //! and has no opinion on what a message means.
 
+// A library says nothing: it returns errors.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
+
 pub mod receive;
 pub mod registration;
 pub mod send;

@@ -6,6 +6,9 @@
 //! * [`demo`]: the whole of it as separate processes on one host.
 //! * [`output`]: results and remarks, none of which ends a program.
 
+// What a program says goes through `output`, which no log can hold up or end.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
+
 pub mod commands;
 pub mod daemon;
 pub mod demo;

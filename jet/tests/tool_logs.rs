@@ -3,10 +3,12 @@
 
 mod tool_support;
 
+use jet_client::registration::{ControlConnection, ControlRequest, ControlResponse, PROTOCOL_VERSION};
 use rustix::process::{Resource, Rlimit, Signal, setrlimit};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{PipeReader, Write, pipe};
+use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use tool_support::{Host, Jet, assert_same, large_tree, until};
@@ -85,6 +87,25 @@ fn daemon(host: &Host, log: &Dead) -> (Jet, Option<PipeReader>) {
     (daemon, kept)
 }
 
+/// An application that does what ends its session. What is given back is its connection, which lives on.
+fn speak_after_registering(host: &Host) -> ControlConnection {
+    let sessions = || host.status().map(|status| status["sessions"].as_array().expect("a list").len());
+    let before = until("the daemon to answer", sessions);
+    let mut rude = ControlConnection::connect(&host.control()).unwrap();
+    let register = ControlRequest::Register {
+        protocol: PROTOCOL_VERSION,
+        app: "rude".to_owned(),
+        class: 0,
+        memory_instead_of_waiting: false,
+    };
+    let (answer, _) = rude.request(&register).unwrap();
+    assert!(matches!(answer, ControlResponse::Registered { .. }), "{answer:?}");
+    until("its session", || sessions().filter(|&now| now > before));
+    jet_fabric::unix::send_with_fds(rude.as_fd(), b"what?", &[]).unwrap();
+    until("its session's end", || sessions().filter(|&now| now == before));
+    rude
+}
+
 #[test]
 fn a_daemon_whose_log_takes_nothing_starts_serves_and_drains() {
     for log in Dead::ALL {
@@ -93,9 +114,12 @@ fn a_daemon_whose_log_takes_nothing_starts_serves_and_drains() {
         large_tree(&tree, 2, 1 << 20);
         let (mut daemon, _log) = daemon(&host, &log);
         let recv = host.recv(&out, &[]);
+        // In the midst of its service it says whose session it ended, and why.
+        let rude = speak_after_registering(&host);
         host.send(&[&tree], &[]).succeed();
         assert_same(&tree, &out.join("tree"));
         recv.stop();
+        drop(rude);
         let control = host.control();
         let os = OsStr::new;
         let drain = host.start(&[os("drain"), os("--control-socket"), control.as_os_str(), os("--json")]);

@@ -1,5 +1,7 @@
 //! The daemon `jetd`.
 
+#![deny(clippy::print_stderr, clippy::print_stdout)]
+
 use clap::Parser;
 use jet::commands::ignore_file_size_signal;
 use jet::daemon::{DaemonArgs, run_from_args};
