@@ -6,6 +6,7 @@ use rustix::process::{Resource, Rlimit, Signal, setrlimit};
 use std::ffi::OsStr;
 use std::fs;
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use tool_support::{Host, large_tree};
@@ -40,6 +41,62 @@ fn whoever_has_no_descriptors_left_is_told_to_raise_that_limit_and_nothing_else(
         }
     }
     assert!(told.iter().all(|told| *told >= 3), "of recv and of send: {told:?}");
+}
+
+/// Has the command, of root too, be refused what a mode refuses.
+fn bound_by_modes(command: &mut Command) {
+    const DAC_OVERRIDE: libc::c_ulong = 1;
+    const DAC_READ_SEARCH: libc::c_ulong = 2;
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    // SAFETY: two system calls between fork and exec.
+    unsafe {
+        command.pre_exec(|| {
+            for capability in [DAC_OVERRIDE, DAC_READ_SEARCH] {
+                if libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) != 0 {
+                    return Err(std::io::Error::last_os_error());
+                }
+            }
+            Ok(())
+        });
+    }
+}
+
+#[test]
+fn whoever_may_not_use_a_socket_is_told_who_may_and_not_to_start_a_daemon() {
+    const OTHER: [&str; 4] = ["is jetd running", "jet daemon", "ulimit", "stopped"];
+    let (closed, open) = (Host::new("shm"), Host::new("shm"));
+    let (tree, out) = (open.path("tree"), open.path("out"));
+    large_tree(&tree, 1, 100);
+    let _daemon = closed.daemon();
+    let control = closed.control();
+    let os = OsStr::new;
+    let at_control = [os("--control-socket"), control.as_os_str()];
+    let to = [os("--app"), os("store"), os("--retry-for"), os("0"), os("--to"), os(closed.address())];
+    let (tree, out) = ([tree.as_os_str()], [os("--app"), os("store"), os("--out"), out.as_os_str()]);
+    let mut refused = vec![
+        [&[os("status")][..], &at_control].concat(),
+        [&[os("recv"), os("--daemon-timeout"), os("0")][..], &out, &at_control].concat(),
+    ];
+    // On a device there is no such socket.
+    if closed.address().starts_with("shm:") {
+        refused.push([&[os("send")][..], &to, &tree].concat());
+    }
+    fs::set_permissions(closed.dir.path(), fs::Permissions::from_mode(0o000)).unwrap();
+    let said: Vec<_> = refused
+        .iter()
+        .map(|arguments| {
+            let mut tool = open.start_with(arguments, bound_by_modes);
+            (tool.wait().code(), tool.said())
+        })
+        .collect();
+    fs::set_permissions(closed.dir.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    for (code, said) in said {
+        assert!(code == Some(1) && said.contains("Permission denied"), "{code:?}: {said}");
+        assert!(said.contains("this user may not use it"), "{said}");
+        assert!(OTHER.iter().all(|other| !said.contains(other)), "{said}");
+    }
 }
 
 #[test]
