@@ -1,6 +1,6 @@
-//! What happens at the limit of a real control group: an error, and nobody is killed.
+//! What happens at the limit of a real control group, and where huge pages do not suffice: an error, and nobody is killed.
 
-use jet_fabric::memory::{NoRoom, SharedMemory};
+use jet_fabric::memory::{NoRoom, Pages, SharedMemory};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -84,4 +84,109 @@ fn in_the_group(group: &Path) {
 fn no_room(error: &io::Error, group: &Path) {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<NoRoom>());
     assert!(matches!(inner, Some(NoRoom::Group { group: whose, .. }) if whose == group), "{error}");
+}
+
+const HUGE_PAGE: usize = 2 << 20;
+/// Pages that the host gets, and those of them that a group may have.
+const HOST_PAGES: usize = 6;
+const GROUP_PAGES: usize = 2;
+
+/// The host's number of huge pages; as it was when dropped.
+struct HugePages {
+    before: usize,
+}
+
+impl HugePages {
+    const NUMBER: &str = "/proc/sys/vm/nr_hugepages";
+
+    fn add(pages: usize) -> io::Result<Self> {
+        let own = Self { before: Self::number()? };
+        fs::write(Self::NUMBER, (own.before + pages).to_string())?;
+        // As many as there is room for.
+        let now = Self::number()?;
+        if now == own.before + pages { Ok(own) } else { Err(io::Error::other(format!("{now} pages"))) }
+    }
+
+    fn number() -> io::Result<usize> {
+        fs::read_to_string(Self::NUMBER)?.trim().parse().map_err(io::Error::other)
+    }
+}
+
+impl Drop for HugePages {
+    fn drop(&mut self) {
+        let _ = fs::write(Self::NUMBER, self.before.to_string());
+    }
+}
+
+/// A group of version 2 that may have so many huge pages, below the root.
+struct HugePagesGroup {
+    folder: PathBuf,
+    /// Where groups below the root were given the controller for this.
+    enabled: Option<PathBuf>,
+}
+
+impl HugePagesGroup {
+    fn new(pages: usize) -> io::Result<Self> {
+        let mounts = fs::read_to_string("/proc/self/mounts")?;
+        let root = mounts.lines().find_map(|line| {
+            let mut fields = line.split(' ').skip(1);
+            let at = fields.next()?;
+            (fields.next()? == "cgroup2").then(|| PathBuf::from(at))
+        });
+        let root = root.ok_or(io::ErrorKind::NotFound)?;
+        let control = root.join("cgroup.subtree_control");
+        let had = fs::read_to_string(&control)?.split_whitespace().any(|name| name == "hugetlb");
+        let folder = root.join(format!("jet-test-huge-{}", std::process::id()));
+        let group = Self { folder, enabled: (!had).then_some(control.clone()) };
+        fs::write(control, "+hugetlb")?;
+        fs::create_dir(&group.folder)?;
+        fs::write(group.folder.join("hugetlb.2MB.max"), (pages * HUGE_PAGE).to_string())?;
+        Ok(group)
+    }
+}
+
+impl Drop for HugePagesGroup {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.folder);
+        if let Some(control) = &self.enabled {
+            let _ = fs::write(control, "-hugetlb");
+        }
+    }
+}
+
+#[test]
+#[ignore = "sets vm.nr_hugepages and makes a hugetlb control group, which takes root: .ci/run has it apart"]
+fn where_huge_pages_do_not_suffice_there_are_ordinary_ones_and_nobody_is_killed() {
+    if let Some(group) = std::env::var_os(GROUP) {
+        return with_huge_pages(Path::new(&group));
+    }
+    let _pages = HugePages::add(HOST_PAGES).expect("root may have some huge pages here");
+    let group = HugePagesGroup::new(GROUP_PAGES).expect("root may make a hugetlb control group here");
+    let ended = Command::new(std::env::current_exe().unwrap())
+        .args([
+            "--ignored",
+            "--exact",
+            "--nocapture",
+            "where_huge_pages_do_not_suffice_there_are_ordinary_ones_and_nobody_is_killed",
+        ])
+        .env(GROUP, &group.folder)
+        .status()
+        .unwrap();
+    assert!(ended.success(), "{ended}");
+}
+
+fn with_huge_pages(group: &Path) {
+    let pages_of = |pages: usize| {
+        let memory = SharedMemory::new("jet-test", pages * HUGE_PAGE, true).expect("ordinary ones at least");
+        // SAFETY: within the mapping, which is nobody else's.
+        unsafe { memory.base().add(memory.bytes() - 1).write_volatile(1) };
+        memory.pages()
+    };
+    // Than the host has; than the group may have, once this process is in it.
+    assert_eq!(
+        (pages_of(HOST_PAGES), pages_of(HugePages::number().unwrap() + 1)),
+        (Pages::Huge, Pages::Small)
+    );
+    fs::write(group.join("cgroup.procs"), std::process::id().to_string()).unwrap();
+    assert_eq!((pages_of(GROUP_PAGES), pages_of(GROUP_PAGES + 1)), (Pages::Huge, Pages::Small));
 }
