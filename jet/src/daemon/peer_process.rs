@@ -154,8 +154,16 @@ mod tests {
         assert!(has_ended(&process.pidfd));
         assert!(PeerProcess::of(&near).is_none_or(|process| has_ended(&process.pidfd)));
         let by_socket = !matches!(pidfd_of_peer(near.as_fd()), Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT));
+        // Where the kernel is said to tell, and this process may choose numbers, there must be something to see.
+        let wanted = std::env::var_os("JET_TEST_PEER_PIDFD").is_some_and(|wanted| wanted == "1");
+        assert!(by_socket || !wanted, "JET_TEST_PEER_PIDFD=1, and the kernel has no SO_PEERPIDFD");
         // Where there is only the number, whoever has it is taken for it: nothing to see.
-        if by_socket && let Some(another) = another_with(number) {
+        let another = if by_socket { another_with(number) } else { None };
+        assert!(
+            another.is_some() || !wanted,
+            "JET_TEST_PEER_PIDFD=1, and no process got the number {number}"
+        );
+        if let Some(another) = another {
             assert!(PeerProcess::of(&near).is_none_or(|process| has_ended(&process.pidfd)));
             end(another);
         }
