@@ -549,3 +549,15 @@ pub unsafe extern "C" fn jet_sender_stats_get(
         })
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn below_zero_a_wait_has_no_limit_and_else_the_one_that_is_given() {
+        assert_eq!([long(-1), long(i64::MIN)], [Duration::MAX; 2]);
+        assert_eq!([long(0), long(1)], [Duration::ZERO, Duration::from_nanos(1)]);
+        assert_eq!(long(i64::MAX), Duration::from_nanos(i64::MAX.unsigned_abs()));
+    }
+}

@@ -1,0 +1,63 @@
+/* A receiver that keeps every slice of a message larger than the pool is told so; it gives some back, and goes on. */
+#include "check.h"
+
+/* More than the pool and all escape memory have. */
+enum { PAGE = 4096, PAGES = 12 << 10, BYTES = PAGES * PAGE };
+
+static jet_slice kept[PAGES];
+static size_t kept_count;
+
+static void give_half_back(jet_session *session) {
+    size_t left = kept_count / 2;
+    while (kept_count > left) ANSWERS(JET_OK, jet_slice_release(session, &kept[--kept_count]));
+}
+
+static void check_pages(const jet_slice *slice) {
+    for (size_t at = 0; at < slice->bytes; at += PAGE) {
+        uint64_t number;
+        memcpy(&number, (const char *)slice->data + at, sizeof number);
+        CHECK(number == (slice->offset + at) / PAGE);
+    }
+}
+
+int main(void) {
+    jet_session *session = session_of("keeper");
+    jet_sender *sender = sender_to("keeper", 1);
+    jet_buffer buffer;
+    jet_message message;
+    jet_completion end;
+    uint64_t seen = 0;
+    unsigned told = 0;
+    int code;
+    ANSWERS(JET_OK, jet_buffer_get(sender, BYTES, &buffer));
+    for (uint64_t page = 0; page < PAGES; page++) memcpy((char *)buffer.data + page * PAGE, &page, sizeof page);
+    ANSWERS(JET_OK, jet_send_buffer(sender, 1, NULL, 0, &buffer, BYTES, 0, NULL));
+    ANSWERS(JET_OK, jet_sender_flush(sender));
+    ANSWERS(JET_OK, jet_session_receive(session, JET_FOREVER, &message));
+    while ((code = jet_message_next(session, &message, JET_FOREVER, &kept[kept_count])) != JET_END) {
+        if (code == JET_OK) {
+            seen += kept[kept_count].bytes;
+            kept_count++;
+            continue;
+        }
+        ANSWERS(JET_E_HELD, code);
+        CHECK(strstr(jet_error_text(), "given back") && seen < BYTES && kept_count > 0);
+        told++;
+        /* They are this session's until they are given back, also now. */
+        for (size_t i = 0; i < kept_count; i++) check_pages(&kept[i]);
+        give_half_back(session);
+    }
+    CHECK(seen == BYTES && told > 0);
+    while (kept_count > 0) {
+        check_pages(&kept[kept_count - 1]);
+        give_half_back(session);
+    }
+    ANSWERS(JET_OK, jet_message_finish(session, &message, 0));
+    ANSWERS(JET_OK, jet_session_flush(session));
+    ANSWERS(JET_OK, jet_sender_wait(sender, JET_FOREVER, &end));
+    CHECK(end.status == JET_CONSUMED);
+    ANSWERS(JET_OK, jet_buffer_free(sender, &end.buffer));
+    ANSWERS(JET_OK, jet_sender_free(sender));
+    ANSWERS(JET_OK, jet_session_free(session));
+    return 0;
+}
