@@ -15,5 +15,6 @@ mod shared;
 pub(crate) use node::ThreadPrefers;
 
 pub use heap_ring::{HeapConsumer, HeapProducer, heap_ring};
+pub use node::node_of_device;
 pub use room::NoRoom;
 pub use shared::{MapError, Mapping, Pages, Protection, SharedMemory};

@@ -2,11 +2,20 @@
 
 use super::Mapping;
 use std::io;
+use std::path::Path;
 
 /// `MPOL_PREFERRED` of linux/mempolicy.h: the node first, others when it is full.
 const PREFERRED: libc::c_int = 1;
 /// Nodes that a mask names; the kernel has 1024 at most.
 const NODES_MAX: usize = 1024;
+
+/// The NUMA node that an RDMA device is attached to, as the kernel says below `sys`, which is `/sys` on a host. None for a device
+/// without one: where there is but one node, and soft-RoCE, which stands on no bus.
+pub fn node_of_device(sys: &Path, device: &str) -> Option<u32> {
+    let path = sys.join("class/infiniband").join(device).join("device/numa_node");
+    // The kernel writes -1 where the firmware named none, and that is no u32.
+    std::fs::read_to_string(path).ok()?.trim().parse().ok()
+}
 
 /// Pages that the mapping gets from now on come from a node, as long as that has room.
 pub(super) fn prefer(mapping: &Mapping, numa_node: u32) -> io::Result<()> {
@@ -104,4 +113,28 @@ pub(super) fn pages_elsewhere(mapping: &Mapping, page_bytes: usize, numa_node: u
         return Err(io::Error::last_os_error());
     }
     Ok(nodes.iter().filter(|found| u32::try_from(**found) != Ok(numa_node)).count())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As the kernel writes them: `numa_node_show` of drivers/pci/pci-sysfs.c. A device of soft-RoCE has no folder `device`.
+    #[test]
+    fn a_devices_node_is_the_one_that_the_kernel_names_and_none_where_it_names_none() {
+        let sys = tempfile::tempdir().unwrap();
+        for (device, node) in
+            [("mlx5_0", Some("0\n")), ("mlx5_1", Some("1\n")), ("mlx5_2", Some("-1\n")), ("rxe0", None)]
+        {
+            let folder = sys.path().join("class/infiniband").join(device);
+            std::fs::create_dir_all(&folder).unwrap();
+            if let Some(node) = node {
+                std::fs::create_dir(folder.join("device")).unwrap();
+                std::fs::write(folder.join("device/numa_node"), node).unwrap();
+            }
+        }
+        let found =
+            ["mlx5_0", "mlx5_1", "mlx5_2", "rxe0", "mlx5_9"].map(|device| node_of_device(sys.path(), device));
+        assert_eq!(found, [Some(0), Some(1), None, None, None]);
+    }
 }

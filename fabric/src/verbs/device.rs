@@ -12,13 +12,14 @@ use super::error::VerbsError;
 use super::options::DeviceChoice;
 use super::port::Port;
 use crate::limits::DeviceAttributes;
+use crate::memory::node_of_device;
 use rdma_sys::{
     ibv_context, ibv_device_attr, ibv_query_device, ibv_transport_type, rdma_bind_addr, rdma_cm_id,
     rdma_create_id, rdma_destroy_id, rdma_free_devices, rdma_get_devices, rdma_port_space, rdma_resolve_addr,
 };
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// How long finding the way to an address may take.
 const RESOLVE_MS: i32 = 2000;
@@ -273,9 +274,7 @@ impl Device {
 
     /// The NUMA node that it is attached to; none where there is but one, or behind a device without one (soft-RoCE).
     pub fn numa_node(&self) -> Option<u32> {
-        let path = format!("/sys/class/infiniband/{}/device/numa_node", self.name());
-        // A node of -1 is none.
-        std::fs::read_to_string(path).ok()?.trim().parse().ok()
+        node_of_device(Path::new("/sys"), self.name())
     }
 
     fn read_rnr(&self) -> u64 {

@@ -13,6 +13,7 @@ use super::workers::WORKERS_MAX;
 use crate::daemon::congestion::{CongestionConfig, CongestionConfigError};
 use jet_escape::{EscapeConfig, Thresholds};
 use jet_fabric::Address;
+use jet_fabric::memory::node_of_device;
 use jet_wire::segment::SegmentShape;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -321,11 +322,12 @@ impl Config {
 
     /// The NUMA node that the pool is to lie on, as far as the configuration tells: its own, or the device's that it names.
     pub fn numa_node(&self) -> Option<u32> {
-        let of_device = |device: &String| {
-            let path = Path::new("/sys/class/infiniband").join(device).join("device/numa_node");
-            // A node of -1 is none.
-            std::fs::read_to_string(path).ok()?.trim().parse().ok()
-        };
+        self.numa_node_below(Path::new("/sys"))
+    }
+
+    /// The same where the kernel tells of devices there.
+    fn numa_node_below(&self, sys: &Path) -> Option<u32> {
+        let of_device = |device: &String| node_of_device(sys, device);
         self.pool.numa_node.or_else(|| self.rdma.device.as_ref().and_then(of_device))
     }
 

@@ -15,6 +15,22 @@ fn the_defaults_are_the_papers() {
 }
 
 #[test]
+fn the_pools_node_is_the_one_that_is_named_and_else_the_devices() {
+    let sys = tempfile::tempdir().unwrap();
+    for (device, node) in [("mlx5_0", "1\n"), ("mlx5_1", "-1\n")] {
+        let folder = sys.path().join("class/infiniband").join(device).join("device");
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("numa_node"), node).unwrap();
+    }
+    let node = |overrides: &[&str]| load(overrides).unwrap().numa_node_below(sys.path());
+    assert_eq!(node(&[]), None);
+    assert_eq!(node(&["rdma.device='mlx5_0'"]), Some(1));
+    assert_eq!(node(&["rdma.device='mlx5_1'"]), None, "the kernel names none");
+    assert_eq!(node(&["rdma.device='rxe0'"]), None, "there is no file");
+    assert_eq!(node(&["rdma.device='mlx5_0'", "pool.numa_node=0"]), Some(0));
+}
+
+#[test]
 fn what_is_printed_can_be_read() {
     let printed = toml::to_string(&Config::default()).unwrap();
     assert_eq!(printed.parse::<toml::Table>().unwrap().try_into::<Config>().unwrap(), Config::default());
