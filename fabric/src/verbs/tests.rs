@@ -81,7 +81,9 @@ fn attributes(nic: &mut VerbsNic, qp: Qp) -> ibv_qp_attr {
     let mask = ibv_qp_attr_mask::IBV_QP_ACCESS_FLAGS
         | ibv_qp_attr_mask::IBV_QP_MAX_QP_RD_ATOMIC
         | ibv_qp_attr_mask::IBV_QP_MAX_DEST_RD_ATOMIC
-        | ibv_qp_attr_mask::IBV_QP_AV;
+        | ibv_qp_attr_mask::IBV_QP_AV
+        | ibv_qp_attr_mask::IBV_QP_TIMEOUT
+        | ibv_qp_attr_mask::IBV_QP_RETRY_CNT;
     // SAFETY: the QP lives; zeros are a value of both structures, which the call fills.
     unsafe {
         let (mut found, mut made): (ibv_qp_attr, ibv_qp_init_attr) = (std::mem::zeroed(), std::mem::zeroed());
@@ -133,6 +135,20 @@ fn each_end_sets_its_own_type_of_service() {
 }
 
 /// The device says something to one NIC, of the element with that number or address. What it says by itself is heard no more,
+#[test]
+#[ignore = "needs an RDMA device, named by JET_RDMA_ADDRESS: docs/rdma.md"]
+fn each_end_sets_its_own_retries() {
+    // None is the default, nor what RDMA CM would have.
+    let of_server = VerbsOptions { ack_timeout: 13, retry: 4, ..options() };
+    let of_client = VerbsOptions { ack_timeout: 18, retry: 2, ..options() };
+    let (mut nics, [theirs, ours]) = connected(of_server, of_client);
+    fn retries(nic: &mut VerbsNic, qp: Qp) -> (u8, u8) {
+        let of_qp = attributes(nic, qp);
+        (of_qp.timeout, of_qp.retry_cnt)
+    }
+    assert_eq!((retries(&mut nics[0], theirs), retries(&mut nics[1], ours)), ((13, 4), (18, 2)));
+}
+
 /// nor is what is said after this is dropped.
 struct Said {
     _writing: OwnedFd,

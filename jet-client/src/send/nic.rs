@@ -96,4 +96,19 @@ mod tests {
             assert_eq!((options.source, options.wants()), (source, Wants::VERBS_SENDER));
         }
     }
+
+    #[cfg(feature = "verbs")]
+    #[test]
+    fn what_a_sender_says_of_its_connection_reaches_the_nic() {
+        let source = Some(std::net::Ipv4Addr::new(192, 0, 2, 1).into());
+        let of_nic = |rdma, source| {
+            let options = verbs_options("192.0.2.10:7450", source, rdma).unwrap();
+            (options.tos, options.ack_timeout, options.retry)
+        };
+        for source in [None, source] {
+            assert_eq!(of_nic(RdmaOptions::default(), source), (None, 16, 6));
+            let rdma = RdmaOptions { tos: Some(104), ack_timeout: 13, retry: 4 };
+            assert_eq!(of_nic(rdma, source), (Some(104), 13, 4));
+        }
+    }
 }
