@@ -5,20 +5,24 @@ use crate::daemon::workers::Workers;
 use jet_core::pool::Run;
 use jet_core::{Effects, PeerId, ReadId, Remote};
 use jet_fabric::memory::SharedMemory;
-use jet_fabric::nic::{Access, Completion, Event, Nic, PrivateData, Qp, Status, Work};
+use jet_fabric::nic::{
+    Access, Completion, Event, MemoryKey, Nic, PrivateData, Qp, Sge, SrqEntry, Status, Work,
+};
 use jet_fabric::soft::{SoftNic, SoftOptions};
-use jet_wire::message::HEADER_BYTES;
+use jet_wire::message::{CreditHeader, HEADER_BYTES, HeaderBytes};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const PEER: PeerId = PeerId(0);
 
-/// The hands on a software NIC that takes one READ a connection, and a sender's NIC with a region that can be READ.
+/// The hands on a software NIC that takes one READ and one SEND a connection, and a sender's NIC with a region that can be READ.
 pub(super) struct Pair {
     pub(super) hands: Hands<SoftNic>,
     sender: SoftNic,
     remote: Remote,
+    /// Where the sender takes headers.
+    taken: (Arc<SharedMemory>, MemoryKey),
     pub(super) config: jet_core::Config,
     qp: Qp,
     _folder: tempfile::TempDir,
@@ -28,6 +32,7 @@ pub(super) struct Pair {
 #[derive(Debug, PartialEq, Eq)]
 enum Seen {
     Read(u64, Status),
+    Sent(Status),
     Disconnected,
 }
 
@@ -41,12 +46,16 @@ impl Pair {
     pub(super) fn with(config: jet_core::Config, pool_bytes: usize, escape_bytes: Option<usize>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let address = format!("shm:{}", folder.path().join("nic.sock").display()).parse().unwrap();
-        let mut nic = SoftNic::new(SoftOptions { reads_per_qp_max: 1, ..SoftOptions::default() }).unwrap();
+        let one = SoftOptions { reads_per_qp_max: 1, sends_per_qp_max: 1, ..SoftOptions::default() };
+        let mut nic = SoftNic::new(one).unwrap();
         nic.listen(&address).unwrap();
         let mut sender = SoftNic::new(SoftOptions::default()).unwrap();
         let memory = Arc::new(SharedMemory::new("test-sender", 1 << 20, false).unwrap());
         let key = sender.register(&memory, Access::RemoteRead).unwrap();
         let remote = Remote { address: sender.remote_address(key, 0), key: key.0 };
+        let headers = Arc::new(SharedMemory::new("test-taken", 4096, false).unwrap());
+        let headers_key = sender.register(&headers, Access::LocalWrite).unwrap();
+        let taken = (headers, headers_key);
         let nothing = PrivateData::new(&[]).unwrap();
         sender.connect(&address, &nothing).unwrap();
         let qp = until(|| {
@@ -79,11 +88,30 @@ impl Pair {
         let memory = PoolMemory { pool, headers, pool_key, headers_key };
         let mut hands = Hands::new(nic, memory, workers, escape, &config, epoll);
         hands.bind(qp, PEER);
-        Self { hands, sender, remote, config, qp, _folder: folder }
+        Self { hands, sender, remote, taken, config, qp, _folder: folder }
     }
 
     fn read(&mut self, id: u32, slab: u32) {
         self.hands.post_read(PEER, ReadId(id), self.remote, 4096, &[Run { first: slab, count: 1 }]);
+    }
+
+    /// A header that gives so much credit, by which it is known again.
+    fn send(&mut self, credit_limit: u64) {
+        self.hands.post_or_keep_header(PEER, &CreditHeader::encode(credit_limit, false));
+    }
+
+    /// The sender takes one header more, into this entry.
+    fn take(&mut self, entry: u32) {
+        let bytes = u32::try_from(HEADER_BYTES).unwrap();
+        let header = Sge { key: self.taken.1, offset: u64::from(entry * bytes), bytes };
+        self.sender.post_srq(SrqEntry { id: entry, header, payload: None }).unwrap();
+    }
+
+    /// What the sender took into an entry.
+    fn took(&self, entry: usize) -> HeaderBytes {
+        assert!((entry + 1) * HEADER_BYTES <= self.taken.0.bytes());
+        // SAFETY: within the area, and the SEND that filled the entry has completed.
+        unsafe { self.taken.0.base().add(entry * HEADER_BYTES).cast::<HeaderBytes>().read() }
     }
 
     /// The next that the hands' NIC tells.
@@ -94,10 +122,13 @@ impl Pair {
             while sender.poll_event().is_some() {}
             let none = Completion { qp: self.qp, work: Work::Send { id: 0 }, status: Status::Success };
             let mut completions = [none];
-            if hands.nic.poll(&mut completions) == 1
-                && let Work::Read { id } = completions[0].work
-            {
-                return Some(Seen::Read(id, completions[0].status));
+            if hands.nic.poll(&mut completions) == 1 {
+                let [Completion { work, status, .. }] = completions;
+                return match work {
+                    Work::Read { id } => Some(Seen::Read(id, status)),
+                    Work::Send { .. } => Some(Seen::Sent(status)),
+                    _ => None,
+                };
             }
             matches!(hands.nic.poll_event(), Some(Event::Disconnected { .. })).then_some(Seen::Disconnected)
         })
@@ -146,4 +177,37 @@ fn reads_that_wait_for_a_connection_that_ended_are_given_back() {
     let mut given: Vec<_> = std::iter::from_fn(|| pair.hands.take_unposted_read()).collect();
     given.sort_by_key(|read| read.0);
     assert_eq!(given, [ReadId(1), ReadId(2)]);
+}
+
+#[test]
+fn headers_that_the_nic_has_no_room_for_wait_and_are_sent_in_their_turn() {
+    let mut pair = Pair::new();
+    (0..3).for_each(|credit| pair.send(credit));
+    assert!(pair.hands.send_rest(), "the first is under way, and the connection takes one");
+    for entry in 0..4 {
+        pair.take(entry);
+        assert_eq!(pair.next(), Seen::Sent(Status::Success));
+        if entry == 0 {
+            // There is room now, and it is not for who comes last.
+            pair.send(3);
+        }
+        assert_eq!(pair.hands.send_rest(), entry < 2, "whether any still waits");
+    }
+    for entry in 0..4 {
+        assert_eq!(pair.took(entry).0, CreditHeader::encode(entry as u64, false).0, "in their order");
+    }
+}
+
+#[test]
+fn headers_that_wait_for_a_connection_that_ended_are_given_back() {
+    let mut pair = Pair::new();
+    (0..3).for_each(|credit| pair.send(credit));
+    assert!(pair.hands.send_rest());
+    pair.hands.nic.disconnect(pair.qp);
+    while pair.next() != Seen::Disconnected {}
+    pair.hands.unbind(pair.qp);
+    // They would keep those of all other connections waiting.
+    assert!(!pair.hands.send_rest());
+    pair.send(3);
+    assert!(!pair.hands.send_rest(), "there is nobody to send to");
 }
