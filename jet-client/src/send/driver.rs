@@ -490,8 +490,12 @@ impl Driver {
                     self.protocol.handle_not_sent(transmit);
                     return;
                 }
-                Err(error @ (PostError::LocalProtection | PostError::Limit)) => {
-                    panic!("a SEND within the NIC's limits and of registered memory was refused: {error}")
+                // It would be refused as often as it is posted. The connection ends, and its messages go again over the next:
+                // whoever uses the sender does not end with it.
+                Err(PostError::LocalProtection | PostError::Limit) => {
+                    self.protocol.handle_not_sent(transmit);
+                    self.nic.disconnect(qp);
+                    return;
                 }
             }
         }

@@ -28,6 +28,9 @@ struct Script {
     shown: Vec<Arc<SharedMemory>>,
     connects: u16,
     sends: u32,
+    /// What every SEND is refused with.
+    refuses: Option<PostError>,
+    disconnected: Vec<Qp>,
 }
 
 impl Script {
@@ -97,7 +100,9 @@ impl Nic for ScriptedNic {
 
     fn reject(&mut self, _: Qp, _: &PrivateData) {}
 
-    fn disconnect(&mut self, _: Qp) {}
+    fn disconnect(&mut self, qp: Qp) {
+        self.script().disconnected.push(qp);
+    }
 
     fn post_srq(&mut self, entry: SrqEntry) -> Result<(), PostError> {
         self.script().srq.push_back(entry);
@@ -105,7 +110,9 @@ impl Nic for ScriptedNic {
     }
 
     fn post_send(&mut self, _: Qp, _: SendRequest<'_>) -> Result<(), PostError> {
-        self.script().sends += 1;
+        let mut script = self.script();
+        script.refuses.map_or(Ok(()), Err)?;
+        script.sends += 1;
         Ok(())
     }
 
@@ -270,4 +277,33 @@ fn headers_of_another_connection_give_this_one_nothing() {
     driver.drive();
     assert_eq!(script.lock().unwrap().sends, 0);
     assert_eq!(driver.protocol.stats().headers_stray, 1);
+}
+
+#[test]
+fn a_nic_that_refuses_a_message_for_good_ends_the_connection_and_the_message_goes_again() {
+    for (error, ends) in [
+        (PostError::LocalProtection, true),
+        (PostError::Limit, true),
+        // These pass, or the connection is over anyway.
+        (PostError::QueueFull, false),
+        (PostError::Stale, false),
+    ] {
+        let (mut driver, script) = connecting();
+        script.lock().unwrap().refuses = Some(error);
+        script.lock().unwrap().receive(qp(1), &credit());
+        script.lock().unwrap().events.push_back(connected(qp(1)));
+        driver.drive();
+        let disconnected: &[Qp] = if ends { &[qp(1)] } else { &[] };
+        assert_eq!(script.lock().unwrap().disconnected, disconnected, "{error}");
+        let over = Event::Disconnected { qp: qp(1), reason: DisconnectReason::Local };
+        script.lock().unwrap().events.push_back(over);
+        driver.drive();
+        assert_eq!(script.lock().unwrap().connects, 2, "{error}: it connects again");
+        // The next connection's NIC takes it.
+        script.lock().unwrap().refuses = None;
+        script.lock().unwrap().receive(qp(2), &credit());
+        script.lock().unwrap().events.push_back(connected(qp(2)));
+        driver.drive();
+        assert_eq!(script.lock().unwrap().sends, 1, "{error}: the message goes again");
+    }
 }
