@@ -3,7 +3,9 @@
  *     LD_PRELOAD=limits.so JET_DEVICE_LIMITS=max_qp_init_rd_atom=16,max_qp_rd_atom=16,max_sge=30 PROGRAM
  *
  * Queries answer the lesser of what the device has and what is named, and what asks for more of a queue is refused with EINVAL, as such
- * a device does. What is posted is left to the device: it holds a queue pair to the depth of READs that it was connected with.
+ * a device does. How many queue pairs and queues there are is answered, and not counted: a program may have several NICs on the device,
+ * and each makes what the answer lets it. What is posted is left to the device: it holds a queue pair to the depth of READs that it was
+ * connected with.
  * A name that is not known ends the program: limits that nobody set would prove nothing. */
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -200,4 +200,42 @@ mod tests {
             "{error}"
         );
     }
+
+    /// A guest's device is lowered to a profile by what deploy/vm/check names (deploy/vm/limits.c).
+    #[test]
+    fn the_device_that_is_lowered_in_the_guest_has_the_profiles_limits() {
+        let of = |attributes: &DeviceAttributes| {
+            [
+                ("max_qp", Some(attributes.max_qp)),
+                ("max_qp_wr", Some(attributes.max_qp_wr)),
+                ("max_sge", Some(attributes.max_sge)),
+                ("max_sge_rd", Some(attributes.max_sge_rd)),
+                ("max_cq", Some(attributes.max_cq)),
+                ("max_cqe", Some(attributes.max_cqe)),
+                ("max_qp_rd_atom", Some(attributes.max_qp_rd_atom)),
+                ("max_res_rd_atom", Some(attributes.max_res_rd_atom)),
+                ("max_qp_init_rd_atom", Some(attributes.max_qp_init_rd_atom)),
+                ("max_srq", Some(attributes.max_srq)),
+                ("max_srq_wr", Some(attributes.max_srq_wr)),
+                ("max_srq_sge", Some(attributes.max_srq_sge)),
+                ("max_inline_data", attributes.max_inline_data.map(|bytes| i32::try_from(bytes).unwrap())),
+            ]
+        };
+        let script =
+            std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/vm/check")).unwrap();
+        let named = |profile: Profile| {
+            let begin = format!("    each {profile} ");
+            let line =
+                script.lines().find_map(|line| line.strip_prefix(&begin)).expect("a line of the stage");
+            let pairs = line.split(' ').next().unwrap().split(',').map(|pair| pair.split_once('=').unwrap());
+            pairs.map(|(name, value)| (name.to_owned(), value.parse().ok())).collect::<Vec<_>>()
+        };
+        let mean = of(Profile::MEAN.attributes()).map(|(name, value)| (name.to_owned(), value));
+        assert_eq!(named(Profile::MEAN), mean, "all of them");
+        // Of others only what the guest's device has more of.
+        let connectx_6 = of(Profile::CONNECTX_6.attributes()).map(|(name, value)| (name.to_owned(), value));
+        for pair in named(Profile::CONNECTX_6) {
+            assert!(connectx_6.contains(&pair), "{pair:?}");
+        }
+    }
 }
