@@ -215,7 +215,7 @@ impl VerbsNic {
             gathered: Gathered::new(limits.scatter_max.max(device_limits.send_sges) as usize),
             events: VecDeque::with_capacity(3 * limits.qps_max as usize),
             watch,
-            surveying: Surveying::after(&survey),
+            surveying: Surveying::after(&survey, options.look_every),
             paths: Paths::default(),
             readiness,
             expanding: None,

@@ -96,6 +96,9 @@ pub struct VerbsOptions {
     /// of no bytes: the word of a peer that went may have been lost, and RC has no other way to notice. Work that does not end for four
     /// such spans ends its connection, but not before the device had time for its retries (`ack_timeout`, `retry`).
     pub keep_alive: Duration,
+    /// Between two looks at the port, while the NIC listens, that the device did not ask for (10 s): most devices say nothing of a
+    /// new MTU. Of what it does say nothing waits for such a look.
+    pub look_every: Duration,
     /// How long a QP in the error state may take to give back its work (1 s); then it is destroyed all the same, and
     /// counted.
     pub drain: Duration,
@@ -139,6 +142,7 @@ impl VerbsOptions {
             farewell: Duration::from_secs(1),
             handshake: Duration::from_secs(20),
             keep_alive: Duration::from_secs(5),
+            look_every: Duration::from_secs(10),
             drain: Duration::from_secs(1),
             last_wqe: Duration::from_millis(20),
         }

@@ -10,8 +10,6 @@ use std::time::{Duration, Instant};
 
 /// Between two attempts to listen at an address that is there and cannot be listened at.
 const RENEW_EVERY: Duration = Duration::from_secs(1);
-/// Between two looks that nothing asked for: of some changes a device says nothing, as of its interface's MTU.
-const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// From the first word that an interface moved to the look: each identifier that is bound to it gets one.
 const SETTLE: Duration = Duration::from_millis(100);
 
@@ -40,6 +38,8 @@ enum Listens {
 /// When the port is looked at.
 #[derive(Debug)]
 pub(super) struct Surveying {
+    /// Between two looks that nothing asked for: of some changes a device says nothing, as of its interface's MTU.
+    look_every: Duration,
     phase: Phase,
     /// Something changed since the one under way began; whether all are to be listened at anew.
     again: Option<bool>,
@@ -53,9 +53,9 @@ pub(super) struct Surveying {
 
 impl Surveying {
     /// After one that found this.
-    pub fn after(survey: &Survey) -> Self {
+    pub fn after(survey: &Survey, look_every: Duration) -> Self {
         let known = survey.standing.as_ref().ok().copied();
-        Self { phase: Phase::Over, again: None, next: None, all: false, known }
+        Self { look_every, phase: Phase::Over, again: None, next: None, all: false, known }
     }
 
     /// When one is due, whatever the device says.
@@ -70,7 +70,7 @@ impl Surveying {
 
     /// The NIC listens: it is looked now and then whether it can.
     pub fn listens(&mut self, now: Instant) {
-        self.next.get_or_insert(now + LOOK_EVERY);
+        self.next.get_or_insert(now + self.look_every);
     }
 
     /// The NIC is to listen no more: neither is what is with a survey.
@@ -127,7 +127,7 @@ impl Surveying {
             Listens::Nowhere => None,
             _ if self.all => Some(SETTLE),
             Listens::Lacking => Some(RENEW_EVERY),
-            Listens::Everywhere => Some(LOOK_EVERY),
+            Listens::Everywhere => Some(self.look_every),
         };
         self.next = span.map(|span| now + span);
         self.again.take()
@@ -206,12 +206,13 @@ impl VerbsNic {
 mod tests {
     use super::*;
 
+    const LOOK_EVERY: Duration = Duration::from_secs(7);
     const STANDING: Standing =
         Standing { state: PortState::Active, packet_bytes_max: 4096, is_infiniband: false };
     const LONGER: Standing = Standing { packet_bytes_max: 1024, ..STANDING };
 
     fn surveying() -> Surveying {
-        Surveying::after(&Survey { standing: Ok(STANDING), addresses: Vec::new() })
+        Surveying::after(&Survey { standing: Ok(STANDING), addresses: Vec::new() }, LOOK_EVERY)
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //!
 //! What soft-RoCE never says (that a device failed, for one) is said in its place, by the file that the library reads events from.
 
+use super::connection_manager::CmEvent;
 use super::{VerbsNic, VerbsOptions, set_up};
 use crate::address::Address;
 use crate::nic::{Completion, Event, Nic, PostError, PrivateData, Qp, ReadRequest, Status, Work};
@@ -134,7 +135,6 @@ fn each_end_sets_its_own_type_of_service() {
     assert_eq!((class(&mut nics[0], theirs), class(&mut nics[1], ours)), (0x68, 0x68));
 }
 
-/// The device says something to one NIC, of the element with that number or address. What it says by itself is heard no more,
 #[test]
 #[ignore = "needs an RDMA device, named by JET_RDMA_ADDRESS: docs/rdma.md"]
 fn each_end_sets_its_own_retries() {
@@ -149,6 +149,7 @@ fn each_end_sets_its_own_retries() {
     assert_eq!((retries(&mut nics[0], theirs), retries(&mut nics[1], ours)), ((13, 4), (18, 2)));
 }
 
+/// The device says something to one NIC, of the element with that number or address. What it says by itself is heard no more,
 /// nor is what is said after this is dropped.
 struct Said {
     _writing: OwnedFd,
@@ -187,6 +188,26 @@ fn a_device_that_failed_is_there_again_when_it_is_opened_at_the_same_place() {
         last = place;
     }
     panic!("no device was opened where one had been before: nothing was seen");
+}
+
+#[test]
+#[ignore = "needs an RDMA device, named by JET_RDMA_ADDRESS: docs/rdma.md"]
+fn an_interface_that_moved_is_looked_at_soon_though_the_next_look_is_far() {
+    const HOUR: Duration = Duration::from_secs(3600);
+    let mut nic = VerbsNic::new(VerbsOptions { look_every: HOUR, ..options() }).expect("a NIC");
+    nic.listen(&address()).expect("it listens");
+    let is_far = |nic: &VerbsNic| nic.surveying.next().is_some_and(|next| next > Instant::now() + HOUR / 2);
+    assert!(is_far(&nic));
+    // Only interfaces that are bonded move, so RDMA CM's word is said in its place.
+    nic.handle(0, CmEvent::AddressMoved);
+    assert!(!is_far(&nic), "nobody heard it");
+    let deadline = Instant::now() + PATIENCE;
+    while !is_far(&nic) {
+        nic.look();
+        assert!(Instant::now() < deadline, "no look in {PATIENCE:?}");
+    }
+    let listening = nic.watch().status().listening;
+    assert!(listening.len() == 1 && listening[0].is_there && listening[0].problem.is_none(), "{listening:?}");
 }
 
 /// A crowd of connections that one NIC has with another, which is polled elsewhere.

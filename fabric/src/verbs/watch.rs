@@ -1,5 +1,5 @@
-//! How a NIC's port stands, for whoever tells it. The NIC writes it when the device says something, and every 10 s while it listens;
-//! anybody may read it.
+//! How a NIC's port stands, for whoever tells it. The NIC writes it when the device says something, and every
+//! 10 s ([`super::VerbsOptions::look_every`]) while it listens; anybody may read it.
 
 use super::port::{PortState, Standing};
 use super::set_up::Survey;

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
 const SLAB_BYTES: u64 = jet_wire::SLAB_BYTES as u64;
+const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
 /// Everything that can be set. `jet daemon --print-config` prints the defaults.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -122,17 +123,17 @@ pub enum ConfigError {
         "configuration: [rdma] has keys, but listen has no rdma: address; give it one, or leave [rdma] out"
     )]
     NoRdma,
-    /// A number of `[rdma]` that its packets have no room for.
+    /// A number of `[rdma]` that packets have no room for, or that is none to live by.
     #[error("configuration: {key} is {found}, but must be {min} to {max}{why}")]
     Rdma {
         /// Which key.
         key: &'static str,
         /// What it is.
-        found: u8,
+        found: u64,
         /// The least.
-        min: u8,
+        min: u64,
         /// The most.
-        max: u8,
+        max: u64,
         /// What a value beside them would mean, where that is not plain.
         why: &'static str,
     },
@@ -252,7 +253,6 @@ impl Config {
 
     /// Times are a day at most, spinning a second: longer is a slip of the unit, and would overflow the clock's arithmetic.
     fn check_spans(&self) -> Result<(), ConfigError> {
-        const DAY_MS: u64 = 24 * 60 * 60 * 1000;
         for (key, found, max) in [
             ("admission.aging_ms", self.admission.aging_ms, DAY_MS),
             ("session.quarantine_ms", self.session.quarantine_ms, DAY_MS),
@@ -267,18 +267,19 @@ impl Config {
         Ok(())
     }
 
-    /// What a packet, or the device, has bits for.
+    /// What a packet, or the device, has bits for; and a span that leaves time for something else.
     fn check_rdma(&self) -> Result<(), ConfigError> {
-        let Rdma { ack_timeout, retry, .. } = self.rdma;
+        let Rdma { ack_timeout, retry, look_ms, .. } = self.rdma;
         for (key, found, min, max, why) in [
             (
                 "rdma.ack_timeout",
-                ack_timeout,
+                ack_timeout.into(),
                 1,
                 31,
                 ": 16 is 268 ms, each more twice as long; 0 would be for ever",
             ),
-            ("rdma.retry", retry, 0, 7, ""),
+            ("rdma.retry", retry.into(), 0, 7, ""),
+            ("rdma.look_ms", look_ms, 100, DAY_MS, ""),
         ] {
             if !(min..=max).contains(&found) {
                 return Err(ConfigError::Rdma { key, found, min, max, why });

@@ -28,6 +28,8 @@ use jet_wire::message::HEADER_BYTES;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
+#[cfg(feature = "verbs")]
+use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// What it is started with.
@@ -281,6 +283,7 @@ pub fn verbs_options(config: &Config, listen: &str) -> Result<VerbsOptions, Daem
         tos: config.rdma.tos,
         ack_timeout: config.rdma.ack_timeout,
         retry: config.rdma.retry,
+        look_every: Duration::from_millis(config.rdma.look_ms),
         ..defaults
     })
 }
@@ -377,6 +380,20 @@ mod tests {
         assert_eq!(sizes(&config).wants(), Wants::SOFTWARE_DAEMON);
         #[cfg(feature = "verbs")]
         assert_eq!(verbs_options(&config, "192.0.2.10:7450").unwrap().wants(), Wants::VERBS_DAEMON);
+    }
+
+    #[cfg(feature = "verbs")]
+    #[test]
+    fn what_the_configuration_says_of_connections_reaches_the_nic() {
+        let mut config = Config::default();
+        let of_nic = |config: &Config| {
+            let options = verbs_options(config, "192.0.2.10:7450").unwrap();
+            (options.tos, options.ack_timeout, options.retry, options.look_every)
+        };
+        assert_eq!(of_nic(&config), (None, 16, 6, Duration::from_secs(10)));
+        (config.rdma.tos, config.rdma.ack_timeout, config.rdma.retry) = (Some(104), 13, 4);
+        config.rdma.look_ms = 250;
+        assert_eq!(of_nic(&config), (Some(104), 13, 4, Duration::from_millis(250)));
     }
 
     #[cfg(feature = "verbs")]

@@ -238,6 +238,33 @@ fn the_receivers_address_goes_and_comes_back_under_load() {
     }
 }
 
+/// So that what is seen within a test's patience was said by the device.
+const NO_LOOK: &str = "rdma.look_ms=3600000";
+
+#[test]
+#[ignore = "takes the host's RDMA devices apart: deploy/vm/check device"]
+fn what_the_device_says_of_its_link_is_heard_without_a_look() {
+    let _devices = Devices::there();
+    // Nobody is connected: a connection that comes to stand has the port looked at, too.
+    let rig = Rig::start(&[NO_LOOK]);
+    Devices::unplug(1);
+    rig.wait_status("the port to be down", |status| status["rdma"]["state"] == "down");
+    Devices::restore();
+    rig.wait_status("the port to be active", |status| status["rdma"]["state"] == "active");
+}
+
+#[test]
+#[ignore = "takes the host's RDMA devices apart: deploy/vm/check device"]
+fn what_the_device_says_of_its_addresses_is_heard_without_a_look() {
+    let _devices = Devices::there();
+    let rig = Rig::start(&[NO_LOOK]);
+    let is_there = |status: &Value| status["rdma"]["listening"][0]["is_there"] == true;
+    host("ip address delete 10.9.0.2/32 dev v1");
+    rig.wait_status("the address to be missed", |status| !is_there(status));
+    Devices::restore();
+    rig.wait_status("the address to be back", is_there);
+}
+
 #[test]
 #[ignore = "takes the host's RDMA devices apart: deploy/vm/check device"]
 fn all_addresses_are_those_of_one_device_and_new_ones_are_taken_in() {

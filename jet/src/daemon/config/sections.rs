@@ -218,6 +218,8 @@ pub struct Rdma {
     pub ack_timeout: u8,
     /// How often it is sent again before the connection ends.
     pub retry: u8,
+    /// Between two looks at the port that the device did not ask for, in milliseconds.
+    pub look_ms: u64,
 }
 
 /// Whether the software NIC has a thread of its own.
@@ -334,7 +336,15 @@ impl Default for Nic {
 
 impl Default for Rdma {
     fn default() -> Self {
-        Self { device: None, port: None, gid_index: None, tos: None, ack_timeout: 16, retry: 6 }
+        Self {
+            device: None,
+            port: None,
+            gid_index: None,
+            tos: None,
+            ack_timeout: 16,
+            retry: 6,
+            look_ms: 10_000,
+        }
     }
 }
 

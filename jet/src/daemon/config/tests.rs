@@ -144,6 +144,8 @@ fn what_cannot_be_says_what_to_write() {
         ("rdma.ack_timeout=0", "rdma.ack_timeout is 0, but must be 1 to 31"),
         ("rdma.ack_timeout=32", "rdma.ack_timeout is 32, but must be 1 to 31"),
         ("rdma.retry=8", "rdma.retry is 8, but must be 0 to 7"),
+        ("rdma.look_ms=99", "rdma.look_ms is 99, but must be 100 to 86400000"),
+        ("rdma.look_ms=86400001", "rdma.look_ms is 86400001, but must be 100 to 86400000"),
         ("rdma.tos=256", "rdma"),
         ("nonsense", "SECTION.KEY=VALUE"),
         ("nic.profile=connectx-9", "unknown profile 'connectx-9', expected one of connectx-6, e810,"),
