@@ -155,6 +155,38 @@ fn nothing_hangs_on_the_mean_device_whatever_the_sizes() {
     }
 }
 
+/// Far more READs at once than any connection takes, each of one slab: what is beyond the depth waits, and is posted in its turn.
+#[test]
+fn messages_of_any_size_end_where_a_connection_takes_a_part_of_the_reads_that_one_needs() {
+    const SETTINGS: [&str; 2] = ["read.concurrency=200", "read.fragment_bytes=4096"];
+    // Fragments: few, about the depth of a device and of a software NIC, about `read.concurrency`, and beyond it by much.
+    const FRAGMENTS: [usize; 12] = [2, 15, 16, 17, 31, 33, 127, 129, 199, 201, 1024, 2048];
+    let mut random = Random::for_test("short READs", 182);
+    for (name, profile) in [("", None), ("nic.profile=connectx-6", Some(Profile::CONNECTX_6))] {
+        for &thread in nic_threads() {
+            let of_device: &[&str] = if name.is_empty() { &[] } else { &[name] };
+            let rig = Rig::start(&[of_device, &[thread], &SETTINGS].concat());
+            let application = rig.application(Role::Consumer, "store");
+            let mut sent = 0;
+            for address in rig.fabrics() {
+                let sender = match profile {
+                    None => Rig::sender(&address, "store"),
+                    Some(profile) => sender_on(profile, &address, "store"),
+                };
+                let mut traffic = Traffic::over(sender, random.fork()).with_tags_from(1 + sent as u64);
+                // One alone, and then all at once.
+                let sizes = FRAGMENTS.map(|fragments| 4096 * fragments - random.size_below(2));
+                send_all(&mut traffic, sizes.into_iter(), 1);
+                send_all(&mut traffic, sizes.into_iter(), sizes.len());
+                sent += 2 * sizes.len();
+            }
+            let status = rig.wait_whole();
+            assert_eq!((number(&status, "faults.peers"), application.reported("wrong")), (0, 0));
+            application.wait_reported("finished", sent);
+        }
+    }
+}
+
 #[test]
 fn the_depth_that_two_nics_agreed_on_is_told() {
     for (device, depth) in [(DEVICES[0], 16), (MEAN, 1)] {
