@@ -70,10 +70,12 @@ fn a_stopped_applications_backlog_moves_to_memory_and_comes_to_it_whole() {
         let stopped = rig.application(Role::Consumer, "stopped");
         stopped.process.stop();
         let fabrics = fabric_count();
+        // With more small ones the application has its part of the SRQ's share before the large ones come that fill the pool.
+        let small = usize::try_from(rig.srq_share_slabs() / 4).expect("few").min(200);
         for which in 0..fabrics {
             let mut waiting = crowd(&rig, which, "stopped", random.fork());
             let copied = number(&rig.status(), "escape.copied.total");
-            pile_up(&mut waiting, 60, 200);
+            pile_up(&mut waiting, 60, small);
             until_escaped(
                 &rig,
                 &mut waiting,
@@ -88,7 +90,7 @@ fn a_stopped_applications_backlog_moves_to_memory_and_comes_to_it_whole() {
             assert!(number(session, "held_slabs") >= number(session, "memory_slabs"), "{status:#}");
             assert!(number(session, "copied_slabs") > 0, "{status:#}");
             stopped.process.signal(Signal::CONT);
-            assert_eq!(waiting.ends(260), [AckStatus::Consumed; 260]);
+            assert_eq!(waiting.ends(60 + small), vec![AckStatus::Consumed; 60 + small]);
             wait_home(&rig, &mut traffic);
             if which + 1 < fabrics {
                 stopped.process.stop();

@@ -380,6 +380,12 @@ impl Rig {
         self.try_status().expect("the daemon answers")
     }
 
+    /// What small messages can have of the pool, which follows the SRQ that the NIC's device takes.
+    #[track_caller]
+    pub fn srq_share_slabs(&self) -> u64 {
+        number(&self.status(), "pool.srq_limit")
+    }
+
     /// Waits until the status is as wished.
     #[track_caller]
     pub fn wait_status(&self, what: &str, wished: impl Fn(&Value) -> bool) -> Value {
