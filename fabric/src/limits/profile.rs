@@ -227,7 +227,8 @@ mod tests {
             let begin = format!("    each {profile} ");
             let line =
                 script.lines().find_map(|line| line.strip_prefix(&begin)).expect("a line of the stage");
-            let pairs = line.split(' ').next().unwrap().split(',').map(|pair| pair.split_once('=').unwrap());
+            let pairs =
+                line.split([' ', '\'']).next().unwrap().split(',').map(|pair| pair.split_once('=').unwrap());
             pairs.map(|(name, value)| (name.to_owned(), value.parse().ok())).collect::<Vec<_>>()
         };
         let mean = of(Profile::MEAN.attributes()).map(|(name, value)| (name.to_owned(), value));
