@@ -159,6 +159,10 @@ pub trait Effects {
     /// Have the NIC mark congestion earlier (`true`), or as it did before (`false`).
     fn mark(&mut self, on: bool);
 
+    /// The first bytes of a slab whose SEND arrived, and which is not posted again yet: asked for where a user header lies
+    /// there.
+    fn payload(&self, slab: u32, bytes: u32) -> &[u8];
+
     /// CRC32C of a slab's first bytes, going on from `crc`. `None`: they cannot be read; tell
     /// `handle_poisoned` before the next flush.
     fn crc32c(&mut self, crc: u32, slab: u32, bytes: u32) -> Option<u32>;

@@ -28,6 +28,7 @@ pub mod pool;
 mod read;
 mod receiver;
 mod session;
+mod srq;
 mod stats;
 
 pub use admission::{GrantPolicy, QueueHead, StrictWithAging};

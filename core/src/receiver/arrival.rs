@@ -20,8 +20,8 @@ pub struct Arrival<'a> {
     pub entry: u32,
     /// The header area's bytes.
     pub header: &'a HeaderBytes,
-    /// The slab's bytes that were filled.
-    pub payload: &'a [u8],
+    /// How many of the slab's bytes were filled.
+    pub payload_bytes: u32,
 }
 
 const RECORD_IN_RESERVE: &str = "each entry that is posted has a record in reserve";
@@ -30,7 +30,7 @@ impl<P: GrantPolicy> Receiver<P> {
     /// A SEND arrived (Jet §4.1.1).
     #[inline]
     pub fn handle_receive(&mut self, now_ns: u64, arrival: Arrival<'_>, effects: &mut impl Effects) {
-        let slab = self.take_entry(arrival.entry);
+        let slab = self.srq.complete(arrival.entry);
         let peer = arrival.peer.0;
         let record = &self.peers[peer as usize];
         if !record.connected || record.leaving {
@@ -42,11 +42,10 @@ impl<P: GrantPolicy> Receiver<P> {
             self.expel(peer, ByeReason::CreditExceeded, effects);
             return;
         }
-        match parse_from_sender(arrival.header, arrival.payload.len()) {
+        match parse_from_sender(arrival.header, arrival.payload_bytes as usize) {
             Ok(FromSender::Small(small)) => self.small(now_ns, peer, slab, small, effects),
             Ok(FromSender::Request(request)) => {
-                let header_lost = request.inline_user_header().is_none() && self.is_slab_lost(slab);
-                self.request(now_ns, peer, request, arrival.payload, header_lost);
+                self.request(now_ns, peer, request, (slab, arrival.payload_bytes), effects);
                 self.give_small(slab);
             }
             Ok(FromSender::CreditReturn(answer)) => {
@@ -69,17 +68,8 @@ impl<P: GrantPolicy> Receiver<P> {
 
     /// An SRQ entry completed without a message, or with an error of its peer: it can be posted again.
     pub fn handle_receive_failed(&mut self, entry: u32) {
-        let slab = self.take_entry(entry);
+        let slab = self.srq.complete(entry);
         self.give_small(slab);
-    }
-
-    #[inline]
-    fn take_entry(&mut self, entry: u32) -> u32 {
-        let slab = core::mem::replace(&mut self.entries[entry as usize], NONE);
-        assert!(slab != NONE, "SRQ entry {entry} completed but was not posted");
-        self.free_entries.push(entry);
-        self.posted -= 1;
-        slab
     }
 
     /// Whether what arrived in the slab lies in memory that was lost since the slab was posted.
@@ -159,14 +149,14 @@ impl<P: GrantPolicy> Receiver<P> {
         self.bar(session);
     }
 
-    /// A request for a large message. `header_lost`: its user header lies in lost memory.
+    /// A request for a large message. A user header that does not fit the request lies in the slab.
     fn request(
         &mut self,
         now_ns: u64,
         peer: u32,
         request: &RequestHeader,
-        payload: &[u8],
-        header_lost: bool,
+        (slab, payload_bytes): (u32, u32),
+        effects: &mut impl Effects,
     ) {
         let sequence = request.sequence.get();
         self.stats.large_messages += 1;
@@ -180,7 +170,7 @@ impl<P: GrantPolicy> Receiver<P> {
             Some(AckStatus::TooLarge)
         } else if request.class >= self.config.classes {
             Some(AckStatus::Denied)
-        } else if header_lost {
+        } else if request.inline_user_header().is_none() && self.is_slab_lost(slab) {
             Some(AckStatus::Corrupt)
         } else if self.peers[peer as usize].requests >= self.config.requests_per_peer
             || self.messages.available() <= self.config.srq_slabs as usize
@@ -215,7 +205,10 @@ impl<P: GrantPolicy> Receiver<P> {
             crc_expected: request.crc32c().filter(|_| self.config.checksums != Checksums::Off),
             ..Transfer::default()
         };
-        self.messages.keep_user_header(message, request.inline_user_header().unwrap_or(payload));
+        match request.inline_user_header() {
+            Some(inline) => self.messages.keep_user_header(message, inline),
+            None => self.messages.keep_user_header(message, effects.payload(slab, payload_bytes)),
+        }
         self.enqueue(message);
     }
 }

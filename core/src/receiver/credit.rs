@@ -30,7 +30,7 @@ impl<P: GrantPolicy> Receiver<P> {
     /// Credit that active senders may have altogether: what the SRQ share can have posted, and there are records for, less the
     /// reserve.
     fn credit_usable(&self) -> u64 {
-        let small_held = self.pool.srq_used() - self.posted;
+        let small_held = self.pool.srq_used() - self.srq.posted();
         let slabs = self.credit_slabs().saturating_sub(small_held);
         u64::from(slabs.min(self.records_left()).saturating_sub(self.config.srq_reserve_entries))
     }
@@ -163,7 +163,7 @@ impl<P: GrantPolicy> Receiver<P> {
         let wanted = u64::from(record.credit_target).min(share).saturating_sub(outstanding);
         // Not each single one: a limit moves when it is worth a message, or rides on an acknowledgement.
         let mut grant = wanted.min(budget);
-        if outstanding == 0 && grant < u64::from(CREDIT_FLOOR) && self.posted > 0 {
+        if outstanding == 0 && grant < u64::from(CREDIT_FLOOR) && self.srq.posted() > 0 {
             // Who sits on the SRQ share must not silence the others: each has what an idle sender has, and while too many
             // use it their NICs wait.
             grant = u64::from(CREDIT_FLOOR);
@@ -183,7 +183,7 @@ impl<P: GrantPolicy> Receiver<P> {
     /// Senders without credit are looked at again now that some may be left. The dirty list is a stack: what is pushed
     /// last, the sender that waited longest, is served first.
     pub(super) fn feed_hungry(&mut self) {
-        if self.hungry_peers.is_empty() || (self.credit_budget() == 0 && self.posted == 0) {
+        if self.hungry_peers.is_empty() || (self.credit_budget() == 0 && self.srq.posted() == 0) {
             return;
         }
         while let Some(peer) = self.hungry_peers.pop() {

@@ -61,8 +61,8 @@ impl<P: GrantPolicy> Receiver<P> {
     #[inline]
     fn pool_view(&self) -> PoolView {
         let total = self.pool.total();
-        let mut available = self.pool.free() + self.posted;
-        let small_held = self.pool.srq_used() - self.posted;
+        let mut available = self.pool.free() + self.srq.posted();
+        let small_held = self.pool.srq_used() - self.srq.posted();
         let share = self.config.srq_slabs;
         if small_held * 2 > share {
             let left = u64::from(share.saturating_sub(small_held)) * u64::from(total) / u64::from(share);

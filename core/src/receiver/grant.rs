@@ -180,7 +180,7 @@ impl<P: GrantPolicy> Receiver<P> {
     pub(super) fn srq_needed(&self) -> u32 {
         let posted =
             u32::try_from(self.credits).unwrap_or(NONE).saturating_add(self.config.srq_reserve_entries);
-        posted.saturating_add(self.pool.srq_used() - self.posted)
+        posted.saturating_add(self.pool.srq_used() - self.srq.posted())
     }
 
     /// Fills the READ's runs with up to `slabs` slabs, contiguous ones first; returns how many there are.

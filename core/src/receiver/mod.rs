@@ -31,6 +31,7 @@ use crate::peer::Peer;
 use crate::pool::Pool;
 use crate::read::Reads;
 use crate::session::{Session, SessionState};
+use crate::srq::Srq;
 use crate::stats::{EscapeStats, PeerStats, SessionStats, Stats};
 use alloc::boxed::Box;
 use alloc::vec;
@@ -88,10 +89,7 @@ pub struct Receiver<P: GrantPolicy = StrictWithAging> {
     following: Option<Footprint>,
     /// Slabs that stragglers held when they were counted last.
     straggler_slabs: u32,
-    /// SRQ entries: which slab each posted one has.
-    entries: Box<[u32]>,
-    free_entries: Vec<u32>,
-    posted: u32,
+    srq: Srq,
     /// Outstanding credit of active peers.
     credits: u64,
     open_sessions: u32,
@@ -184,9 +182,7 @@ impl<P: GrantPolicy> Receiver<P> {
                 Footprint::new(least, u64::from(config.pool_slabs) * jet_wire::SLAB_BYTES as u64)
             }),
             straggler_slabs: 0,
-            entries: vec![NONE; config.srq_slabs as usize].into_boxed_slice(),
-            free_entries: (0..config.srq_slabs).rev().collect(),
-            posted: 0,
+            srq: Srq::new(config.srq_slabs, config.srq_floor_slabs),
             credits: 0,
             open_sessions: 0,
             draining: false,
@@ -342,25 +338,14 @@ impl<P: GrantPolicy> Receiver<P> {
     /// Posts SRQ entries until there are as many as there is credit, and the reserve.
     fn top_up(&mut self, effects: &mut impl Effects) {
         let reserve = self.config.srq_reserve_entries;
-        let wanted =
-            u32::try_from(self.credits).unwrap_or(NONE).saturating_add(reserve).min(self.config.srq_slabs);
-        let entries = u32::try_from(self.free_entries.len()).unwrap_or(NONE);
-        // Whatever arrives in an entry needs a record.
-        let wanted = wanted.saturating_sub(self.posted).min(entries).min(self.records_unreserved());
-        // Whatever READs need: without a few posted entries nobody can ask for one, nor give credit back.
-        let kept = (self.config.srq_floor_slabs / 8).max(1).saturating_sub(self.posted);
-        let mut room = self.pool.srq_room(wanted, kept.min(wanted));
-        while room > 0 {
-            let Some(run) = self.pool.take_srq(room) else { return };
-            room -= run.count;
-            self.posted += run.count;
-            for slab in (run.first..run.first + run.count).rev() {
-                let entry =
-                    self.free_entries.pop().expect("no more slabs were asked for than entries are free");
-                self.entries[entry as usize] = slab;
-                effects.post_srq(entry, slab);
-            }
-        }
+        let wanted = u32::try_from(self.credits).unwrap_or(NONE).saturating_add(reserve);
+        let records = self.records_unreserved();
+        self.srq.top_up(wanted.min(self.config.srq_slabs), records, &mut self.pool, effects);
+    }
+
+    /// The slab that was posted with an SRQ entry; `None`: it is not posted.
+    pub fn slab_of(&self, entry: u32) -> Option<u32> {
+        self.srq.slab_of(entry)
     }
 
     /// What was counted, and how things stand.
@@ -370,8 +355,8 @@ impl<P: GrantPolicy> Receiver<P> {
         Stats {
             pool_slabs: self.pool.total(),
             free_slabs: free,
-            posted_slabs: self.posted,
-            small_held_slabs: self.pool.srq_used() - self.posted,
+            posted_slabs: self.srq.posted(),
+            small_held_slabs: self.pool.srq_used() - self.srq.posted(),
             read_slabs: self.pool.read_used(),
             quarantined_slabs: self.pool.quarantined(),
             retired_slabs: self.pool.gone().0,

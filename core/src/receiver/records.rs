@@ -26,7 +26,7 @@ impl<P: GrantPolicy> Receiver<P> {
     /// Records that are neither in use nor in reserve for posted entries.
     #[inline]
     pub(super) fn records_unreserved(&self) -> u32 {
-        self.records_left().saturating_sub(self.posted)
+        self.records_left().saturating_sub(self.srq.posted())
     }
 
     /// Whether the session keeps more messages than its share while records are scarce.

@@ -53,6 +53,8 @@ struct World {
     /// Slabs that cannot be read.
     poisoned: BTreeSet<u32>,
     signals: Vec<(u32, u32)>,
+    /// What the SEND that arrives now brought into its slab.
+    payload: Vec<u8>,
     standstills: Vec<(u32, Option<Standstill>)>,
 }
 
@@ -125,6 +127,9 @@ impl Effects for World {
     }
     fn mark(&mut self, on: bool) {
         self.marks.push(on);
+    }
+    fn payload(&self, _slab: u32, bytes: u32) -> &[u8] {
+        &self.payload[..bytes as usize]
     }
     // Here the checksum of a message is its length, and that of a READ where it begins: so it is seen that all of a
     // message is checked, once and in order.
@@ -225,7 +230,10 @@ impl Bench {
 
     fn arrive(&mut self, peer: PeerId, header: &HeaderBytes, payload: &[u8]) {
         let (entry, _) = self.world.posted.pop_front().expect("an SRQ entry is posted");
-        self.receiver.handle_receive(self.now_ns, Arrival { peer, entry, header, payload }, &mut self.world);
+        self.world.payload = payload.to_vec();
+        let payload_bytes = payload.len().try_into().unwrap();
+        let arrival = Arrival { peer, entry, header, payload_bytes };
+        self.receiver.handle_receive(self.now_ns, arrival, &mut self.world);
     }
 
     fn small(&mut self, peer: PeerId, sequence: u64, payload: &[u8]) {

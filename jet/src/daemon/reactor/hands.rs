@@ -89,7 +89,6 @@ pub struct Hands<N: Nic> {
     pub(super) waiting_reads: VecDeque<WaitingRead>,
     /// Headers that the NIC had no room for, in their order; bounded by what peers may have on the way.
     pub(super) unsent: VecDeque<WaitingHeader>,
-    entry_slabs: Box<[u32]>,
     pub(super) scatter: Vec<Sge>,
     /// What the reactor sleeps on.
     pub epoll: Epoll,
@@ -130,7 +129,6 @@ impl<N: Nic> Hands<N> {
             unposted_reads: Vec::with_capacity(config.reads_max as usize),
             waiting_reads: VecDeque::with_capacity(config.reads_max as usize),
             unsent: VecDeque::with_capacity((config.peers_max * config.sends_per_peer_max()) as usize),
-            entry_slabs: vec![0; config.srq_slabs as usize].into(),
             scatter: Vec::with_capacity(config.scatter_max as usize),
             epoll,
             next_ticket: 1,
@@ -162,19 +160,14 @@ impl<N: Nic> Hands<N> {
         self.qps.iter().flatten().count()
     }
 
-    /// The header and the payload of an arrival.
-    pub fn arrived(&self, entry: u32, payload_bytes: u32) -> (&HeaderBytes, &[u8]) {
-        let slab = self.slab(self.entry_slabs[entry as usize]);
-        let bytes = payload_bytes.min(SLAB_BYTES_U32) as usize;
-        // SAFETY: the entry was posted with these places, which lie within mappings that `self` keeps; it is
-        // completed, so the NIC no longer writes there until it is posted again, which needs `&mut self`. Applications
-        // map the pool read-only and the header area not at all. Header areas are 128 bytes each in page-aligned memory.
-        unsafe {
-            let header =
-                &*self.memory.headers.base().add(entry as usize * HEADER_BYTES).cast::<HeaderBytes>();
-            let payload = std::slice::from_raw_parts(slab, bytes);
-            (header, payload)
-        }
+    /// The header of a SEND that arrived in this entry.
+    pub fn header(&self, entry: u32) -> &HeaderBytes {
+        let at = entry as usize * HEADER_BYTES;
+        assert!(at + HEADER_BYTES <= self.memory.headers.bytes(), "entry {entry} has no header area");
+        // SAFETY: within a mapping that `self` keeps, as just checked. The entry is completed, so the NIC no longer writes
+        // there until it is posted again, which needs `&mut self`. Applications do not map the header area. Header areas are
+        // 128 bytes each in page-aligned memory.
+        unsafe { &*self.memory.headers.base().add(at).cast::<HeaderBytes>() }
     }
 
     /// Lets an application in under the number that the receiver gave it.
@@ -381,7 +374,6 @@ impl<N: Nic> Hands<N> {
 
 impl<N: Nic> Effects for Hands<N> {
     fn post_srq(&mut self, entry: u32, slab: u32) {
-        self.entry_slabs[entry as usize] = slab;
         let header = Sge {
             key: self.memory.headers_key,
             offset: u64::from(entry) * u64::from(HEADER_BYTES_U32),
@@ -503,6 +495,13 @@ impl<N: Nic> Effects for Hands<N> {
 
     fn mark(&mut self, on: bool) {
         (self.escape.congestion)(on);
+    }
+
+    fn payload(&self, slab: u32, bytes: u32) -> &[u8] {
+        let start = self.run(Run { first: slab, count: 1 }, bytes as usize);
+        // SAFETY: the slab lies within one of the two mappings, which `self` keeps and no application can write. The receiver
+        // asks about a slab that a completed SEND filled; it is posted again only with `&mut self`.
+        unsafe { std::slice::from_raw_parts(start, bytes as usize) }
     }
 
     fn crc32c(&mut self, crc: u32, slab: u32, bytes: u32) -> Option<u32> {

@@ -5,6 +5,7 @@ use super::{Drain, Reactor};
 use crate::daemon::workers::Done;
 use jet_core::{Arrival, CopyId, OpenError, ReadId, ReleaseError};
 use jet_fabric::nic::{Completion, Event, Nic, PrivateData, Qp, Status, Work};
+use jet_wire::SLAB_BYTES_U32;
 use jet_wire::message::hello::{Hello, HelloError, Refusal};
 
 /// Completions taken in one turn.
@@ -103,15 +104,10 @@ impl<N: Nic> Reactor<N> {
                     self.receiver.handle_receive_failed(entry);
                     return;
                 };
-                let (header, payload) = self.hands.arrived(entry, payload_bytes);
-                // The receiver may post and deliver meanwhile, but never this entry or this slab: both are its own
-                // until it gives them back, so they are copied out (128 bytes) or not written (the slab).
-                let header = *header;
-                let payload: *const [u8] = payload;
-                // SAFETY: as in `Hands::arrived`: the slab is not posted again before `flush`, and nobody else can
-                // write it; the receiver looks at it only during this call.
-                let payload = unsafe { &*payload };
-                let arrival = Arrival { peer, entry, header: &header, payload };
+                // Copied out (128 bytes): the hands are busy with what the receiver says about it.
+                let header = *self.hands.header(entry);
+                let payload_bytes = payload_bytes.min(SLAB_BYTES_U32);
+                let arrival = Arrival { peer, entry, header: &header, payload_bytes };
                 self.receiver.handle_receive(now_ns, arrival, &mut self.hands);
             }
             Work::Read { id } => {

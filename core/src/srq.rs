@@ -1,0 +1,71 @@
+//! The shared receive queue: which slab each posted entry has. It is the one table of that.
+
+use crate::effects::Effects;
+use crate::message::NONE;
+use crate::pool::Pool;
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// The entries of the SRQ.
+#[derive(Debug)]
+pub(crate) struct Srq {
+    /// The slab of each posted entry.
+    slabs: Box<[u32]>,
+    free: Vec<u32>,
+    posted: u32,
+    /// Entries that are posted whatever READs need: without them nobody can ask for a READ, nor give credit back.
+    kept: u32,
+}
+
+impl Srq {
+    /// None is posted. `floor_slabs` of the pool are always the SRQ's.
+    pub fn new(entries: u32, floor_slabs: u32) -> Self {
+        Self {
+            slabs: vec![NONE; entries as usize].into_boxed_slice(),
+            free: (0..entries).rev().collect(),
+            posted: 0,
+            kept: (floor_slabs / 8).max(1),
+        }
+    }
+
+    /// Entries that are posted.
+    #[inline]
+    pub fn posted(&self) -> u32 {
+        self.posted
+    }
+
+    /// The slab of a posted entry.
+    pub fn slab_of(&self, entry: u32) -> Option<u32> {
+        self.slabs.get(entry as usize).copied().filter(|&slab| slab != NONE)
+    }
+
+    /// Posts entries until there are `depth` of them, as far as slabs and records reach: whatever arrives in an entry needs a
+    /// record.
+    pub fn top_up(&mut self, depth: u32, records: u32, pool: &mut Pool, effects: &mut impl Effects) {
+        let entries = u32::try_from(self.free.len()).unwrap_or(NONE);
+        let wanted = depth.saturating_sub(self.posted).min(entries).min(records);
+        let kept = self.kept.saturating_sub(self.posted);
+        let mut room = pool.srq_room(wanted, kept.min(wanted));
+        while room > 0 {
+            let Some(run) = pool.take_srq(room) else { return };
+            room -= run.count;
+            self.posted += run.count;
+            for slab in (run.first..run.first + run.count).rev() {
+                let entry = self.free.pop().expect("no more slabs were asked for than entries are free");
+                self.slabs[entry as usize] = slab;
+                effects.post_srq(entry, slab);
+            }
+        }
+    }
+
+    /// The entry completed: its slab is no longer posted.
+    #[inline]
+    pub fn complete(&mut self, entry: u32) -> u32 {
+        let slab = core::mem::replace(&mut self.slabs[entry as usize], NONE);
+        assert!(slab != NONE, "SRQ entry {entry} completed but was not posted");
+        self.free.push(entry);
+        self.posted -= 1;
+        slab
+    }
+}
