@@ -19,14 +19,18 @@ extern crate alloc;
 
 mod admission;
 mod config;
+mod credit;
 mod effects;
+mod ends;
 mod footprint;
 mod histogram;
 mod message;
 mod peer;
 pub mod pool;
+mod quarantine;
 mod read;
 mod receiver;
+mod registry;
 mod session;
 mod srq;
 mod stats;

@@ -232,11 +232,31 @@ impl Messages {
     }
 
     #[inline]
-    pub fn remove(&mut self, index: u32) {
+    fn remove(&mut self, index: u32) {
         let record = &mut self.records[index as usize];
         assert!(record.state != State::Free, "message {index} is removed twice");
         record.state = State::Free;
         self.free.push(index);
+    }
+
+    /// The message's sender has its end, or there is nobody to have it: what nobody needs is let go of.
+    pub fn told(&mut self, index: u32) {
+        self.records[index as usize].acked = true;
+        self.free_if_settled(index);
+    }
+
+    /// The message's sender is gone.
+    pub fn forget_sender(&mut self, index: u32) {
+        self.records[index as usize].peer = NONE;
+    }
+
+    /// The record is free once neither sender nor application needs it.
+    #[inline]
+    pub fn free_if_settled(&mut self, index: u32) {
+        let record = &self.records[index as usize];
+        if record.acked && !record.app_open && record.reads == 0 && record.state == State::Settling {
+            self.remove(index);
+        }
     }
 
     pub fn transfer(&mut self, index: u32) -> &mut Transfer {

@@ -1,7 +1,6 @@
 //! One application's registration: slots, message numbers, and what is measured of it.
 
 use crate::config::{CLASSES_MAX, FRAGMENT_SLABS_MAX};
-use crate::effects::ProcessId;
 use crate::histogram::Histogram;
 use crate::message::{MessageList, NONE};
 use crate::pool::{Run, Share};
@@ -9,7 +8,6 @@ use crate::receiver::Stillness;
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
-use jet_wire::message::hello::AppName;
 
 /// A delivered run.
 #[derive(Clone, Copy, Debug)]
@@ -37,21 +35,6 @@ impl Slot {
     pub fn occupied(&self) -> u64 {
         if self.copying { self.all() } else { self.held }
     }
-}
-
-/// Where a session stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SessionState {
-    Free,
-    Open,
-    /// It is over; what it held is unused until then, and for as long as its application lives and may read it.
-    Quarantine {
-        until_ns: u64,
-        holder_lives: bool,
-        /// It was ended for what its application did.
-        faulted: bool,
-        held_slabs: u32,
-    },
 }
 
 /// Slabs of a session's messages that escaped.
@@ -97,12 +80,6 @@ impl Queued {
 
 #[derive(Debug)]
 pub(crate) struct Session {
-    pub state: SessionState,
-    pub app: u32,
-    /// The application's name, which is known here for longer than another may not have it.
-    pub name: Option<AppName>,
-    pub process: Option<ProcessId>,
-    pub class: u8,
     pub slots: Box<[Slot]>,
     pub free_slots: Vec<u16>,
     /// Message number -> record, with the number's generation.
@@ -112,8 +89,6 @@ pub(crate) struct Session {
     pub backlog: MessageList,
     /// Messages that began to arrive and are not complete: the oldest, the newest.
     pub incomplete: (u32, u32),
-    /// Its messages may take memory instead of waiting.
-    pub takes_memory: bool,
     /// Slots and message numbers that READs in flight will need.
     pub promised_slots: u32,
     pub promised_numbers: u32,
@@ -156,18 +131,12 @@ impl Session {
         };
         let numbers = |n: u32| (0..u16::try_from(n).expect("checked by Config::check")).rev().collect();
         Self {
-            state: SessionState::Free,
-            app: NONE,
-            name: None,
-            process: None,
-            class: 0,
             slots: vec![empty; slots as usize].into_boxed_slice(),
             free_slots: numbers(slots),
             messages: vec![(NONE, 0); messages as usize].into_boxed_slice(),
             free_messages: numbers(messages),
             backlog: MessageList::EMPTY,
             incomplete: (NONE, NONE),
-            takes_memory: false,
             promised_slots: 0,
             promised_numbers: 0,
             barred: false,
@@ -224,15 +193,8 @@ impl Session {
         self.queued.iter().any(|queued| queued.parked.len() > 0)
     }
 
-    pub fn is_open(&self) -> bool {
-        self.state == SessionState::Open
-    }
-
     /// Ready for another application. Generations go on, so that late releases of the former fail.
     pub fn reset(&mut self) {
-        self.state = SessionState::Free;
-        self.app = NONE;
-        (self.name, self.process) = (None, None);
         self.free_slots.clear();
         self.free_messages.clear();
         let slots = u16::try_from(self.slots.len()).expect("checked by Config::check");
@@ -243,7 +205,6 @@ impl Session {
         self.messages.iter_mut().for_each(|message| message.0 = NONE);
         self.backlog = MessageList::EMPTY;
         self.incomplete = (NONE, NONE);
-        self.takes_memory = false;
         self.promised_slots = 0;
         self.promised_numbers = 0;
         self.barred = false;

@@ -32,12 +32,11 @@ impl<P: GrantPolicy> Receiver<P> {
     pub fn handle_receive(&mut self, now_ns: u64, arrival: Arrival<'_>, effects: &mut impl Effects) {
         let slab = self.srq.complete(arrival.entry);
         let peer = arrival.peer.0;
-        let record = &self.peers[peer as usize];
-        if !record.connected || record.leaving {
+        if !self.ends.counts(peer) {
             self.give_small(slab);
             return;
         }
-        if !self.use_credit(peer) {
+        if !self.credit.use_one(peer) {
             self.give_small(slab);
             self.expel(peer, ByeReason::CreditExceeded, effects);
             return;
@@ -50,7 +49,7 @@ impl<P: GrantPolicy> Receiver<P> {
             }
             Ok(FromSender::CreditReturn(answer)) => {
                 self.give_small(slab);
-                if !self.credit_returned(peer, answer.credit_limit.get()) {
+                if !self.credit.returned(peer, answer.credit_limit.get()) {
                     self.expel(peer, ByeReason::Malformed, effects);
                 }
             }
@@ -60,10 +59,8 @@ impl<P: GrantPolicy> Receiver<P> {
                 self.expel(peer, if version { ByeReason::Version } else { ByeReason::Malformed }, effects);
             }
         }
-        if self.peers[peer as usize].recalling {
-            self.end_recall_if_used_up(peer);
-        }
-        self.mark_dirty(peer);
+        self.credit.end_recall_if_used_up(peer);
+        self.ends.mark_dirty(peer);
     }
 
     /// An SRQ entry completed without a message, or with an error of its peer: it can be posted again.
@@ -89,7 +86,7 @@ impl<P: GrantPolicy> Receiver<P> {
         let payload_bytes = small.payload_bytes.get();
         self.stats.small_messages += 1;
         self.stats.redelivered += u64::from(small.redelivered());
-        let session = self.apps[self.peers[peer as usize].app as usize].session;
+        let session = self.registry.session_of(peer).unwrap_or(NONE);
         let refused = if self.draining {
             Some(AckStatus::Draining)
         } else if session == NONE {
@@ -104,12 +101,12 @@ impl<P: GrantPolicy> Receiver<P> {
             peer,
             session,
             sequence,
-            sender: self.peers[peer as usize].sender,
+            sender: self.registry.identity(peer),
             tag: small.tag.get(),
             length: u64::from(payload_bytes),
         });
         let message = message.expect(RECORD_IN_RESERVE);
-        self.peers[peer as usize].unfinished += 1;
+        self.ends.begin(peer);
         if let Some(status) = refused {
             self.give_small(slab);
             self.fail(message, status);
@@ -161,7 +158,7 @@ impl<P: GrantPolicy> Receiver<P> {
         let sequence = request.sequence.get();
         self.stats.large_messages += 1;
         self.stats.redelivered += u64::from(request.redelivered());
-        let session = self.apps[self.peers[peer as usize].app as usize].session;
+        let session = self.registry.session_of(peer).unwrap_or(NONE);
         let refused = if self.draining {
             Some(AckStatus::Draining)
         } else if session == NONE {
@@ -181,21 +178,21 @@ impl<P: GrantPolicy> Receiver<P> {
             None
         };
         let message = self.messages.add().expect(RECORD_IN_RESERVE);
-        self.peers[peer as usize].unfinished += 1;
+        self.ends.begin(peer);
         self.peers[peer as usize].requests += 1;
         let record = &mut self.messages[message];
         record.state = State::Settling;
         record.peer = peer;
         record.redelivered = request.redelivered();
         record.sequence = sequence;
-        record.sender = self.peers[peer as usize].sender;
+        record.sender = self.registry.identity(peer);
         if let Some(status) = refused {
             self.fail(message, status);
             return;
         }
         record.state = State::Waiting;
         record.session = session;
-        record.class = request.class.max(self.sessions[session as usize].class);
+        record.class = request.class.max(self.registry.registration(session).map_or(0, |app| app.class));
         record.tag = request.tag.get();
         record.length = request.length.get();
         record.since_ns = now_ns;

@@ -127,7 +127,7 @@ impl<P: GrantPolicy> Receiver<P> {
         let mut position = 0;
         while let Some(&session) = self.reviewed_sessions.get(position) {
             let owner = &self.sessions[session as usize];
-            if owner.is_open() && owner.barred && self.is_to_be_barred(session) {
+            if self.registry.is_open(session) && owner.barred && self.is_to_be_barred(session) {
                 self.keep_barred(session);
                 position += 1;
                 continue;
@@ -150,7 +150,7 @@ impl<P: GrantPolicy> Receiver<P> {
         owner.was_stuck |= stuck;
         self.waits_for_room |= !stuck && owner.has_parked();
         if core::mem::replace(&mut owner.stuck, stuck) && !stuck {
-            self.feed_barred();
+            self.credit.feed_barred();
         }
         self.unpark_awaited(session);
     }
@@ -167,7 +167,7 @@ impl<P: GrantPolicy> Receiver<P> {
             let back = self.split_parked(now_ns, session, class);
             self.queues[class].waiting.prepend(&mut self.messages, back);
         }
-        self.feed_barred();
+        self.credit.feed_barred();
     }
 
     /// What is left goes to the ends of the queues, where none of the session's waits there any more: what others asked
@@ -214,7 +214,9 @@ impl<P: GrantPolicy> Receiver<P> {
 
     /// Sessions that are barred now.
     pub(super) fn barred(&self) -> u32 {
-        let barred = self.sessions.iter().filter(|session| session.is_open() && session.barred);
+        let is_open = |session: &u32| self.registry.is_open(*session);
+        let barred =
+            self.registry.numbers().filter(is_open).filter(|&session| self.sessions[session as usize].barred);
         u32::try_from(barred.count()).unwrap_or(NONE)
     }
 

@@ -16,8 +16,6 @@ use jet_wire::message::CongestionHeader;
 const EVALUATION_NS: u64 = 50_000;
 /// Between two evaluations when nothing else happens: a fraction of the time that makes a straggler.
 const IDLE_EVALUATION_NS: u64 = 500_000;
-/// Between two congestion signals to one sender: the first must have had time to show, a few round trips.
-const SIGNAL_NS: u64 = 1_000_000;
 /// What a signal says: halve your window.
 const SIGNAL_PERMILLE: u32 = 500;
 /// Senders signalled in one evaluation.
@@ -62,7 +60,7 @@ impl<P: GrantPolicy> Receiver<P> {
     fn pool_view(&self) -> PoolView {
         let total = self.pool.total();
         let mut available = self.pool.free() + self.srq.posted();
-        let small_held = self.pool.srq_used() - self.srq.posted();
+        let small_held = self.small_held_slabs();
         let share = self.config.srq_slabs;
         if small_held * 2 > share {
             let left = u64::from(share.saturating_sub(small_held)) * u64::from(total) / u64::from(share);
@@ -210,7 +208,7 @@ impl<P: GrantPolicy> Receiver<P> {
         let ok = ok && !self.pool.is_retired(from) && !self.pool.is_retired(to);
         let owner = &mut self.sessions[session as usize];
         owner.copies -= 1;
-        let is_open = owner.is_open();
+        let is_open = self.registry.is_open(session);
         let entry = &mut owner.slots[slot as usize];
         entry.copying = false;
         if !is_open {
@@ -263,36 +261,30 @@ impl<P: GrantPolicy> Receiver<P> {
             return;
         }
         let is_slow = |receiver: &Self, peer: u32| {
-            let app = receiver.peers[peer as usize].app;
-            let session = receiver.apps[app as usize].session;
-            session != NONE && receiver.escape.is_slow(session)
+            receiver.registry.session_of(peer).is_some_and(|session| receiver.escape.is_slow(session))
         };
-        let mut looks = self.active_peers.len().min(LOOKS_MAX);
+        let mut looks = self.credit.active_count().min(LOOKS_MAX);
         let any_slow = (0..self.config.sessions_max).any(|session| self.escape.is_slow(session));
         let mut signalled = 0;
         while looks > 0 && signalled < SIGNALS_MAX {
             looks -= 1;
             self.signal_cursor =
-                if self.signal_cursor + 1 < self.active_peers.len() { self.signal_cursor + 1 } else { 0 };
-            let Some(&peer) = self.active_peers.get(self.signal_cursor) else { return };
-            let record = &self.peers[peer as usize];
-            let may = record.signals
-                && record.may_hear()
-                && now_ns.saturating_sub(record.signalled_ns) >= SIGNAL_NS;
-            if !may || (any_slow && !is_slow(self, peer)) {
+                if self.signal_cursor + 1 < self.credit.active_count() { self.signal_cursor + 1 } else { 0 };
+            let Some(peer) = self.credit.active_at(self.signal_cursor) else { return };
+            if !self.ends.may_signal(peer, now_ns) || (any_slow && !is_slow(self, peer)) {
                 continue;
             }
-            self.peers[peer as usize].signalled_ns = now_ns;
             signalled += 1;
             self.stats.escape.signals += 1;
-            self.say(peer, &CongestionHeader::encode(SIGNAL_PERMILLE), effects);
+            let header = CongestionHeader::encode(SIGNAL_PERMILLE);
+            self.ends.signal(peer, now_ns, &header, effects);
         }
     }
 
     /// When Algorithm 1 is to be evaluated though nothing happens: runs become stragglers by waiting.
     pub(super) fn next_idle_evaluation_ns(&self) -> Option<u64> {
         (self.config.escape.enabled && (self.waits_for_room || self.escape.pressure() != Pressure::Ok))
-            .then_some(self.flushed_ns + IDLE_EVALUATION_NS)
+            .then_some(self.ends.spoke_ns() + IDLE_EVALUATION_NS)
     }
 
     /// A small message that has to wait for a slot goes to memory where the cache is scarce: its SRQ slab is free again.

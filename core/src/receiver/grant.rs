@@ -69,7 +69,7 @@ impl<P: GrantPolicy> Receiver<P> {
         let owner = &self.sessions[record.session as usize];
         let mut footprint =
             footprint_bytes(record.length, self.config.fragment_bytes, owner.bytes_per_ms, owner.post_nic_ns);
-        let takes_memory = owner.takes_memory;
+        let takes_memory = self.registry.takes_memory(record.session);
         let fits = self.running == 0 || goes_on || self.footprint_bytes + footprint <= self.footprint_room();
         if !fits {
             if !takes_memory || self.pool.memory_room() < self.fragment_slabs() {
@@ -178,9 +178,10 @@ impl<P: GrantPolicy> Receiver<P> {
 
     /// Slabs that the SRQ share is about to need.
     pub(super) fn srq_needed(&self) -> u32 {
-        let posted =
-            u32::try_from(self.credits).unwrap_or(NONE).saturating_add(self.config.srq_reserve_entries);
-        posted.saturating_add(self.pool.srq_used() - self.srq.posted())
+        let posted = u32::try_from(self.credit.total())
+            .unwrap_or(NONE)
+            .saturating_add(self.config.srq_reserve_entries);
+        posted.saturating_add(self.small_held_slabs())
     }
 
     /// Fills the READ's runs with up to `slabs` slabs, contiguous ones first; returns how many there are.
@@ -227,7 +228,7 @@ impl<P: GrantPolicy> Receiver<P> {
             self.expel(record.peer, ByeReason::BadMemory, effects);
         } else if record.peer != NONE && !ok {
             // The connection is ending; there is nobody to speak to.
-            self.peers[record.peer as usize].leaving = true;
+            self.ends.leave(record.peer);
         }
         let record = &self.messages[message];
         if !ok || self.is_unwanted(message) {

@@ -3,17 +3,15 @@
 mod arrival;
 mod bar;
 mod check;
-mod credit;
 mod escape;
 mod grant;
 mod order;
 mod peers;
 mod poison;
-mod quarantine;
-mod records;
 mod release;
 mod sessions;
 mod settle;
+mod speech;
 mod standstill;
 
 pub use arrival::Arrival;
@@ -24,13 +22,17 @@ pub(crate) use standstill::Stillness;
 
 use crate::admission::{GrantPolicy, StrictWithAging};
 use crate::config::{CLASSES_MAX, Config, ConfigError};
+use crate::credit::Credit;
 use crate::effects::{Copy, Effects, PeerId, SessionId};
+use crate::ends::{Ends, Moment};
 use crate::footprint::Footprint;
 use crate::message::{MessageList, Messages, NONE, State};
 use crate::peer::Peer;
 use crate::pool::Pool;
+use crate::quarantine::Quarantine;
 use crate::read::Reads;
-use crate::session::{Session, SessionState};
+use crate::registry::Registry;
+use crate::session::Session;
 use crate::srq::Srq;
 use crate::stats::{EscapeStats, PeerStats, SessionStats, Stats};
 use alloc::boxed::Box;
@@ -38,15 +40,6 @@ use alloc::vec;
 use alloc::vec::Vec;
 use escape::MemoryMeter;
 use jet_escape::Escape;
-use jet_wire::message::hello::AppName;
-
-/// An application by name: senders and a session meet here.
-#[derive(Clone, Copy, Debug)]
-struct App {
-    name: Option<AppName>,
-    session: u32,
-    users: u32,
-}
 
 /// Work of one class: messages that wait, and those that are being read.
 #[derive(Clone, Copy, Debug)]
@@ -73,13 +66,11 @@ pub struct Receiver<P: GrantPolicy = StrictWithAging> {
     pool: Pool,
     messages: Messages,
     reads: Reads,
+    registry: Registry,
+    ends: Ends,
+    credit: Credit,
+    quarantine: Quarantine,
     peers: Box<[Peer]>,
-    free_peers: Vec<u32>,
-    dirty_peers: Vec<u32>,
-    hungry_peers: Vec<u32>,
-    /// Those whose credit counts in the budget.
-    active_peers: Vec<u32>,
-    apps: Box<[App]>,
     sessions: Box<[Session]>,
     queues: [ClassQueue; CLASSES_MAX],
     running: u32,
@@ -90,9 +81,6 @@ pub struct Receiver<P: GrantPolicy = StrictWithAging> {
     /// Slabs that stragglers held when they were counted last.
     straggler_slabs: u32,
     srq: Srq,
-    /// Outstanding credit of active peers.
-    credits: u64,
-    open_sessions: u32,
     draining: bool,
     last_tick_ns: u64,
     /// For how long altogether nobody called.
@@ -100,12 +88,6 @@ pub struct Receiver<P: GrantPolicy = StrictWithAging> {
     stats: Stats,
     escape: Escape,
     next_evaluation_ns: u64,
-    /// When [`Self::flush`] was called last.
-    flushed_ns: u64,
-    /// The same by the clock that stands still while nobody looks.
-    flushed_attended_ns: u64,
-    /// When peers are looked at next that wait for a word.
-    next_heartbeat_ns: u64,
     copies: Box<[Option<Copy>]>,
     free_copies: Vec<u32>,
     /// READs that are being checked elsewhere.
@@ -113,14 +95,12 @@ pub struct Receiver<P: GrantPolicy = StrictWithAging> {
     meter: MemoryMeter,
     /// The NIC marks earlier than it usually does.
     marking: bool,
-    /// Where in `active_peers` the last congestion signal went.
+    /// Where among the active senders the last congestion signal went.
     signal_cursor: usize,
     /// Sessions that are barred, or have parked messages left.
     reviewed_sessions: Vec<u32>,
     /// A session is barred because the pool has no room for what waits: pressure, however many slabs are posted.
     waits_for_room: bool,
-    /// Senders without credit whose sessions are barred.
-    barred_peers: Vec<u32>,
 }
 
 /// The time less that in which nobody called: see [`Receiver::handle_stall`].
@@ -146,7 +126,6 @@ impl<P: GrantPolicy> Receiver<P> {
     /// [`ConfigError`] names the number that does not fit.
     pub fn with_policy(config: Config, incarnation: u64, policy: P) -> Result<Self, ConfigError> {
         config.check()?;
-        let apps = config.peers_max + config.sessions_max;
         Ok(Self {
             config,
             policy,
@@ -164,12 +143,11 @@ impl<P: GrantPolicy> Receiver<P> {
             }),
             messages: Messages::new(config.messages_max),
             reads: Reads::new(config.reads_max),
-            peers: vec![Peer::GONE; config.peers_max as usize].into_boxed_slice(),
-            free_peers: (0..config.peers_max).rev().collect(),
-            dirty_peers: Vec::with_capacity(config.peers_max as usize),
-            hungry_peers: Vec::with_capacity(config.peers_max as usize),
-            active_peers: Vec::with_capacity(config.peers_max as usize),
-            apps: vec![App { name: None, session: NONE, users: 0 }; apps as usize].into_boxed_slice(),
+            registry: Registry::new(config.peers_max, config.sessions_max),
+            ends: Ends::new(config.peers_max, config.heartbeat_ns),
+            credit: Credit::new(config.peers_max, config.credit_max),
+            quarantine: Quarantine::new(config.sessions_max, config.quarantine_ns),
+            peers: vec![Peer::default(); config.peers_max as usize].into_boxed_slice(),
             sessions: (0..config.sessions_max)
                 .map(|_| Session::new(config.session_slots, config.session_messages))
                 .collect(),
@@ -183,17 +161,12 @@ impl<P: GrantPolicy> Receiver<P> {
             }),
             straggler_slabs: 0,
             srq: Srq::new(config.srq_slabs, config.srq_floor_slabs),
-            credits: 0,
-            open_sessions: 0,
             draining: false,
             last_tick_ns: 0,
             stalled_ns: 0,
             stats: Stats::default(),
             escape: Escape::new(config.escape, config.sessions_max, config.session_slots),
             next_evaluation_ns: 0,
-            flushed_ns: 0,
-            flushed_attended_ns: 0,
-            next_heartbeat_ns: 0,
             copies: vec![None; config.copies_max as usize].into_boxed_slice(),
             free_copies: (0..config.copies_max).rev().collect(),
             checks: 0,
@@ -202,7 +175,6 @@ impl<P: GrantPolicy> Receiver<P> {
             signal_cursor: 0,
             reviewed_sessions: Vec::with_capacity(config.sessions_max as usize),
             waits_for_room: false,
-            barred_peers: Vec::with_capacity(config.peers_max as usize),
         })
     }
 
@@ -219,7 +191,7 @@ impl<P: GrantPolicy> Receiver<P> {
 
     /// After a batch of inputs: grants READs, gives credit, sends what is due, tops up the SRQ.
     pub fn flush(&mut self, now_ns: u64, effects: &mut impl Effects) {
-        (self.flushed_ns, self.flushed_attended_ns) = (now_ns, self.attended_ns(now_ns));
+        self.ends.set_moment(Moment { now_ns, attended_ns: self.attended_ns(now_ns) });
         self.relieve(now_ns, effects);
         if !self.reviewed_sessions.is_empty() {
             self.review_sessions(now_ns);
@@ -233,21 +205,17 @@ impl<P: GrantPolicy> Receiver<P> {
                 !self.reviewed_sessions.is_empty() || self.queues.iter().any(|queue| queue.head().is_some());
             following.look(now_ns, hungry);
         }
-        self.feed_hungry();
-        while let Some(peer) = self.dirty_peers.pop() {
-            self.peers[peer as usize].dirty = false;
-            self.speak_to(peer, effects);
-        }
+        self.speak(effects);
         self.top_up(effects);
     }
 
     /// When [`Self::handle_tick`] is due: `None` while nothing changes with time.
     pub fn next_tick_ns(&self) -> Option<u64> {
-        let restless = self.credits > 0
+        let restless = self.credit.total() > 0
             || self.messages.in_use() > 0
             // What a process may still read comes back when it lets go: no tick sees that.
-            || (0..self.config.sessions_max).any(|session| self.quarantine_passes(session))
-            || self.sessions.iter().any(|session| session.is_open() && session.bytes_per_ms > 0);
+            || self.quarantine.passes()
+            || self.registry.numbers().any(|session| self.registry.is_open(session) && self.sessions[session as usize].bytes_per_ms > 0);
         let tick_ns = restless.then(|| self.last_tick_ns + self.config.tick_ns);
         [tick_ns, self.next_idle_evaluation_ns()].into_iter().flatten().min()
     }
@@ -281,13 +249,11 @@ impl<P: GrantPolicy> Receiver<P> {
         self.last_tick_ns = now_ns;
         let most_held_slabs = self.most_held_slabs();
         for session in 0..self.config.sessions_max {
-            match self.sessions[session as usize].state {
-                SessionState::Free => {}
-                SessionState::Open => {
-                    self.sessions[session as usize].tick(span_ns);
-                    self.look_for_standstill(now_ns, session, most_held_slabs, effects);
-                }
-                SessionState::Quarantine { .. } => self.look_at_quarantine(now_ns, session),
+            if self.registry.is_open(session) {
+                self.sessions[session as usize].tick(span_ns);
+                self.look_for_standstill(now_ns, session, most_held_slabs, effects);
+            } else {
+                self.look_at_quarantine(now_ns, session);
             }
         }
         self.decay_credit(effects);
@@ -298,7 +264,7 @@ impl<P: GrantPolicy> Receiver<P> {
             self.straggler_slabs = slabs.sum();
         }
         self.meter.note(now_ns, self.pool.escape_used());
-        self.feed_barred();
+        self.credit.feed_barred();
         self.part_with_the_unresponsive(now_ns, effects);
         self.reassure(now_ns, effects);
     }
@@ -320,25 +286,17 @@ impl<P: GrantPolicy> Receiver<P> {
                 .messages
                 .indices()
                 .all(|m| self.messages[m].state == State::Free || self.messages[m].acked)
-            && self.peers.iter().all(|p| !p.connected || (!p.has_ranges() && p.overflow.len() == 0))
+            && self.ends.are_told()
     }
 
     fn has_waiting(&self) -> bool {
         self.queues.iter().any(|queue| queue.waiting.len() > 0)
     }
 
-    fn mark_dirty(&mut self, peer: u32) {
-        let record = &mut self.peers[peer as usize];
-        if record.connected && !record.dirty {
-            record.dirty = true;
-            self.dirty_peers.push(peer);
-        }
-    }
-
     /// Posts SRQ entries until there are as many as there is credit, and the reserve.
     fn top_up(&mut self, effects: &mut impl Effects) {
         let reserve = self.config.srq_reserve_entries;
-        let wanted = u32::try_from(self.credits).unwrap_or(NONE).saturating_add(reserve);
+        let wanted = u32::try_from(self.credit.total()).unwrap_or(NONE).saturating_add(reserve);
         let records = self.records_unreserved();
         self.srq.top_up(wanted.min(self.config.srq_slabs), records, &mut self.pool, effects);
     }
@@ -356,7 +314,7 @@ impl<P: GrantPolicy> Receiver<P> {
             pool_slabs: self.pool.total(),
             free_slabs: free,
             posted_slabs: self.srq.posted(),
-            small_held_slabs: self.pool.srq_used() - self.srq.posted(),
+            small_held_slabs: self.small_held_slabs(),
             read_slabs: self.pool.read_used(),
             quarantined_slabs: self.pool.quarantined(),
             retired_slabs: self.pool.gone().0,
@@ -370,8 +328,8 @@ impl<P: GrantPolicy> Receiver<P> {
             waiting,
             running: self.running,
             messages: u32::try_from(self.messages.in_use()).unwrap_or(NONE),
-            peers: self.config.peers_max - u32::try_from(self.free_peers.len()).unwrap_or(0),
-            sessions: u32::try_from(self.sessions.iter().filter(|s| s.is_open()).count()).unwrap_or(NONE),
+            peers: self.registry.joined(),
+            sessions: self.registry.open_count(),
             delivered_bytes: self.stats.delivered_bytes
                 + self.sessions.iter().map(|session| session.delivered_bytes).sum::<u64>(),
             pressure: self.read_pressure(),
@@ -404,11 +362,12 @@ impl<P: GrantPolicy> Receiver<P> {
 
     /// One session; `None` where it is not open.
     pub fn session_stats(&self, session: SessionId) -> Option<SessionStats> {
-        let record = self.sessions.get(session.0 as usize).filter(|record| record.is_open())?;
+        let registration = self.registry.registration(session.0)?;
+        let record = &self.sessions[session.0 as usize];
         let quantile = |permille| record.post_nic.quantile_ns(permille);
         Some(SessionStats {
-            app: self.apps[record.app as usize].name?,
-            class: record.class,
+            app: registration.name,
+            class: registration.class,
             held_slabs: self.held_slabs(session.0),
             standstill: self.standstill(session.0),
             delivered_messages: record.delivered_messages,
@@ -426,41 +385,23 @@ impl<P: GrantPolicy> Receiver<P> {
             granted_total: record.escaped.granted,
             slow: self.escape.is_slow(session.0),
             barred: record.barred,
-            takes_memory: record.takes_memory,
+            takes_memory: registration.takes_memory,
         })
     }
 
     /// One sender; `None` where it is not connected.
     pub fn peer_stats(&self, peer: PeerId) -> Option<PeerStats> {
-        let record = self.peers.get(peer.0 as usize).filter(|record| record.connected)?;
+        if peer.0 >= self.config.peers_max || !self.ends.is_connected(peer.0) {
+            return None;
+        }
         Some(PeerStats {
-            sender: record.sender,
-            app: self.apps[record.app as usize].name?,
-            arrived: record.arrived,
-            credit: record.outstanding(),
-            unfinished: record.unfinished,
-            reads_max: record.reads_max,
+            sender: self.registry.identity(peer.0),
+            app: self.registry.app_of(peer.0)?,
+            arrived: self.credit.arrived(peer.0),
+            credit: self.credit.outstanding(peer.0),
+            unfinished: self.ends.unfinished(peer.0),
+            reads_max: self.peers[peer.0 as usize].reads_max,
         })
-    }
-
-    /// Finds an application by name, or makes room for it; one use is counted.
-    fn use_app(&mut self, name: AppName) -> Option<u32> {
-        let known = self.apps.iter().position(|app| app.name == Some(name));
-        let index = known.or_else(|| self.apps.iter().position(|app| app.name.is_none()))?;
-        let app = &mut self.apps[index];
-        if app.name.is_none() {
-            *app = App { name: Some(name), session: NONE, users: 0 };
-        }
-        app.users += 1;
-        u32::try_from(index).ok()
-    }
-
-    fn drop_app(&mut self, index: u32) {
-        let app = &mut self.apps[index as usize];
-        app.users -= 1;
-        if app.users == 0 {
-            app.name = None;
-        }
     }
 }
 

@@ -102,7 +102,7 @@ impl<P: GrantPolicy> Receiver<P> {
         self.config.escape.enabled
             && self.holds_anything(session)
             && self.pool.read_room_max(self.srq_needed()) < self.room_left_by(session) + slack
-            && !(owner.takes_memory && self.pool.memory_room() >= self.fragment_slabs())
+            && !(self.registry.takes_memory(session) && self.pool.memory_room() >= self.fragment_slabs())
     }
 
     /// Whether another fragment fits the window that follows the load. What stragglers hold is no part of what the load needs,
@@ -134,12 +134,11 @@ impl<P: GrantPolicy> Receiver<P> {
                 continue;
             }
             let session = self.messages[message].session;
-            let owner = &self.sessions[session as usize];
             let left = self.messages[message].length - self.messages.transfer(message).requested;
             let left = u32::try_from(left.div_ceil(SLAB_BYTES as u64)).unwrap_or(NONE);
             let plenty = room >= self.room_left_by(session);
             // A low class leaves the cache to the others as soon as it is scarce.
-            let prefers_memory = owner.takes_memory
+            let prefers_memory = self.registry.takes_memory(session)
                 && (!plenty || (pressed && class > 0) || self.messages.transfer(message).in_memory);
             if prefers_memory && self.pool.memory_room() >= left.min(self.fragment_slabs()) {
                 return Some(Turn { message, share: Share::Granted });

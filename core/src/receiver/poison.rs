@@ -35,8 +35,8 @@ impl<P: GrantPolicy> Receiver<P> {
             run.first < end(lost) && lost.first < end(run)
         };
         let mut found = Vec::new();
-        for session in self.sessions.iter().filter(|session| session.is_open()) {
-            for slot in session.slots.iter().filter(|slot| slot.message != NONE) {
+        for session in self.registry.numbers().filter(|&session| self.registry.is_open(session)) {
+            for slot in self.sessions[session as usize].slots.iter().filter(|slot| slot.message != NONE) {
                 for_each_stretch(slot.held, slot.run.first, |run| {
                     if lies_there(run) {
                         found.push(slot.message);

@@ -91,7 +91,7 @@ impl<P: GrantPolicy> Receiver<P> {
         release: Release,
         effects: &mut impl Effects,
     ) -> Result<(), ReleaseError> {
-        if !self.sessions[session.0 as usize].is_open() {
+        if !self.registry.is_open(session.0) {
             return Ok(());
         }
         let result = self.release(now_ns, session.0, release, effects);
@@ -110,7 +110,7 @@ impl<P: GrantPolicy> Receiver<P> {
         error: ReleaseError,
         effects: &mut impl Effects,
     ) {
-        if self.sessions[session.0 as usize].is_open() {
+        if self.registry.is_open(session.0) {
             self.stats.session_faults += 1;
             self.close_session(
                 now_ns,

@@ -5,7 +5,8 @@ use super::escape::for_each_stretch;
 use crate::admission::GrantPolicy;
 use crate::effects::{Effects, ProcessId, SessionEnd, SessionId};
 use crate::message::{NONE, State};
-use crate::session::SessionState;
+use crate::registry::{Registration, Taken};
+use crate::stats::QuarantineStats;
 use jet_wire::message::AckStatus;
 use jet_wire::message::hello::AppName;
 
@@ -81,49 +82,32 @@ impl<P: GrantPolicy> Receiver<P> {
         if class >= self.config.classes {
             return Err(OpenError::Class { found: class, classes: self.config.classes });
         }
-        let slabs = self.quarantined_for_faults(process, name);
+        let slabs = self.quarantine.slabs_for_faults_of(process, name);
         if slabs > 0 {
             return Err(OpenError::Quarantined { slabs });
         }
-        let too_many = OpenError::TooMany { max: self.config.sessions_max };
-        let free = self.sessions.iter().position(|s| s.state == SessionState::Free).ok_or(too_many)?;
-        let app = self.use_app(name).ok_or(too_many)?;
-        if self.apps[app as usize].session != NONE {
-            self.drop_app(app);
-            return Err(OpenError::NameTaken);
-        }
-        let index = u32::try_from(free).expect("below sessions_max");
-        self.apps[app as usize].session = index;
-        let session = &mut self.sessions[free];
-        session.state = SessionState::Open;
-        session.app = app;
-        (session.name, session.process) = (Some(name), process);
-        session.class = class;
-        session.takes_memory = takes_memory;
-        self.open_sessions += 1;
-        Ok(SessionId(index))
+        let opened = self.registry.open(Registration { name, class, takes_memory, process });
+        opened.map(SessionId).map_err(|taken| match taken {
+            Taken::Numbers => OpenError::TooMany { max: self.config.sessions_max },
+            Taken::Name => OpenError::NameTaken,
+        })
     }
 
     /// The application closed its session or died: its messages end, what it held comes back after the quarantine. Also to
     /// be told of an application whose session was ended before, by [`Self::handle_session_fault`] or
     /// [`Self::handle_session_ended`]: until then it may be reading what it held.
     pub fn handle_session_gone(&mut self, now_ns: u64, session: SessionId, effects: &mut impl Effects) {
-        if self.sessions[session.0 as usize].is_open() {
-            self.close_session(now_ns, session.0, |_| SessionEnd::Gone, effects);
-        }
-        if let SessionState::Quarantine { holder_lives, .. } = &mut self.sessions[session.0 as usize].state {
-            *holder_lives = false;
-        }
+        self.close_session(now_ns, session.0, |_| SessionEnd::Gone, effects);
+        self.quarantine.let_go(session.0);
     }
 
     /// The session is over for what its application did, which may live on: its messages end, what it held comes back after
     /// the quarantine, and not before [`Self::handle_session_gone`].
     pub fn handle_session_ended(&mut self, now_ns: u64, session: SessionId, effects: &mut impl Effects) {
-        if self.sessions[session.0 as usize].is_open() {
-            self.close_session(now_ns, session.0, |held_slabs| SessionEnd::Ended { held_slabs }, effects);
-        }
+        self.close_session(now_ns, session.0, |held_slabs| SessionEnd::Ended { held_slabs }, effects);
     }
 
+    /// Nothing where it is not open.
     pub(super) fn close_session(
         &mut self,
         now_ns: u64,
@@ -131,21 +115,14 @@ impl<P: GrantPolicy> Receiver<P> {
         end: impl FnOnce(u32) -> SessionEnd,
         effects: &mut impl Effects,
     ) {
+        let Some(registration) = self.registry.close(index) else { return };
         let session = &mut self.sessions[index as usize];
         let runs = session.slots.iter().filter(|slot| slot.message != NONE);
         let held_slabs = runs.map(|slot| slot.occupied().count_ones()).sum();
         let end = end(held_slabs);
-        session.state = SessionState::Quarantine {
-            until_ns: now_ns.saturating_add(self.config.quarantine_ns),
-            holder_lives: true,
-            faulted: end.is_fault(),
-            held_slabs,
-        };
+        let holder = (registration.name, registration.process);
+        self.quarantine.begin(now_ns, index, holder, end.is_fault(), held_slabs);
         self.stats.delivered_bytes += core::mem::take(&mut session.delivered_bytes);
-        let app = session.app;
-        self.apps[app as usize].session = NONE;
-        self.open_sessions -= 1;
-        self.drop_app(app);
         self.unlink_all(index);
         for message in self.messages.indices() {
             let record = &self.messages[message];
@@ -171,5 +148,25 @@ impl<P: GrantPolicy> Receiver<P> {
         }
         self.escape.close(index);
         effects.close_session(SessionId(index), end);
+    }
+
+    /// Ends a session's quarantine where it is time.
+    pub(super) fn look_at_quarantine(&mut self, now_ns: u64, index: u32) {
+        let session = &mut self.sessions[index as usize];
+        // A copy may still be reading what it held.
+        if !self.quarantine.is_over(now_ns, index) || session.copies > 0 {
+            return;
+        }
+        for slot in session.slots.iter().filter(|slot| slot.message != NONE) {
+            for_each_stretch(slot.held, slot.run.first, |run| self.pool.release_quarantined(run, slot.share));
+        }
+        session.reset();
+        self.quarantine.end(index);
+        self.registry.free(index);
+    }
+
+    /// A session that is over and whose slabs are not back; `None` where that is not so.
+    pub fn quarantine_stats(&self, session: SessionId) -> Option<QuarantineStats> {
+        self.quarantine.stats(session.0)
     }
 }

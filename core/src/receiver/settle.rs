@@ -87,15 +87,7 @@ impl<P: GrantPolicy> Receiver<P> {
                 owner.free_messages.push(u16::try_from(number).expect("below session_messages"));
             }
         }
-        self.free_if_settled(message);
-    }
-
-    #[inline]
-    pub(super) fn free_if_settled(&mut self, message: u32) {
-        let record = &self.messages[message];
-        if record.acked && !record.app_open && record.reads == 0 && record.state == State::Settling {
-            self.messages.remove(message);
-        }
+        self.messages.free_if_settled(message);
     }
 
     #[inline(always)] // see the file's head
@@ -108,17 +100,8 @@ impl<P: GrantPolicy> Receiver<P> {
             record.acked = true;
             return;
         }
-        let sender = &mut self.peers[peer as usize];
-        sender.unfinished -= 1;
-        sender.requests -= u32::from(!record.small);
-        // What waits in the overflow goes first.
-        if sender.overflow.len() == 0 && sender.add_end(record.sequence, status) {
-            record.acked = true;
-        } else {
-            record.failure = Some(status);
-            sender.overflow.push(&mut self.messages, message);
-        }
-        self.mark_dirty(peer);
+        self.peers[peer as usize].requests -= u32::from(!record.small);
+        self.ends.end(peer, message, status, &mut self.messages);
     }
 
     /// Delivers a small message; the session has a slot and a number.

@@ -167,10 +167,7 @@ impl<P: GrantPolicy> Receiver<P> {
 
     /// Whether senders wait for credit that they do not get because of what the session holds.
     fn bars_its_senders(&self, session: u32) -> bool {
-        let is_its_sender = |peer: &u32| {
-            let app = self.peers[*peer as usize].app;
-            self.apps[app as usize].session == session
-        };
-        self.is_barred_to_senders(session) && self.barred_peers.iter().any(is_its_sender)
+        let is_its_sender = |&peer: &u32| self.registry.session_of(peer) == Some(session);
+        self.is_barred_to_senders(session) && self.credit.barred().iter().any(is_its_sender)
     }
 }

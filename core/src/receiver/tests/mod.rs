@@ -20,7 +20,7 @@ use crate::footprint::Footprint;
 use crate::pool::Run;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use jet_escape::{EscapeConfig, Thresholds};
-use jet_wire::message::hello::Hello;
+use jet_wire::message::hello::{AppName, Hello};
 use jet_wire::message::{
     AckStatus, FromReceiver, HeaderBytes, RequestFields, RequestHeader, SmallFields, SmallHeader,
     parse_from_receiver,

@@ -336,11 +336,11 @@ fn idle_credit_is_called_back_and_a_busy_sender_gets_more() {
         bench.now_ns += 10_000_000;
         bench.receiver.handle_tick(bench.now_ns, &mut bench.world);
     }
-    assert_eq!(bench.receiver.peers[busy.0 as usize].credit_target, 32, "credit follows the rate");
+    assert_eq!(bench.receiver.credit.target(busy.0), 32, "credit follows the rate");
     let (peer, keep) = bench.world.recalls[0];
     assert_eq!(peer, idle.0);
     bench.arrive(idle, &CreditReturn::encode(keep), &[]);
-    assert_eq!(bench.receiver.peers[idle.0 as usize].outstanding(), 1);
+    assert_eq!(bench.receiver.credit.outstanding(idle.0), 1);
     assert!(bench.world.byes.is_empty());
 }
 
@@ -380,7 +380,7 @@ fn senders_that_do_not_answer_a_recall_do_not_starve_the_others() {
     }
     assert!(last > 100, "the busy one sent only {last}");
     // One that wakes after all is as good as before.
-    let before = bench.receiver.peers[quiet[0].0 as usize].arrived;
+    let before = bench.receiver.credit.arrived(quiet[0].0);
     assert!(burst(&mut bench, quiet[0]) > before && bench.world.byes.is_empty());
 }
 
@@ -464,7 +464,7 @@ fn who_is_not_connected_yet_is_told_nothing_and_everything_later() {
         bench.wait(20_000_000);
     }
     assert!(bench.world.sent.is_empty(), "{} SENDs to nobody", bench.world.sent.len());
-    assert_eq!(bench.receiver.credits, 0, "and it does not keep the others from their credit");
+    assert_eq!(bench.receiver.credit.total(), 0, "and it does not keep the others from their credit");
     bench.receiver.handle_connected(peer, 1);
     bench.flush();
     let limit = bench.world.limits[&peer.0];
@@ -477,7 +477,7 @@ fn who_is_not_connected_yet_is_told_nothing_and_everything_later() {
     assert_eq!(bench.world.ends.len() as u64, limit);
     let sent = core::mem::take(&mut bench.world.sent).len();
     (0..sent).for_each(|_| bench.receiver.handle_sent(peer));
-    assert_eq!(bench.receiver.peers[peer.0 as usize].sends_in_flight, 0);
+    assert_eq!(bench.receiver.ends.sends_in_flight(peer.0), 0);
 }
 
 #[test]

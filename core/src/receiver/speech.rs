@@ -1,0 +1,182 @@
+//! What is said to senders, and when: ends and credit after each batch, a word to those that wait, farewells.
+
+use super::Receiver;
+use crate::admission::GrantPolicy;
+use crate::credit::{Decay, Room};
+use crate::effects::{Effects, PeerId};
+use crate::message::NONE;
+use jet_wire::message::{ByeHeader, ByeReason, CreditHeader};
+
+impl<P: GrantPolicy> Receiver<P> {
+    /// Says to everybody what is due.
+    pub(super) fn speak(&mut self, effects: &mut impl Effects) {
+        if self.credit.has_hungry() {
+            let room = self.credit_room();
+            while let Some(peer) = self.credit.next_hungry(room) {
+                self.ends.mark_dirty(peer);
+            }
+        }
+        while let Some(peer) = self.ends.next_dirty() {
+            self.speak_to(peer, effects);
+        }
+    }
+
+    /// Sends a peer what it is due: ends of its messages, and credit.
+    fn speak_to(&mut self, peer: u32, effects: &mut impl Effects) {
+        while self.ends.may_hear(peer) {
+            let has_ranges = self.ends.has_ranges(peer);
+            let granted = if has_ranges || self.credit.wants(peer) { self.grant_credit(peer) } else { 0 };
+            if has_ranges {
+                let limit = self.credit.limit_to_tell(peer);
+                self.ends.acknowledge(peer, limit, &mut self.messages, effects);
+                continue;
+            }
+            if granted > 0 {
+                let header = CreditHeader::encode(self.credit.limit(peer), false);
+                self.ends.say(peer, &header, effects);
+            }
+            return;
+        }
+    }
+
+    /// What the sender should get now; how much that is.
+    fn grant_credit(&mut self, peer: u32) -> u64 {
+        let session = self.registry.session_of(peer);
+        if session.is_some_and(|session| self.is_barred_to_senders(session)) {
+            self.credit.refuse(peer);
+            return 0;
+        }
+        let room = self.credit_room();
+        self.credit.grant(peer, room)
+    }
+
+    /// Credit that active senders may have altogether: what the SRQ share can have posted, and there are records for, less the
+    /// reserve.
+    pub(super) fn credit_room(&self) -> Room {
+        let slabs = self.credit_slabs().saturating_sub(self.small_held_slabs());
+        let usable = slabs.min(self.records_left()).saturating_sub(self.config.srq_reserve_entries);
+        Room { usable: u64::from(usable), posted: self.srq.posted() > 0 }
+    }
+
+    /// Slabs that small messages can have: posted, and held.
+    fn credit_slabs(&self) -> u32 {
+        self.pool.srq_limit_max().min(self.config.srq_slabs)
+    }
+
+    /// Slabs that hold small messages.
+    #[inline]
+    pub(super) fn small_held_slabs(&self) -> u32 {
+        self.pool.srq_used() - self.srq.posted()
+    }
+
+    /// Whether senders get nothing for a session: it gets nothing new, or it holds so many messages already that the SRQ share,
+    /// or the records, would not do for the others.
+    #[inline]
+    pub(super) fn is_barred_to_senders(&self, session: u32) -> bool {
+        let owner = &self.sessions[session as usize];
+        owner.stuck
+            || owner.slots_used() >= self.credit_slabs() / 4 * 3
+            || self.keeps_too_many_records(session)
+    }
+
+    /// A SEND to the peer was taken by its NIC.
+    pub fn handle_sent(&mut self, peer: PeerId) {
+        self.ends.sent(peer.0);
+        if self.ends.has_ranges(peer.0) || self.credit.outstanding(peer.0) == 0 {
+            self.ends.mark_dirty(peer.0);
+        }
+    }
+
+    /// Credit that is not used comes back with time.
+    pub(super) fn decay_credit(&mut self, effects: &mut impl Effects) {
+        let mut position = 0;
+        while let Some(peer) = self.credit.active_at(position) {
+            let (link, may_hear) = (self.ends.link(peer), self.ends.may_hear(peer));
+            position += 1;
+            match self.credit.decay(position - 1, link, may_hear) {
+                Decay::Stays => {}
+                Decay::Asks => self.ends.mark_dirty(peer),
+                Decay::Recalled { limit } => {
+                    self.ends.say(peer, &CreditHeader::encode(limit, true), effects);
+                }
+                Decay::Idle => position -= 1,
+            }
+        }
+    }
+
+    /// Tells peers that wait, and that nothing was said to for a while, that the receiver is there. What they are told
+    /// is the credit that they know of.
+    pub(super) fn reassure(&mut self, now_ns: u64, effects: &mut impl Effects) {
+        if !self.ends.is_heartbeat_due(now_ns) {
+            return;
+        }
+        for peer in 0..self.config.peers_max {
+            let waits = self.ends.waits(peer) || self.credit.outstanding(peer) == 0;
+            if waits && self.ends.hears_nothing(peer, now_ns) {
+                let header = CreditHeader::encode(self.credit.limit_to_tell(peer), false);
+                self.ends.say(peer, &header, effects);
+            }
+        }
+    }
+
+    /// Says farewell and ends the connection; the driver reports the loss.
+    pub(super) fn expel(&mut self, peer: u32, reason: ByeReason, effects: &mut impl Effects) {
+        if !self.ends.leave(peer) {
+            return;
+        }
+        self.stats.peer_faults += u64::from(!matches!(reason, ByeReason::Draining | ByeReason::Unresponsive));
+        self.stats.unresponsive_peers += u64::from(reason == ByeReason::Unresponsive);
+        effects.send(PeerId(peer), &ByeHeader::encode(reason));
+        effects.disconnect(PeerId(peer));
+    }
+
+    /// Says farewell to every peer, at the end of a drain.
+    pub fn disconnect_all(&mut self, effects: &mut impl Effects) {
+        for peer in 0..self.config.peers_max {
+            self.expel(peer, ByeReason::Draining, effects);
+        }
+    }
+
+    // Records of messages. Each posted SRQ entry has one in reserve, and credit promises no more of them than there are. So
+    // whatever arrives has a record, in which its end waits until its sender hears it: nobody is cut off because others used
+    // them up. What uses them up has limits. Requests for large messages leave the last ones to small messages. A session that
+    // keeps more than its share of them, while they are scarce, is sent nothing more. And who is told how its messages ended,
+    // and hears nothing for long, is parted with when there are hardly any left: it keeps its messages, and sends them again.
+
+    /// Records that nobody uses.
+    #[inline]
+    pub(super) fn records_left(&self) -> u32 {
+        u32::try_from(self.messages.available()).unwrap_or(NONE)
+    }
+
+    /// Records that are neither in use nor in reserve for posted entries.
+    #[inline]
+    pub(super) fn records_unreserved(&self) -> u32 {
+        self.records_left().saturating_sub(self.srq.posted())
+    }
+
+    /// Whether the session keeps more messages than its share while records are scarce.
+    #[inline]
+    pub(super) fn keeps_too_many_records(&self, session: u32) -> bool {
+        let half = self.config.messages_max / 2;
+        self.records_left() < half && self.records_of(session) > half / self.registry.open_count().max(1)
+    }
+
+    /// Messages that a session has, and that wait for its slots.
+    fn records_of(&self, session: u32) -> u32 {
+        let owner = &self.sessions[session as usize];
+        let numbers = owner.messages.len() - owner.free_messages.len();
+        u32::try_from(numbers).unwrap_or(NONE) + owner.backlog.len()
+    }
+
+    /// Where only the records for small messages are left, and large ones are refused: parts with the peer that has the most
+    /// ends waiting, and has heard nothing for long. Time in which nobody looked is none: its NIC may have taken everything.
+    pub(super) fn part_with_the_unresponsive(&mut self, now_ns: u64, effects: &mut impl Effects) {
+        if self.records_left() > self.config.srq_slabs {
+            return;
+        }
+        if let Some(peer) = self.ends.most_unresponsive(self.attended_ns(now_ns)) {
+            self.expel(peer, ByeReason::Unresponsive, effects);
+        }
+    }
+}

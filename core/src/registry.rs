@@ -1,0 +1,209 @@
+//! Who there is: applications by name, where senders and sessions meet.
+
+use crate::effects::ProcessId;
+use crate::message::NONE;
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
+use jet_wire::message::hello::AppName;
+
+/// An application by name.
+#[derive(Clone, Copy, Debug)]
+struct App {
+    name: Option<AppName>,
+    session: u32,
+    /// Senders and the session that are of that name.
+    users: u32,
+}
+
+const NOBODY: App = App { name: None, session: NONE, users: 0 };
+
+/// A connected sender.
+#[derive(Clone, Copy, Debug)]
+struct Sender {
+    identity: u64,
+    /// Index of the application that its messages are for.
+    app: u32,
+}
+
+/// What an application registered with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Registration {
+    pub name: AppName,
+    pub class: u8,
+    /// Its messages may take memory instead of waiting.
+    pub takes_memory: bool,
+    pub process: Option<ProcessId>,
+}
+
+/// A session's number.
+#[derive(Clone, Copy, Debug)]
+enum Session {
+    Free,
+    Open {
+        app: u32,
+        registration: Registration,
+    },
+    /// The session is over, and its number is nobody else's yet.
+    Over,
+}
+
+/// Why a session was not opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// Every number is in use.
+    Numbers,
+    /// The name is.
+    Name,
+}
+
+/// Applications, senders and sessions.
+#[derive(Debug)]
+pub(crate) struct Registry {
+    apps: Box<[App]>,
+    senders: Box<[Sender]>,
+    free_senders: Vec<u32>,
+    sessions: Box<[Session]>,
+    open: u32,
+}
+
+impl Registry {
+    /// Room for so many.
+    pub fn new(senders: u32, sessions: u32) -> Self {
+        Self {
+            apps: vec![NOBODY; (senders + sessions) as usize].into_boxed_slice(),
+            senders: vec![Sender { identity: 0, app: NONE }; senders as usize].into_boxed_slice(),
+            free_senders: (0..senders).rev().collect(),
+            sessions: vec![Session::Free; sessions as usize].into_boxed_slice(),
+            open: 0,
+        }
+    }
+
+    /// A sender connects; its number. `None`: there is no room for it.
+    pub fn join(&mut self, app: AppName, identity: u64) -> Option<u32> {
+        let peer = self.free_senders.pop()?;
+        let Some(app) = self.use_app(app) else {
+            self.free_senders.push(peer);
+            return None;
+        };
+        self.senders[peer as usize] = Sender { identity, app };
+        Some(peer)
+    }
+
+    /// A sender is gone.
+    pub fn leave(&mut self, peer: u32) {
+        let app = core::mem::replace(&mut self.senders[peer as usize].app, NONE);
+        self.drop_app(app);
+        self.free_senders.push(peer);
+    }
+
+    /// Who a sender is, as it says itself.
+    #[inline]
+    pub fn identity(&self, peer: u32) -> u64 {
+        self.senders[peer as usize].identity
+    }
+
+    /// The session that a sender's messages are for.
+    #[inline]
+    pub fn session_of(&self, peer: u32) -> Option<u32> {
+        let app = self.senders[peer as usize].app;
+        let session = self.apps.get(app as usize)?.session;
+        (session != NONE).then_some(session)
+    }
+
+    /// The name that a sender's messages are for.
+    pub fn app_of(&self, peer: u32) -> Option<AppName> {
+        self.apps.get(self.senders[peer as usize].app as usize)?.name
+    }
+
+    /// Connected senders.
+    pub fn joined(&self) -> u32 {
+        u32::try_from(self.senders.len() - self.free_senders.len()).unwrap_or(NONE)
+    }
+
+    /// An application registers; its session's number.
+    ///
+    /// # Errors
+    /// [`Taken`]: what there is none of.
+    pub fn open(&mut self, registration: Registration) -> Result<u32, Taken> {
+        let is_free = |session: &Session| matches!(session, Session::Free);
+        let free = self.sessions.iter().position(is_free).ok_or(Taken::Numbers)?;
+        let app = self.use_app(registration.name).ok_or(Taken::Numbers)?;
+        if self.apps[app as usize].session != NONE {
+            self.drop_app(app);
+            return Err(Taken::Name);
+        }
+        let session = u32::try_from(free).unwrap_or(NONE);
+        self.apps[app as usize].session = session;
+        self.sessions[free] = Session::Open { app, registration };
+        self.open += 1;
+        Ok(session)
+    }
+
+    /// A session is over: its name is free, its number is not before [`Self::free`]. `None`: it was not open.
+    pub fn close(&mut self, session: u32) -> Option<Registration> {
+        let entry = &mut self.sessions[session as usize];
+        let Session::Open { app, registration } = *entry else { return None };
+        *entry = Session::Over;
+        self.apps[app as usize].session = NONE;
+        self.open -= 1;
+        self.drop_app(app);
+        Some(registration)
+    }
+
+    /// A session's number may be used again.
+    pub fn free(&mut self, session: u32) {
+        self.sessions[session as usize] = Session::Free;
+    }
+
+    /// What the application of an open session registered with.
+    #[inline]
+    pub fn registration(&self, session: u32) -> Option<&Registration> {
+        match self.sessions.get(session as usize)? {
+            Session::Open { registration, .. } => Some(registration),
+            Session::Free | Session::Over => None,
+        }
+    }
+
+    /// Whether a session is open.
+    #[inline]
+    pub fn is_open(&self, session: u32) -> bool {
+        self.registration(session).is_some()
+    }
+
+    /// Whether an open session's messages may take memory instead of waiting.
+    pub fn takes_memory(&self, session: u32) -> bool {
+        self.registration(session).is_some_and(|registration| registration.takes_memory)
+    }
+
+    /// Open sessions.
+    #[inline]
+    pub fn open_count(&self) -> u32 {
+        self.open
+    }
+
+    /// All sessions' numbers, open or not.
+    pub fn numbers(&self) -> core::ops::Range<u32> {
+        0..u32::try_from(self.sessions.len()).unwrap_or(NONE)
+    }
+
+    /// Finds an application by name, or makes room for it; one use is counted.
+    fn use_app(&mut self, name: AppName) -> Option<u32> {
+        let known = self.apps.iter().position(|app| app.name == Some(name));
+        let index = known.or_else(|| self.apps.iter().position(|app| app.name.is_none()))?;
+        let app = &mut self.apps[index];
+        if app.name.is_none() {
+            *app = App { name: Some(name), ..NOBODY };
+        }
+        app.users += 1;
+        u32::try_from(index).ok()
+    }
+
+    fn drop_app(&mut self, index: u32) {
+        let app = &mut self.apps[index as usize];
+        app.users -= 1;
+        if app.users == 0 {
+            app.name = None;
+        }
+    }
+}
