@@ -1,7 +1,6 @@
 //! What the receiver asks of its driver.
 
 use crate::pool::Run;
-use crate::receiver::ReleaseError;
 use jet_wire::message::HeaderBytes;
 use jet_wire::segment::{Delivery, HeldLimit};
 
@@ -68,6 +67,68 @@ pub enum CopyFailed {
     /// The other one cannot be written.
     Target,
 }
+
+/// An application released what it must not. Its session is over; nobody else is touched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReleaseError {
+    /// No such kind of entry, or reserved bytes set.
+    Kind {
+        /// The kind found.
+        found: u8,
+    },
+    /// No such slot.
+    Slot {
+        /// The slot named.
+        slot: u32,
+    },
+    /// The slot holds nothing, or another run than the one named: released twice, or never held.
+    NotHeld {
+        /// The slot named.
+        slot: u32,
+    },
+    /// The slices lie outside the run, or are none.
+    Slices {
+        /// The slot named.
+        slot: u32,
+        /// First slice named.
+        first: u16,
+        /// Slices named.
+        count: u16,
+    },
+    /// The message named is not open.
+    Message {
+        /// The message named.
+        message: u32,
+    },
+    /// A message was finished as consumed before all of it was delivered.
+    Early {
+        /// The message named.
+        message: u32,
+    },
+    /// The release ring's index cannot be.
+    Ring,
+}
+
+impl core::fmt::Display for ReleaseError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match *self {
+            Self::Kind { found } => write!(f, "release entry of unknown kind {found}"),
+            Self::Slot { slot } => write!(f, "released slot {slot}, which does not exist"),
+            Self::NotHeld { slot } => write!(f, "released slot {slot}, which the application does not hold"),
+            Self::Slices { slot, first, count } => {
+                let end = u32::from(first) + u32::from(count);
+                write!(f, "released slices {first}..{end} of slot {slot}, which it does not hold")
+            }
+            Self::Message { message } => write!(f, "finished message {message}, which is not open"),
+            Self::Early { message } => {
+                write!(f, "finished message {message} as consumed before all of it came")
+            }
+            Self::Ring => f.write_str("the release ring's index cannot be: the segment was scribbled over"),
+        }
+    }
+}
+
+impl core::error::Error for ReleaseError {}
 
 /// Why a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

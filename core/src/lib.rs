@@ -18,29 +18,32 @@
 extern crate alloc;
 
 mod admission;
+mod checks;
 mod config;
 mod credit;
+mod delivery;
 mod effects;
 mod ends;
-mod footprint;
+mod escape;
 mod histogram;
 mod message;
-mod peer;
 pub mod pool;
 mod quarantine;
 mod read;
 mod receiver;
+mod recycling;
 mod registry;
-mod session;
+mod slots;
 mod srq;
+mod standstill;
 mod stats;
 
 pub use admission::{GrantPolicy, QueueHead, StrictWithAging};
 pub use config::{CLASSES_MAX, Checksums, Config, ConfigError, FRAGMENT_SLABS_MAX};
 pub use effects::{
-    Copy, CopyFailed, CopyId, CopyRefused, Effects, PeerId, ProcessId, ReadId, Remote, SessionEnd, SessionId,
-    Standstill, StandstillStage,
+    Copy, CopyFailed, CopyId, CopyRefused, Effects, PeerId, ProcessId, ReadId, ReleaseError, Remote,
+    SessionEnd, SessionId, Standstill, StandstillStage,
 };
 pub use histogram::Histogram;
-pub use receiver::{Arrival, Joined, OpenError, Receiver, ReleaseError};
+pub use receiver::{Arrival, Joined, OpenError, Receiver};
 pub use stats::{EndCounts, EscapeStats, PeerStats, QuarantineStats, SessionStats, StandstillStats, Stats};

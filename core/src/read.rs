@@ -2,7 +2,7 @@
 
 use crate::config::FRAGMENT_SLABS_MAX;
 use crate::message::NONE;
-use crate::pool::{Run, Share};
+use crate::pool::{Pool, Run, Share};
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -64,6 +64,28 @@ impl Reads {
 
     pub fn add(&mut self) -> Option<u32> {
         self.free.pop()
+    }
+
+    /// Fills the READ's runs with up to `slabs` slabs of a share, contiguous ones first, as the NIC's scatter entries allow; how
+    /// many there are.
+    pub fn fill(&mut self, index: u32, slabs: u32, scatter_max: u32, share: Share, pool: &mut Pool) -> u32 {
+        let scatter_max = scatter_max.min(FRAGMENT_SLABS_MAX) as usize;
+        let entry = &mut self.records[index as usize];
+        entry.run_count = 0;
+        let mut taken = 0;
+        while taken < slabs && entry.run_count < scatter_max {
+            let wanted = slabs - taken;
+            let run = if share == Share::Granted {
+                pool.take_memory(wanted, share)
+            } else {
+                pool.take_read(wanted)
+            };
+            let Some(run) = run else { break };
+            entry.runs[entry.run_count] = run;
+            entry.run_count += 1;
+            taken += run.count;
+        }
+        taken
     }
 
     pub fn remove(&mut self, index: u32) {

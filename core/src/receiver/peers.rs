@@ -5,7 +5,6 @@ use crate::admission::GrantPolicy;
 use crate::config::Checksums;
 use crate::effects::{Effects, PeerId};
 use crate::message::State;
-use crate::peer::Peer;
 use jet_wire::message::AckStatus;
 use jet_wire::message::hello::{Hello, Refusal, Welcome, features};
 
@@ -32,7 +31,7 @@ impl<P: GrantPolicy> Receiver<P> {
         // A sender that says it has none posts some all the same: nothing could ever be said to it otherwise.
         let sends_max = self.config.control_sends_max.min(u32::from(hello.receive_entries)).max(1);
         self.ends.join(peer, sends_max, hello.features & features::CONGESTION != 0);
-        self.peers[peer as usize] = Peer::default();
+        self.admission.join(peer);
         let room = self.credit_room();
         let credit_limit = self.credit.open(peer, room);
         let checks = if self.config.checksums == Checksums::Off { 0 } else { features::CRC32C };
@@ -50,7 +49,7 @@ impl<P: GrantPolicy> Receiver<P> {
     /// Its connection stands: it may be spoken to. `reads_max`: READs that the connection takes at once, as its two NICs agreed;
     /// what is beyond waits here.
     pub fn handle_connected(&mut self, peer: PeerId, reads_max: u32) {
-        self.peers[peer.0 as usize].reads_max = reads_max;
+        self.admission.set_reads_max(peer.0, reads_max);
         self.ends.stand(peer.0);
     }
 
@@ -60,7 +59,7 @@ impl<P: GrantPolicy> Receiver<P> {
         if !self.ends.is_connected(index) {
             return;
         }
-        debug_assert_eq!(self.peers[index as usize].reads, 0, "every READ was answered before");
+        debug_assert_eq!(self.admission.reads(index), 0, "every READ was answered before");
         self.credit.close(index);
         self.ends.lose(index, &mut self.messages);
         for message in self.messages.indices() {
@@ -76,7 +75,7 @@ impl<P: GrantPolicy> Receiver<P> {
                 continue;
             }
             self.unlink(message);
-            self.withdraw(message, false, effects);
+            self.delivery.withdraw(message, false, &mut self.messages, effects);
             self.fail(message, AckStatus::PeerLost);
         }
         self.ends.forget(index);

@@ -10,9 +10,8 @@
 //! must not count as proof that it found its message. Only what it called finished before stays finished.
 
 use super::Receiver;
-use super::escape::for_each_stretch;
 use crate::admission::GrantPolicy;
-use crate::effects::{Effects, ReadId};
+use crate::effects::Effects;
 use crate::message::{NONE, State};
 use crate::pool::Run;
 use alloc::vec::Vec;
@@ -36,13 +35,11 @@ impl<P: GrantPolicy> Receiver<P> {
         };
         let mut found = Vec::new();
         for session in self.registry.numbers().filter(|&session| self.registry.is_open(session)) {
-            for slot in self.sessions[session as usize].slots.iter().filter(|slot| slot.message != NONE) {
-                for_each_stretch(slot.held, slot.run.first, |run| {
-                    if lies_there(run) {
-                        found.push(slot.message);
-                    }
-                });
-            }
+            self.slots.for_each_held(session, |message, run| {
+                if lies_there(run) {
+                    found.push(message);
+                }
+            });
         }
         for read in (0..self.config.reads_max).map(|read| &self.reads[read]) {
             if read.message != NONE && read.runs[..read.run_count].iter().any(|&run| lies_there(run)) {
@@ -56,15 +53,6 @@ impl<P: GrantPolicy> Receiver<P> {
         found
     }
 
-    /// A check that [`Effects::begin_check`] began is over, and came to nothing: the READ's bytes cannot be read.
-    pub fn handle_check_failed(&mut self, now_ns: u64, read: ReadId, effects: &mut impl Effects) {
-        let message = self.reads[read.0].message;
-        assert!(message != NONE, "{read:?} was checked but is not");
-        self.end_unreadable(message, effects);
-        // Unwanted now, so that no checksum is looked at. Those before it in the message are waited for.
-        self.handle_checked(now_ns, read, 0, effects);
-    }
-
     /// Ends a message some of whose bytes cannot be read.
     #[cold]
     pub(super) fn end_unreadable(&mut self, message: u32, effects: &mut impl Effects) {
@@ -72,7 +60,7 @@ impl<P: GrantPolicy> Receiver<P> {
             return;
         }
         self.unlink(message);
-        self.withdraw(message, true, effects);
+        self.delivery.withdraw(message, true, &mut self.messages, effects);
         self.fail(message, AckStatus::Corrupt);
     }
 }

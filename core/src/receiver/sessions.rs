@@ -1,12 +1,10 @@
 //! Applications come and go.
 
 use super::Receiver;
-use super::escape::for_each_stretch;
 use crate::admission::GrantPolicy;
 use crate::effects::{Effects, ProcessId, SessionEnd, SessionId};
 use crate::message::{NONE, State};
 use crate::registry::{Registration, Taken};
-use crate::stats::QuarantineStats;
 use jet_wire::message::AckStatus;
 use jet_wire::message::hello::AppName;
 
@@ -116,20 +114,21 @@ impl<P: GrantPolicy> Receiver<P> {
         effects: &mut impl Effects,
     ) {
         let Some(registration) = self.registry.close(index) else { return };
-        let session = &mut self.sessions[index as usize];
-        let runs = session.slots.iter().filter(|slot| slot.message != NONE);
-        let held_slabs = runs.map(|slot| slot.occupied().count_ones()).sum();
+        let held_slabs = self.slots.occupied_slabs(index);
         let end = end(held_slabs);
         let holder = (registration.name, registration.process);
         self.quarantine.begin(now_ns, index, holder, end.is_fault(), held_slabs);
-        self.stats.delivered_bytes += core::mem::take(&mut session.delivered_bytes);
-        self.unlink_all(index);
+        self.stats.delivered_bytes += self.delivery.take_delivered_bytes(index);
+        self.admission.unlink_session(index, &mut self.messages);
+        while let Some(message) = self.delivery.pop_backlog(index, &mut self.messages) {
+            self.drop_backlogged(message);
+        }
         for message in self.messages.indices() {
             let record = &self.messages[message];
             if record.state == State::Free || record.session != index {
                 continue;
             }
-            self.end_arrival(message);
+            self.delivery.end_arrival(message, &mut self.messages);
             let record = &mut self.messages[message];
             record.session = NONE;
             record.app_open = false;
@@ -141,32 +140,24 @@ impl<P: GrantPolicy> Receiver<P> {
                 self.settle(message);
             }
         }
-        let session = &mut self.sessions[index as usize];
-        for slot in session.slots.iter_mut().filter(|slot| slot.message != NONE) {
-            slot.held = slot.occupied();
-            for_each_stretch(slot.held, slot.run.first, |run| self.pool.quarantine(run, slot.share));
-        }
+        self.slots.detain(index, |run, share| self.pool.quarantine(run, share));
         self.escape.close(index);
         effects.close_session(SessionId(index), end);
     }
 
     /// Ends a session's quarantine where it is time.
     pub(super) fn look_at_quarantine(&mut self, now_ns: u64, index: u32) {
-        let session = &mut self.sessions[index as usize];
         // A copy may still be reading what it held.
-        if !self.quarantine.is_over(now_ns, index) || session.copies > 0 {
+        if !self.quarantine.is_over(now_ns, index) || self.escape.is_copying(index) {
             return;
         }
-        for slot in session.slots.iter().filter(|slot| slot.message != NONE) {
-            for_each_stretch(slot.held, slot.run.first, |run| self.pool.release_quarantined(run, slot.share));
-        }
-        session.reset();
+        self.slots.reset(index, |run, share| self.pool.release_quarantined(run, share));
+        self.delivery.reset(index);
+        self.escape.reset(index);
+        self.recycling.reset(index);
+        self.admission.reset(index);
+        self.standstills.reset(index);
         self.quarantine.end(index);
         self.registry.free(index);
-    }
-
-    /// A session that is over and whose slabs are not back; `None` where that is not so.
-    pub fn quarantine_stats(&self, session: SessionId) -> Option<QuarantineStats> {
-        self.quarantine.stats(session.0)
     }
 }

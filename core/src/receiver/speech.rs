@@ -73,9 +73,8 @@ impl<P: GrantPolicy> Receiver<P> {
     /// or the records, would not do for the others.
     #[inline]
     pub(super) fn is_barred_to_senders(&self, session: u32) -> bool {
-        let owner = &self.sessions[session as usize];
-        owner.stuck
-            || owner.slots_used() >= self.credit_slabs() / 4 * 3
+        self.admission.is_stuck(session)
+            || self.slots.used(session) >= self.credit_slabs() / 4 * 3
             || self.keeps_too_many_records(session)
     }
 
@@ -164,9 +163,7 @@ impl<P: GrantPolicy> Receiver<P> {
 
     /// Messages that a session has, and that wait for its slots.
     fn records_of(&self, session: u32) -> u32 {
-        let owner = &self.sessions[session as usize];
-        let numbers = owner.messages.len() - owner.free_messages.len();
-        u32::try_from(numbers).unwrap_or(NONE) + owner.backlog.len()
+        self.delivery.numbers_used(session) + self.delivery.backlog(session)
     }
 
     /// Where only the records for small messages are left, and large ones are refused: parts with the peer that has the most

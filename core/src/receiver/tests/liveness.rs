@@ -274,7 +274,7 @@ fn shuffles(config: Config, messages: usize, seed: u64, keep: usize) {
         if ended == messages {
             return;
         }
-        if bench.receiver.peers[beside.0 as usize].requests < 2 {
+        if bench.receiver.admission.requests(beside.0) < 2 {
             crowd.large(&mut bench, beside, 4097 + below(1 << 18) as u64);
         }
         for peer in peers {

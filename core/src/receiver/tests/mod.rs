@@ -14,11 +14,16 @@ mod speaking;
 mod standstill;
 
 use super::*;
+use crate::admission::Footprint;
 use crate::config::Checksums;
-use crate::effects::{Copy, CopyFailed, CopyRefused, ProcessId, ReadId, Remote, SessionEnd, Standstill};
-use crate::footprint::Footprint;
+use crate::effects::{
+    Copy, CopyFailed, CopyRefused, PeerId, ProcessId, ReadId, ReleaseError, Remote, SessionEnd, SessionId,
+    Standstill,
+};
 use crate::pool::Run;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::vec;
+use alloc::vec::Vec;
 use jet_escape::{EscapeConfig, Thresholds};
 use jet_wire::message::hello::{AppName, Hello};
 use jet_wire::message::{
@@ -193,7 +198,7 @@ impl Bench {
         let mut bench = Self { receiver: Receiver::new(config, 1).unwrap(), world, now_ns: 0, processes: 0 };
         if config.footprint_follows {
             // The least that it may come to, always.
-            bench.receiver.following = Some(Footprint::fixed(2 * u64::from(config.fragment_bytes)));
+            bench.receiver.admission.follow(Footprint::fixed(2 * u64::from(config.fragment_bytes)));
         }
         bench.receiver.start(0, &mut bench.world);
         bench

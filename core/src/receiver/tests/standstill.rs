@@ -194,7 +194,7 @@ fn of_those_that_share_a_full_pool_one_is_told() {
         }
     }
     let sessions = apps.map(|(session, _)| session);
-    let held = |session: &SessionId| bench.receiver.escape.held_slabs(session.0);
+    let held = |session: &SessionId| bench.receiver.escape.held_in_cache(session.0);
     assert!(sessions.iter().all(|session| held(session) <= 128), "{:?}", sessions.each_ref().map(held));
     for _ in 0..3 {
         pass(&mut bench, SECOND_NS);

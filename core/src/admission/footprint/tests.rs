@@ -254,3 +254,13 @@ fn a_window_that_releases_nothing_is_left() {
     run(&mut footprint, 0, 2_000_000_000, true, |window| if window < 6 * MIB { 0 } else { 5 });
     assert!(footprint.standing_bytes() >= 6 * MIB);
 }
+
+#[test]
+fn a_footprint_is_littles_law_within_the_message() {
+    // 10 GB/s for 200 us are 2 MB.
+    assert_eq!(footprint_bytes(64 << 20, 256 << 10, 10_000_000, 200_000), 2_000_000);
+    assert_eq!(footprint_bytes(64 << 20, 256 << 10, 1000, 1000), 256 << 10);
+    assert_eq!(footprint_bytes(100, 256 << 10, 1000, 1000), 100);
+    assert_eq!(footprint_bytes(64 << 20, 256 << 10, 0, 0), 64 << 20);
+    assert_eq!(footprint_bytes(1 << 40, 256 << 10, u64::MAX, u64::MAX), 1 << 40);
+}

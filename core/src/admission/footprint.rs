@@ -339,5 +339,16 @@ impl Footprint {
     }
 }
 
+/// Expected cache footprint of a message: throughput times post-NIC time of its session, but no more than the message
+/// has and no less than one fragment of it (Jet §3.2, §4). A session that was not measured yet counts in full.
+pub(super) fn footprint_bytes(length: u64, fragment_bytes: u32, bytes_per_ms: u64, post_nic_ns: u64) -> u64 {
+    let least = length.min(u64::from(fragment_bytes));
+    if bytes_per_ms == 0 || post_nic_ns == 0 {
+        return length;
+    }
+    let expected = u128::from(bytes_per_ms) * u128::from(post_nic_ns) / 1_000_000;
+    u64::try_from(expected).unwrap_or(u64::MAX).clamp(least, length)
+}
+
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,4 @@
-//! Which waiting message goes next: decided here and nowhere else (Jet §3.2 step 2, §5).
+//! Which class goes next (Jet §5): to be decided by whoever makes the receiver.
 
 use crate::config::CLASSES_MAX;
 
@@ -35,17 +35,6 @@ impl GrantPolicy for StrictWithAging {
     }
 }
 
-/// Expected cache footprint of a message: throughput times post-NIC time of its session, but no more than the message
-/// has and no less than one fragment of it (Jet §3.2, §4). A session that was not measured yet counts in full.
-pub(crate) fn footprint_bytes(length: u64, fragment_bytes: u32, bytes_per_ms: u64, post_nic_ns: u64) -> u64 {
-    let least = length.min(u64::from(fragment_bytes));
-    if bytes_per_ms == 0 || post_nic_ns == 0 {
-        return length;
-    }
-    let expected = u128::from(bytes_per_ms) * u128::from(post_nic_ns) / 1_000_000;
-    u64::try_from(expected).unwrap_or(u64::MAX).clamp(least, length)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,15 +54,5 @@ mod tests {
         assert_eq!(policy.next_class(&heads(&[(0, 990), (2, 899)]), 1000), Some(2));
         assert_eq!(policy.next_class(&heads(&[(1, 800), (2, 700), (3, 990)]), 1000), Some(2));
         assert_eq!(policy.next_class(&heads(&[]), 1000), None);
-    }
-
-    #[test]
-    fn a_footprint_is_littles_law_within_the_message() {
-        // 10 GB/s for 200 us are 2 MB.
-        assert_eq!(footprint_bytes(64 << 20, 256 << 10, 10_000_000, 200_000), 2_000_000);
-        assert_eq!(footprint_bytes(64 << 20, 256 << 10, 1000, 1000), 256 << 10);
-        assert_eq!(footprint_bytes(100, 256 << 10, 1000, 1000), 100);
-        assert_eq!(footprint_bytes(64 << 20, 256 << 10, 0, 0), 64 << 20);
-        assert_eq!(footprint_bytes(1 << 40, 256 << 10, u64::MAX, u64::MAX), 1 << 40);
     }
 }

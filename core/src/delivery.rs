@@ -1,0 +1,390 @@
+//! Delivery into sessions: message numbers, what waits for a slot, and what is promised to READs under way.
+//!
+//! What every small message passes through is inlined whatever the compiler thinks of its size: together a tenth of what
+//! such a message costs (`jet-bench -- core`).
+//!
+//! Parts of several messages arrive side by side. The oldest of a session that began to arrive and is not complete is the one
+//! that its application waits for: it is known here, and slots are kept for it.
+
+use crate::config::FRAGMENT_SLABS_MAX;
+use crate::effects::{Effects, SessionId};
+use crate::message::{MessageList, Messages, NONE};
+use crate::pool::{Run, Share};
+use crate::slots::Slots;
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
+use jet_wire::segment::{DELIVERY_USER_HEADER_MAX, Delivery as Descriptor, delivery_flags, delivery_kind};
+
+/// A user header on its way to a descriptor. The bytes that ride in the descriptor are an array of fixed size: a copy
+/// of variable length would cost a store-forwarding stall a message.
+#[derive(Clone, Copy)]
+pub(crate) struct UserHeader<'a> {
+    /// Its first bytes, and whatever follows them in its place.
+    inline: &'a [u8; DELIVERY_USER_HEADER_MAX],
+    /// All of it.
+    whole: &'a [u8],
+}
+
+impl<'a> UserHeader<'a> {
+    /// None, on every run but the first.
+    pub const NONE: UserHeader<'static> = UserHeader { inline: &[0; DELIVERY_USER_HEADER_MAX], whole: &[] };
+
+    /// The first `used` bytes of a place that is large enough.
+    #[inline]
+    pub fn in_place<const N: usize>(place: &'a [u8; N], used: usize) -> Self {
+        let inline = place.first_chunk().expect("a place for user headers has at least 64 bytes");
+        Self { inline, whole: &place[..used.min(N)] }
+    }
+}
+
+/// Part of a message that is ready for its application.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    pub run: Run,
+    pub offset: u64,
+    pub bytes: u32,
+    pub share: Share,
+    /// It lies in the cache and in the budget.
+    pub plain: bool,
+}
+
+/// One session's state.
+#[derive(Debug)]
+struct Desk {
+    /// Message number -> record, with the number's generation.
+    numbers: Box<[(u32, u16)]>,
+    free_numbers: Vec<u16>,
+    /// Small messages that wait for a slot or a number.
+    backlog: MessageList,
+    /// Messages that began to arrive and are not complete: the oldest, the newest.
+    incomplete: (u32, u32),
+    /// Slots and message numbers that READs in flight will need.
+    promised_slots: u32,
+    promised_numbers: u32,
+    delivered_messages: u64,
+    delivered_bytes: u64,
+}
+
+impl Desk {
+    fn new(numbers: u16) -> Self {
+        Self {
+            numbers: vec![(NONE, 0); usize::from(numbers)].into_boxed_slice(),
+            free_numbers: (0..numbers).rev().collect(),
+            backlog: MessageList::EMPTY,
+            incomplete: (NONE, NONE),
+            promised_slots: 0,
+            promised_numbers: 0,
+            delivered_messages: 0,
+            delivered_bytes: 0,
+        }
+    }
+
+    /// Slots that are kept for the message that its application waits for.
+    #[inline]
+    fn reserve(&self) -> u32 {
+        if self.incomplete.0 == NONE { 0 } else { FRAGMENT_SLABS_MAX }
+    }
+}
+
+/// What was delivered to a session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Delivered {
+    pub messages: u64,
+    pub bytes: u64,
+}
+
+/// Every session's deliveries.
+#[derive(Debug)]
+pub(crate) struct Delivery {
+    desks: Box<[Desk]>,
+}
+
+impl Delivery {
+    /// For so many sessions, of so many message numbers each.
+    pub fn new(sessions: u32, numbers: u32) -> Self {
+        let numbers = u16::try_from(numbers).expect("checked by Config::check");
+        Self { desks: (0..sessions).map(|_| Desk::new(numbers)).collect() }
+    }
+
+    #[inline]
+    fn desk(&self, session: u32) -> &Desk {
+        &self.desks[session as usize]
+    }
+
+    #[inline]
+    fn desk_mut(&mut self, session: u32) -> &mut Desk {
+        &mut self.desks[session as usize]
+    }
+
+    /// Hands one run to its session, which has a slot, and a number if this is the first; the slot that it took.
+    #[inline(always)] // see the file's head
+    pub fn deliver(
+        &mut self,
+        message: u32,
+        part: Part,
+        user_header: UserHeader<'_>,
+        (messages, slots): (&mut Messages, &mut Slots),
+        effects: &mut impl Effects,
+    ) -> u16 {
+        let record = &mut messages[message];
+        let session = record.session;
+        let desk = &mut self.desks[session as usize];
+        let first = !record.app_open;
+        if first {
+            let number = desk.free_numbers.pop().expect("the caller looked");
+            let entry = &mut desk.numbers[usize::from(number)];
+            *entry = (message, entry.1.wrapping_add(1));
+            record.app_message = u32::from(number);
+            record.app_open = true;
+            desk.delivered_messages += 1;
+        }
+        let taken = slots.take(session, message, part.run, part.share, part.plain);
+        record.held += part.run.count;
+        record.arrived += u64::from(part.bytes);
+        desk.delivered_bytes += u64::from(part.bytes);
+        let last = record.arrived == record.length;
+        let flags = (if first { delivery_flags::FIRST } else { 0 })
+            | (if last { delivery_flags::LAST } else { 0 })
+            | (if record.redelivered { delivery_flags::REDELIVERED } else { 0 });
+        let descriptor = Descriptor {
+            kind: delivery_kind::SLICES,
+            flags,
+            user_header_bytes: u16::try_from(user_header.whole.len()).expect("at most USER_HEADER_MAX"),
+            slot: u32::from(taken.slot),
+            message: record.app_message,
+            generations: Descriptor::pack_generations(
+                taken.generation,
+                desk.numbers[record.app_message as usize].1,
+            ),
+            offset: part.offset,
+            message_bytes: record.length,
+            bytes: part.bytes,
+            slab: part.run.first,
+            tag: record.tag,
+            sequence: record.sequence,
+            sender: record.sender,
+            user_header: *user_header.inline,
+        };
+        effects.deliver(SessionId(session), &descriptor, user_header.whole);
+        if first != last {
+            if first {
+                self.begin_arrival(message, messages);
+            } else {
+                self.end_arrival(message, messages);
+            }
+        }
+        taken.slot
+    }
+
+    /// Tells the application that the rest of a message will not come, if it knows of the message.
+    pub fn withdraw(
+        &mut self,
+        message: u32,
+        corrupt: bool,
+        messages: &mut Messages,
+        effects: &mut impl Effects,
+    ) {
+        self.end_arrival(message, messages);
+        let record = &messages[message];
+        if !record.app_open || record.session == NONE || record.finished {
+            return;
+        }
+        let generation = self.desk(record.session).numbers[record.app_message as usize].1;
+        let descriptor = Descriptor {
+            kind: delivery_kind::WITHDRAWN,
+            flags: if corrupt { delivery_flags::CORRUPT } else { 0 },
+            user_header_bytes: 0,
+            slot: 0,
+            message: record.app_message,
+            generations: Descriptor::pack_generations(0, generation),
+            offset: record.arrived,
+            message_bytes: record.length,
+            bytes: 0,
+            slab: 0,
+            tag: record.tag,
+            sequence: record.sequence,
+            sender: record.sender,
+            user_header: [0; DELIVERY_USER_HEADER_MAX],
+        };
+        effects.deliver(SessionId(record.session), &descriptor, &[]);
+    }
+
+    /// The record of the message that the application names so; `None`: it has no such message.
+    pub fn named(&self, session: u32, number: u32, generation: u16) -> Option<u32> {
+        let &(message, at) = self.desk(session).numbers.get(number as usize)?;
+        (message != NONE && at == generation).then_some(message)
+    }
+
+    /// The application is done with a message: its number is another's.
+    #[inline]
+    pub fn close_number(&mut self, session: u32, number: u32) {
+        let desk = self.desk_mut(session);
+        desk.numbers[number as usize].0 = NONE;
+        desk.free_numbers.push(u16::try_from(number).expect("below session_messages"));
+    }
+
+    /// The message began to arrive, and is not complete.
+    fn begin_arrival(&mut self, message: u32, messages: &mut Messages) {
+        let incomplete = &mut self.desk_mut(messages[message].session).incomplete;
+        let (oldest, newest) = *incomplete;
+        let transfer = messages.transfer(message);
+        (transfer.listed, transfer.older, transfer.newer) = (true, newest, NONE);
+        if newest != NONE {
+            messages.transfer(newest).newer = message;
+        }
+        *incomplete = (if oldest == NONE { message } else { oldest }, message);
+    }
+
+    /// The message is complete, or will never be.
+    pub fn end_arrival(&mut self, message: u32, messages: &mut Messages) {
+        let session = messages[message].session;
+        let transfer = messages.transfer(message);
+        if session == NONE || !core::mem::take(&mut transfer.listed) {
+            return;
+        }
+        let (older, newer) = (transfer.older, transfer.newer);
+        let (oldest, newest) = &mut self.desk_mut(session).incomplete;
+        if older == NONE {
+            *oldest = newer;
+        } else {
+            messages.transfer(older).newer = newer;
+        }
+        if newer == NONE {
+            *newest = older;
+        } else {
+            messages.transfer(newer).older = older;
+        }
+    }
+
+    /// The message of a session that began to arrive first and is not complete: its application waits for it.
+    #[inline]
+    pub fn oldest_incomplete(&self, session: u32) -> Option<u32> {
+        let oldest = self.desk(session).incomplete.0;
+        (oldest != NONE).then_some(oldest)
+    }
+
+    /// A small message waits for a slot of its session.
+    pub fn push_backlog(&mut self, message: u32, messages: &mut Messages) {
+        self.desk_mut(messages[message].session).backlog.push(messages, message);
+    }
+
+    /// The small message that has waited longest.
+    pub fn pop_backlog(&mut self, session: u32, messages: &mut Messages) -> Option<u32> {
+        self.desk_mut(session).backlog.pop(messages)
+    }
+
+    /// A small message does not wait any more.
+    pub fn take_backlogged(&mut self, message: u32, messages: &mut Messages) {
+        self.desk_mut(messages[message].session).backlog.take_out(messages, |waits| waits == message);
+    }
+
+    /// Small messages that wait.
+    #[inline]
+    pub fn backlog(&self, session: u32) -> u32 {
+        self.desk(session).backlog.len()
+    }
+
+    /// A READ is posted whose runs will need so many slots, and its message a number if the application does not know of it.
+    pub fn promise(&mut self, message: u32, slots: u32, messages: &mut Messages) {
+        let record = &messages[message];
+        let (session, needs_number) = (record.session, !record.app_open);
+        let numbered = &mut messages.transfer(message).numbered;
+        let new_number = needs_number && !core::mem::replace(numbered, *numbered || needs_number);
+        let desk = self.desk_mut(session);
+        desk.promised_slots += slots;
+        desk.promised_numbers += u32::from(new_number);
+    }
+
+    /// A run of a READ is delivered next: what was promised to it is used now. `true`: it is its message's first.
+    pub fn keep_promise(&mut self, message: u32, messages: &mut Messages) -> bool {
+        let record = &messages[message];
+        let (session, first) = (record.session, !record.app_open);
+        let desk = self.desk_mut(session);
+        desk.promised_slots -= 1;
+        if first {
+            desk.promised_numbers -= 1;
+            messages.transfer(message).numbered = false;
+        }
+        first
+    }
+
+    /// So many runs of a READ will not come.
+    pub fn break_promise(&mut self, session: u32, slots: u32) {
+        self.desk_mut(session).promised_slots -= slots;
+    }
+
+    /// No READ of the message is under way any more: the number that was kept for it is not needed, if it is still kept.
+    pub fn give_up_number(&mut self, message: u32, messages: &mut Messages) {
+        let (session, unseen) = (messages[message].session, !messages[message].app_open);
+        if unseen && core::mem::take(&mut messages.transfer(message).numbered) && session != NONE {
+            self.desk_mut(session).promised_numbers -= 1;
+        }
+    }
+
+    /// Slots and numbers promised to READs in flight.
+    pub fn promised_slots(&self, session: u32) -> u32 {
+        self.desk(session).promised_slots
+    }
+
+    /// Slots that are neither in use nor kept for READs in flight.
+    #[inline]
+    pub fn slots_left(&self, session: u32, slots: &Slots) -> u32 {
+        slots.free(session) - self.desk(session).promised_slots
+    }
+
+    /// Message numbers that are neither in use nor kept for READs in flight.
+    #[inline]
+    pub fn numbers_left(&self, session: u32) -> u32 {
+        let desk = self.desk(session);
+        u32::try_from(desk.free_numbers.len()).unwrap_or(NONE) - desk.promised_numbers
+    }
+
+    /// Message numbers in use.
+    pub fn numbers_used(&self, session: u32) -> u32 {
+        let desk = self.desk(session);
+        u32::try_from(desk.numbers.len() - desk.free_numbers.len()).unwrap_or(NONE)
+    }
+
+    /// Whether there are a slot and a number for a small message.
+    #[inline]
+    pub fn has_room_for_small(&self, session: u32, slots: &Slots) -> bool {
+        let desk = self.desk(session);
+        slots.free(session) > desk.promised_slots + desk.reserve()
+            && desk.free_numbers.len() > desk.promised_numbers as usize
+    }
+
+    /// Whether there are slots for a fragment, whatever its runs, and a number.
+    pub fn has_room_for_fragment(&self, session: u32, slabs: u32, slots: &Slots) -> bool {
+        self.slots_left(session, slots) >= slabs + self.desk(session).reserve()
+            && self.numbers_left(session) > 0
+    }
+
+    /// What was delivered to a session.
+    pub fn delivered(&self, session: u32) -> Delivered {
+        let desk = self.desk(session);
+        Delivered { messages: desk.delivered_messages, bytes: desk.delivered_bytes }
+    }
+
+    /// Bytes that were delivered to sessions that are open.
+    pub fn delivered_bytes(&self) -> u64 {
+        self.desks.iter().map(|desk| desk.delivered_bytes).sum()
+    }
+
+    /// The session is over: what was delivered to it counts elsewhere from now on.
+    pub fn take_delivered_bytes(&mut self, session: u32) -> u64 {
+        core::mem::take(&mut self.desk_mut(session).delivered_bytes)
+    }
+
+    /// Ready for another application. Generations go on, so that late releases of the former fail.
+    pub fn reset(&mut self, session: u32) {
+        let desk = self.desk_mut(session);
+        desk.numbers.iter_mut().for_each(|number| number.0 = NONE);
+        desk.free_numbers.clear();
+        desk.free_numbers.extend((0..u16::try_from(desk.numbers.len()).unwrap_or(u16::MAX)).rev());
+        desk.backlog = MessageList::EMPTY;
+        desk.incomplete = (NONE, NONE);
+        (desk.promised_slots, desk.promised_numbers) = (0, 0);
+        (desk.delivered_messages, desk.delivered_bytes) = (0, 0);
+    }
+}

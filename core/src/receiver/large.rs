@@ -1,0 +1,270 @@
+//! A large message's way, downwards: its request arrives, it is admitted, its fragments are read, checked and delivered.
+//! What comes then, release and end, is in `release` and `settle`.
+
+use super::Receiver;
+use super::small::RECORD_IN_RESERVE;
+use crate::admission::{Grant, GrantPolicy};
+use crate::checks::Verdict;
+use crate::delivery::{Part, UserHeader};
+use crate::effects::{Effects, PeerId, ReadId, Remote};
+use crate::message::{NONE, State, Transfer};
+use crate::pool::Share;
+use jet_wire::SLAB_BYTES_U32;
+use jet_wire::message::{AckStatus, ByeReason, RequestHeader};
+
+impl<P: GrantPolicy> Receiver<P> {
+    /// It arrives: a request, which is refused or waits. A user header that does not fit the request lies in the slab.
+    pub(super) fn request(
+        &mut self,
+        now_ns: u64,
+        peer: u32,
+        request: &RequestHeader,
+        (slab, payload_bytes): (u32, u32),
+        effects: &mut impl Effects,
+    ) {
+        self.stats.large_messages += 1;
+        self.stats.redelivered += u64::from(request.redelivered());
+        let session = self.registry.session_of(peer).unwrap_or(NONE);
+        let refused = if self.draining {
+            Some(AckStatus::Draining)
+        } else if session == NONE {
+            Some(AckStatus::NoApp)
+        } else if request.length.get() > self.config.message_bytes_max {
+            Some(AckStatus::TooLarge)
+        } else if request.class >= self.config.classes {
+            Some(AckStatus::Denied)
+        } else if request.inline_user_header().is_none() && self.is_slab_lost(slab) {
+            Some(AckStatus::Corrupt)
+        } else if self.admission.requests(peer) >= self.config.requests_per_peer
+            || self.messages.available() <= self.config.srq_slabs as usize
+        {
+            // The last records are for small messages, whose number the credit bounds.
+            Some(AckStatus::Busy)
+        } else {
+            None
+        };
+        let message = self.messages.add().expect(RECORD_IN_RESERVE);
+        self.ends.begin(peer);
+        self.admission.begin_request(peer);
+        let record = &mut self.messages[message];
+        record.state = State::Settling;
+        record.peer = peer;
+        record.redelivered = request.redelivered();
+        record.sequence = request.sequence.get();
+        record.sender = self.registry.identity(peer);
+        if let Some(status) = refused {
+            self.fail(message, status);
+            return;
+        }
+        record.session = session;
+        let class = self.registry.registration(session).map_or(0, |registration| registration.class);
+        record.class = request.class.max(class);
+        record.tag = request.tag.get();
+        record.length = request.length.get();
+        record.since_ns = now_ns;
+        *self.messages.transfer(message) = Transfer {
+            address: request.address.get(),
+            key: request.key.get(),
+            crc_expected: request.crc32c().filter(|_| self.checks.are_made()),
+            ..Transfer::default()
+        };
+        match request.inline_user_header() {
+            Some(inline) => self.messages.keep_user_header(message, inline),
+            None => self.messages.keep_user_header(message, effects.payload(slab, payload_bytes)),
+        }
+        self.admission.enqueue(message, &mut self.messages);
+    }
+
+    /// Messages are admitted, and their fragments read, while the windows and the pool have room.
+    pub(super) fn grant(&mut self, now_ns: u64, effects: &mut impl Effects) {
+        while self.reads.any_free() {
+            let view = look_at!(self);
+            let tables = (&mut self.messages, &mut self.pool);
+            let grant = self.admission.next(now_ns, self.reads.in_use(), tables, &view);
+            let Some(grant) = grant else { return };
+            if !self.read(now_ns, grant, effects) {
+                return;
+            }
+        }
+    }
+
+    /// A fragment of it is read. `false`: there is no room for it after all.
+    fn read(&mut self, now_ns: u64, grant: Grant, effects: &mut impl Effects) -> bool {
+        let Grant { message, share, slabs, bytes } = grant;
+        let Some(read) = self.reads.add() else { return false };
+        let taken = self.reads.fill(read, slabs, self.config.scatter_max, share, &mut self.pool);
+        if taken == 0 {
+            self.reads.remove(read);
+            return false;
+        }
+        let bytes = bytes.min(taken.saturating_mul(SLAB_BYTES_U32));
+        let record = &self.messages[message];
+        let (session, peer) = (record.session, record.peer);
+        let transfer = self.messages.transfer(message);
+        let offset = transfer.requested;
+        let remote = Remote { address: transfer.address + offset, key: transfer.key };
+        let entry = &mut self.reads[read];
+        entry.message = message;
+        entry.offset = offset;
+        entry.bytes = bytes;
+        entry.delivered = 0;
+        entry.share = share;
+        entry.in_flight = true;
+        let runs = u32::try_from(entry.run_count).unwrap_or(NONE);
+        self.delivery.promise(message, runs, &mut self.messages);
+        if share == Share::Granted {
+            self.escape.grant(session, taken);
+        }
+        self.admission.posted(now_ns, message, bytes, &mut self.messages);
+        self.stats.reads_high_water = self.stats.reads_high_water.max(self.reads.in_use());
+        let entry = &self.reads[read];
+        effects.post_read(PeerId(peer), ReadId(read), remote, bytes, &entry.runs[..entry.run_count]);
+        true
+    }
+
+    /// A READ ended. `ok`: its bytes are there. A READ that failed takes its connection with it, so
+    /// [`Self::handle_peer_lost`] follows; `refused` says that the peer's key or length was at fault.
+    pub fn handle_read_done(
+        &mut self,
+        now_ns: u64,
+        read: ReadId,
+        ok: bool,
+        refused: bool,
+        effects: &mut impl Effects,
+    ) {
+        let read = read.0;
+        let entry = &mut self.reads[read];
+        assert!(entry.in_flight && entry.message != NONE, "READ {read} ended but was not in flight");
+        entry.in_flight = false;
+        let message = entry.message;
+        let peer = self.messages[message].peer;
+        if peer != NONE {
+            self.admission.read_ended(peer);
+            if refused {
+                self.expel(peer, ByeReason::BadMemory, effects);
+            } else if !ok {
+                // The connection is ending; there is nobody to speak to.
+                self.ends.leave(peer);
+            }
+        }
+        if ok && !self.is_unwanted(message) {
+            let verdict = self.checks.begin(read, &mut self.messages, &mut self.reads, effects);
+            self.act_on(now_ns, read, verdict, effects);
+            return;
+        }
+        let record = &self.messages[message];
+        if !ok && record.failure.is_none() && !record.finished {
+            self.unlink(message);
+            self.delivery.withdraw(message, false, &mut self.messages, effects);
+            self.messages[message].failure = Some(AckStatus::PeerLost);
+        }
+        self.drop_read_of(now_ns, read, effects);
+    }
+
+    /// A check that [`Effects::begin_check`] began is over: the READ's bytes have this CRC32C.
+    pub fn handle_checked(&mut self, now_ns: u64, read: ReadId, crc: u32, effects: &mut impl Effects) {
+        let message = self.reads[read.0].message;
+        assert!(message != NONE && !self.reads[read.0].in_flight, "{read:?} was checked but is not");
+        self.checks.end(read.0, crc, &mut self.reads);
+        // Each READ left in the list keeps its message's record.
+        while let Some(next) = self.checks.next_checked(message, &mut self.messages, &self.reads) {
+            if self.is_unwanted(message) {
+                self.drop_read_of(now_ns, next, effects);
+                continue;
+            }
+            let verdict = self.checks.combine(next, &mut self.messages, &self.reads, effects);
+            self.act_on(now_ns, next, verdict, effects);
+        }
+    }
+
+    /// A check that [`Effects::begin_check`] began is over, and came to nothing: the READ's bytes cannot be read.
+    pub fn handle_check_failed(&mut self, now_ns: u64, read: ReadId, effects: &mut impl Effects) {
+        let message = self.reads[read.0].message;
+        assert!(message != NONE, "{read:?} was checked but is not");
+        self.end_unreadable(message, effects);
+        // Unwanted now, so that no checksum is looked at. Those before it in the message are waited for.
+        self.handle_checked(now_ns, read, 0, effects);
+    }
+
+    /// It was checked: delivered if it may be.
+    fn act_on(&mut self, now_ns: u64, read: u32, verdict: Verdict, effects: &mut impl Effects) {
+        let message = self.reads[read].message;
+        match verdict {
+            Verdict::Good => self.deliver_read(now_ns, read, effects),
+            Verdict::Pending => {}
+            Verdict::Unreadable => {
+                self.end_unreadable(message, effects);
+                self.drop_read_of(now_ns, read, effects);
+            }
+            Verdict::Wrong => {
+                self.delivery.withdraw(message, true, &mut self.messages, effects);
+                self.messages[message].failure = Some(AckStatus::Corrupt);
+                self.drop_read_of(now_ns, read, effects);
+            }
+        }
+    }
+
+    /// Whether nobody takes what arrives of the message.
+    pub(super) fn is_unwanted(&self, message: u32) -> bool {
+        let record = &self.messages[message];
+        record.failure.is_some() || record.finished || record.session == NONE
+    }
+
+    /// Delivers a READ's runs. Its session has the slots and the number: they were kept for it when it was posted.
+    fn deliver_read(&mut self, now_ns: u64, read: u32, effects: &mut impl Effects) {
+        let message = self.reads[read].message;
+        let mut before = 0;
+        while self.reads[read].delivered < self.reads[read].run_count {
+            let entry = &mut self.reads[read];
+            let run = entry.runs[entry.delivered];
+            entry.delivered += 1;
+            let bytes = (run.count * SLAB_BYTES_U32).min(entry.bytes - before);
+            let offset = entry.offset + u64::from(before);
+            let plain = self.pool.is_plain(run, entry.share);
+            let part = Part { run, offset, bytes, share: entry.share, plain };
+            before += bytes;
+            if self.delivery.keep_promise(message, &mut self.messages) {
+                let (kept, used) = self.messages.user_header(message);
+                self.deliver(now_ns, message, part, UserHeader::in_place(&kept, used), effects);
+            } else {
+                self.deliver(now_ns, message, part, UserHeader::NONE, effects);
+            }
+        }
+        self.end_read(read);
+    }
+
+    /// Drops a READ, and delivers what may have waited for the number that its message gave back. Its slabs that were not
+    /// delivered come back; they were never shown to anybody.
+    fn drop_read_of(&mut self, now_ns: u64, read: u32, effects: &mut impl Effects) {
+        let entry = &self.reads[read];
+        let share = entry.share;
+        let session = self.messages[entry.message].session;
+        let dropped = &entry.runs[entry.delivered..entry.run_count];
+        if session != NONE {
+            self.delivery.break_promise(session, u32::try_from(dropped.len()).unwrap_or(NONE));
+            self.escape.give_up(session, dropped.iter().map(|run| run.count).sum(), share);
+        }
+        for &run in dropped {
+            self.pool.give(run, share);
+        }
+        self.end_read(read);
+        if session != NONE {
+            self.deliver_backlog(now_ns, session, effects);
+        }
+    }
+
+    /// The READ's place is free, and its message may have come to its end.
+    fn end_read(&mut self, read: u32) {
+        let (message, bytes) = (self.reads[read].message, self.reads[read].bytes);
+        self.admission.left(bytes);
+        self.reads.remove(read);
+        self.messages[message].reads -= 1;
+        if self.messages[message].reads == 0 {
+            self.delivery.give_up_number(message, &mut self.messages);
+            if self.messages[message].state == State::Settling {
+                self.admission.leave_running(message, &mut self.messages);
+            }
+        }
+        self.settle(message);
+    }
+}

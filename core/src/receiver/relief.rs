@@ -1,0 +1,94 @@
+//! Relief of a pool that is scarce: Algorithm 1 is evaluated, copies end, and congestion is marked to senders.
+//!
+//! Marking speaks to the senders of slow sessions, or to all where none is slow, and has the NIC mark earlier where it can.
+
+use super::Receiver;
+use crate::admission::GrantPolicy;
+use crate::effects::{CopyId, Effects};
+use crate::escape::{Demand, Step};
+use jet_escape::Pressure;
+use jet_wire::message::CongestionHeader;
+
+/// What a signal says: halve your window.
+const SIGNAL_PERMILLE: u32 = 500;
+/// Senders signalled in one evaluation.
+const SIGNALS_MAX: usize = 64;
+/// Senders looked at in one evaluation; the cursor goes on with the others.
+const LOOKS_MAX: usize = 4 * SIGNALS_MAX;
+
+impl<P: GrantPolicy> Receiver<P> {
+    /// The first so many slabs of escape memory are allocated and touched; they may be used from now on.
+    pub fn handle_escape_memory(&mut self, ready_slabs: u32) {
+        self.pool.make_ready(ready_slabs);
+    }
+
+    /// What the pool is scarce of, beside free slabs.
+    #[inline]
+    pub(super) fn demand(&self) -> Demand {
+        Demand { posted: self.srq.posted(), waits_for_room: self.admission.waits_for_room() }
+    }
+
+    /// The pressure now.
+    pub(super) fn read_pressure(&self) -> Pressure {
+        self.escape.read_pressure(&self.pool, self.demand())
+    }
+
+    /// Evaluates Algorithm 1, if it is time.
+    #[inline]
+    pub(super) fn relieve(&mut self, now_ns: u64, effects: &mut impl Effects) {
+        let (attended_ns, demand) = (self.attended_ns(now_ns), self.demand());
+        if self.escape.begin(now_ns, attended_ns, &self.pool, demand, effects) {
+            self.evaluate(now_ns, effects);
+        }
+    }
+
+    #[cold]
+    fn evaluate(&mut self, now_ns: u64, effects: &mut impl Effects) {
+        let (attended_ns, demand) = (self.attended_ns(now_ns), self.demand());
+        loop {
+            let tables = (&mut self.pool, &mut self.slots);
+            match self.escape.go_on(now_ns, attended_ns, demand, tables, effects) {
+                Step::Mark => self.mark(now_ns, effects),
+                Step::Done => return,
+            }
+        }
+    }
+
+    /// A copy is over. `ok`: the bytes are there, unless one of the two places was lost meanwhile, as
+    /// [`Self::handle_poisoned`] was told; else one of them cannot be read or written, as it was told, too.
+    pub fn handle_copied(&mut self, now_ns: u64, id: CopyId, ok: bool, effects: &mut impl Effects) {
+        let is_open = |session: u32| self.registry.is_open(session);
+        let tables = (&mut self.pool, &mut self.slots);
+        let copied = self.escape.end_copy(now_ns, (id, ok), is_open, tables, effects);
+        if copied.slot_is_free {
+            self.deliver_backlog(now_ns, copied.session, effects);
+        }
+        if copied.marks {
+            self.mark(now_ns, effects);
+        }
+    }
+
+    pub(super) fn mark(&mut self, now_ns: u64, effects: &mut impl Effects) {
+        self.escape.mark(effects);
+        if !self.config.signals {
+            return;
+        }
+        let mut looks = self.credit.active_count().min(LOOKS_MAX);
+        let any_slow = self.escape.any_slow();
+        let mut signalled = 0;
+        while looks > 0 && signalled < SIGNALS_MAX {
+            looks -= 1;
+            self.signal_cursor =
+                if self.signal_cursor + 1 < self.credit.active_count() { self.signal_cursor + 1 } else { 0 };
+            let Some(peer) = self.credit.active_at(self.signal_cursor) else { return };
+            let is_slow =
+                || self.registry.session_of(peer).is_some_and(|session| self.escape.is_slow(session));
+            if !self.ends.may_signal(peer, now_ns) || (any_slow && !is_slow()) {
+                continue;
+            }
+            signalled += 1;
+            self.escape.count_signal();
+            self.ends.signal(peer, now_ns, &CongestionHeader::encode(SIGNAL_PERMILLE), effects);
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! A small message's way (Jet §4.1.1): it arrives in its slab, is checked, and delivered; or it waits for a slot first.
+//! What comes then, release and end, is in `release` and `settle`.
+
+use super::Receiver;
+use crate::admission::GrantPolicy;
+use crate::delivery::{Part, UserHeader};
+use crate::effects::{CopyFailed, Effects};
+use crate::message::{NONE, Small, State};
+use crate::pool::{Run, Share};
+use jet_wire::message::{AckStatus, SmallHeader};
+
+pub(super) const RECORD_IN_RESERVE: &str = "each entry that is posted has a record in reserve";
+
+impl<P: GrantPolicy> Receiver<P> {
+    #[inline]
+    pub(super) fn small(
+        &mut self,
+        now_ns: u64,
+        peer: u32,
+        slab: u32,
+        small: &SmallHeader,
+        effects: &mut impl Effects,
+    ) {
+        let payload_bytes = small.payload_bytes.get();
+        self.stats.small_messages += 1;
+        self.stats.redelivered += u64::from(small.redelivered());
+        let session = self.registry.session_of(peer).unwrap_or(NONE);
+        let refused = if self.draining {
+            Some(AckStatus::Draining)
+        } else if session == NONE {
+            Some(AckStatus::NoApp)
+        } else if self.is_slab_lost(slab) || !self.checks.small_fits(small, slab, effects) {
+            Some(AckStatus::Corrupt)
+        } else {
+            None
+        };
+        let message = self.messages.add_small(&Small {
+            redelivered: small.redelivered(),
+            peer,
+            session,
+            sequence: small.sequence.get(),
+            sender: self.registry.identity(peer),
+            tag: small.tag.get(),
+            length: u64::from(payload_bytes),
+        });
+        let message = message.expect(RECORD_IN_RESERVE);
+        self.ends.begin(peer);
+        if let Some(status) = refused {
+            self.give_small(slab);
+            self.fail(message, status);
+            return;
+        }
+        if self.delivery.backlog(session) > 0 || !self.delivery.has_room_for_small(session, &self.slots) {
+            self.backlog(now_ns, message, slab, small, effects);
+            return;
+        }
+        let user_header = UserHeader::in_place(&small.user_header, small.user_header().len());
+        self.deliver_small(now_ns, message, (slab, Share::Srq), user_header, effects);
+    }
+
+    /// Delivers a small message; the session has a slot and a number.
+    #[inline]
+    fn deliver_small(
+        &mut self,
+        now_ns: u64,
+        message: u32,
+        (slab, share): (u32, Share),
+        user_header: UserHeader<'_>,
+        effects: &mut impl Effects,
+    ) {
+        let bytes = u32::try_from(self.messages[message].length).expect("small");
+        let run = Run { first: slab, count: 1 };
+        let part = Part { run, offset: 0, bytes, share, plain: self.pool.is_plain(run, share) };
+        self.deliver(now_ns, message, part, user_header, effects);
+    }
+
+    /// Hands one run to its session; the session has a slot, and a number if this is the first.
+    #[inline(always)] // on every message's way
+    pub(super) fn deliver(
+        &mut self,
+        now_ns: u64,
+        message: u32,
+        part: Part,
+        user_header: UserHeader<'_>,
+        effects: &mut impl Effects,
+    ) {
+        debug_assert!(!self.pool.is_retired(part.run), "{part:?} is lost");
+        let session = self.messages[message].session;
+        let tables = (&mut self.messages, &mut self.slots);
+        let slot = self.delivery.deliver(message, part, user_header, tables, effects);
+        let attended_ns = super::attended_ns(now_ns, self.stalled_ns);
+        self.escape.hold(session, slot, part.run.count, part.share, part.plain, attended_ns);
+    }
+
+    /// A small message waits for a slot of its session, which is barred until it has some.
+    #[cold]
+    fn backlog(
+        &mut self,
+        now_ns: u64,
+        message: u32,
+        slab: u32,
+        small: &SmallHeader,
+        effects: &mut impl Effects,
+    ) {
+        let session = self.messages[message].session;
+        let bytes = small.payload_bytes.get();
+        let demand = self.demand();
+        let kept = self.escape.keep_in_memory(session, (slab, bytes), demand, &mut self.pool, effects);
+        let kept = match kept {
+            Ok(kept) => kept,
+            Err(failed) => {
+                self.mark(now_ns, effects);
+                if failed == CopyFailed::Source {
+                    self.give_small(slab);
+                    self.fail(message, AckStatus::Corrupt);
+                    return;
+                }
+                None
+            }
+        };
+        let record = &mut self.messages[message];
+        record.state = State::Backlogged;
+        record.slab = kept.unwrap_or(slab);
+        self.messages.transfer(message).in_memory = kept.is_some();
+        self.messages.keep_user_header(message, small.user_header());
+        self.delivery.push_backlog(message, &mut self.messages);
+        let view = look_at!(self);
+        self.admission.bar(session, &view);
+    }
+
+    /// Slots or numbers came free: small messages that waited for them go on.
+    pub(super) fn deliver_backlog(&mut self, now_ns: u64, session: u32, effects: &mut impl Effects) {
+        while self.delivery.has_room_for_small(session, &self.slots) {
+            let Some(message) = self.delivery.pop_backlog(session, &mut self.messages) else { return };
+            let (kept, used) = self.messages.user_header(message);
+            self.messages[message].state = State::Settling;
+            let place = self.take_backlogged_slab(message);
+            self.deliver_small(now_ns, message, place, UserHeader::in_place(&kept, used), effects);
+        }
+    }
+
+    /// A small message's slab while it waited for a slot, and whose it is.
+    fn take_backlogged_slab(&mut self, message: u32) -> (u32, Share) {
+        let slab = core::mem::replace(&mut self.messages[message].slab, NONE);
+        let in_memory = core::mem::take(&mut self.messages.transfer(message).in_memory);
+        (slab, if in_memory { Share::Copied } else { Share::Srq })
+    }
+
+    /// A small message that waited for a slot, and does not wait any more, lets go of its slab.
+    pub(super) fn drop_backlogged(&mut self, message: u32) {
+        let (slab, share) = self.take_backlogged_slab(message);
+        let record = &mut self.messages[message];
+        record.state = State::Settling;
+        if record.session != NONE {
+            self.escape.give_up(record.session, 1, share);
+        }
+        self.pool.give(Run { first: slab, count: 1 }, share);
+    }
+}

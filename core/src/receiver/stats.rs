@@ -1,0 +1,105 @@
+//! What is told about the receiver.
+
+use super::Receiver;
+use crate::admission::GrantPolicy;
+use crate::effects::{PeerId, SessionId};
+use crate::message::NONE;
+use crate::stats::{EscapeStats, PeerStats, QuarantineStats, SessionStats, Stats};
+
+impl<P: GrantPolicy> Receiver<P> {
+    /// What was counted, and how things stand.
+    pub fn stats(&self) -> Stats {
+        Stats {
+            pool_slabs: self.pool.total(),
+            free_slabs: self.pool.free(),
+            posted_slabs: self.srq.posted(),
+            small_held_slabs: self.small_held_slabs(),
+            read_slabs: self.pool.read_used(),
+            quarantined_slabs: self.pool.quarantined(),
+            retired_slabs: self.pool.gone().0,
+            srq_limit_slabs: self.pool.srq_limit(),
+            high_water_slabs: self.pool.high_water(),
+            line_moves: self.pool.line_moves(),
+            reads_in_flight: self.reads.in_use(),
+            in_flight_bytes: self.admission.in_flight_bytes(),
+            checks_in_flight: self.checks.under_way(),
+            checked_bytes: self.checks.checked_bytes(),
+            footprint_window_bytes: self.admission.window_bytes(),
+            waiting: self.admission.waiting(),
+            running: self.admission.running(),
+            messages: u32::try_from(self.messages.in_use()).unwrap_or(NONE),
+            peers: self.registry.joined(),
+            sessions: self.registry.open_count(),
+            delivered_bytes: self.stats.delivered_bytes + self.delivery.delivered_bytes(),
+            pressure: self.read_pressure(),
+            escape: EscapeStats {
+                stalled_ns: self.stalled_ns,
+                barred_sessions: self.barred_sessions(),
+                ..self.escape.stats(&self.pool)
+            },
+            ..self.stats
+        }
+    }
+
+    fn barred_sessions(&self) -> u32 {
+        let is_barred = |&session: &u32| self.registry.is_open(session) && self.admission.is_barred(session);
+        u32::try_from(self.registry.numbers().filter(is_barred).count()).unwrap_or(NONE)
+    }
+
+    /// Starts the high-water marks anew.
+    pub fn reset_high_water(&mut self) {
+        self.pool.reset_high_water();
+        self.stats.reads_high_water = self.reads.in_use();
+    }
+
+    /// One session; `None` where it is not open.
+    pub fn session_stats(&self, session: SessionId) -> Option<SessionStats> {
+        let registration = self.registry.registration(session.0)?;
+        let session = session.0;
+        let (now, so_far) = (self.escape.escaped(session), self.escape.escaped_so_far(session));
+        let delivered = self.delivery.delivered(session);
+        Some(SessionStats {
+            app: registration.name,
+            class: registration.class,
+            held_slabs: self.escape.held_slabs(session),
+            standstill: self.standstills.stats(session),
+            delivered_messages: delivered.messages,
+            delivered_bytes: delivered.bytes,
+            bytes_per_ms: self.recycling.bytes_per_ms(session),
+            post_nic_ns: self.recycling.post_nic_ns(session),
+            post_nic_quantiles_ns: self.recycling.post_nic_quantiles_ns(session),
+            backlog: self.delivery.backlog(session),
+            straggler_slabs: self.escape.straggler_slabs(session),
+            replaced_slabs: now.replaced,
+            copied_slabs: now.copied,
+            memory_slabs: now.memory(),
+            replaced_total: so_far.replaced,
+            copied_total: so_far.copied,
+            granted_total: so_far.granted,
+            slow: self.escape.is_slow(session),
+            barred: self.admission.is_barred(session),
+            takes_memory: registration.takes_memory,
+        })
+    }
+
+    /// A session that is over and whose slabs are not back; `None` where that is not so.
+    pub fn quarantine_stats(&self, session: SessionId) -> Option<QuarantineStats> {
+        self.quarantine.stats(session.0)
+    }
+
+    /// One sender; `None` where it is not connected.
+    pub fn peer_stats(&self, peer: PeerId) -> Option<PeerStats> {
+        let peer = peer.0;
+        if peer >= self.config.peers_max || !self.ends.is_connected(peer) {
+            return None;
+        }
+        Some(PeerStats {
+            sender: self.registry.identity(peer),
+            app: self.registry.app_of(peer)?,
+            arrived: self.credit.arrived(peer),
+            credit: self.credit.outstanding(peer),
+            unfinished: self.ends.unfinished(peer),
+            reads_max: self.admission.reads_max(peer),
+        })
+    }
+}

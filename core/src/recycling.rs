@@ -1,0 +1,142 @@
+//! What an application gives back: checked against what the receiver knows, and measured.
+//!
+//! Every value comes from a stranger. How much comes back, and how long it was held, says what a session's messages will
+//! need.
+
+use crate::effects::ReleaseError;
+use crate::histogram::Histogram;
+use crate::message::Messages;
+use crate::slots::{Freed, Named, NotReleased, Slots};
+use alloc::boxed::Box;
+use alloc::vec;
+use jet_wire::SLAB_BYTES;
+use jet_wire::segment::{Release, release_kind};
+
+/// What an entry of a release ring says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    /// Slices are given back; else it names a message.
+    pub slices: bool,
+    /// The message is finished.
+    pub finishes: bool,
+}
+
+/// What is measured of one session.
+#[derive(Clone, Debug, Default)]
+struct Pace {
+    released_since_tick_bytes: u64,
+    bytes_per_ms: u64,
+    post_nic_ns: u64,
+    post_nic: Histogram,
+}
+
+/// What comes back from every session.
+#[derive(Debug)]
+pub(crate) struct Recycling {
+    paces: Box<[Pace]>,
+}
+
+impl Recycling {
+    /// For so many sessions.
+    pub fn new(sessions: u32) -> Self {
+        Self { paces: vec![Pace::default(); sessions as usize].into_boxed_slice() }
+    }
+
+    /// Reads an entry.
+    ///
+    /// # Errors
+    /// There is no such kind of entry.
+    #[inline]
+    pub fn read(release: &Release) -> Result<Entry, ReleaseError> {
+        let (slices, finishes) = match release.kind {
+            _ if release.reserved != 0 => return Err(ReleaseError::Kind { found: release.kind }),
+            release_kind::SLICES => (true, false),
+            release_kind::SLICES_AND_FINISH => (true, true),
+            release_kind::FINISH => (false, true),
+            found => return Err(ReleaseError::Kind { found }),
+        };
+        Ok(Entry { slices, finishes })
+    }
+
+    /// Takes slices back from who holds them.
+    ///
+    /// # Errors
+    /// They are not the session's to give.
+    #[inline]
+    pub fn take_back(
+        session: u32,
+        release: &Release,
+        slots: &mut Slots,
+        messages: &mut Messages,
+    ) -> Result<Freed, ReleaseError> {
+        let &Release { index: slot, generation, first, count, .. } = release;
+        let named = Named { slot, generation, first, count };
+        let freed = slots.release(session, named).map_err(|not| match not {
+            NotReleased::NoSlot => ReleaseError::Slot { slot },
+            NotReleased::NotHeld => ReleaseError::NotHeld { slot },
+            NotReleased::Slices => ReleaseError::Slices { slot, first, count },
+        })?;
+        messages[freed.message].held -= freed.run.count;
+        Ok(freed)
+    }
+
+    /// The application finished a message. `true`: the rest of it will not be wanted.
+    ///
+    /// # Errors
+    /// It was finished before, or cannot be consumed yet.
+    #[inline]
+    pub fn finish(message: u32, code: u32, messages: &mut Messages) -> Result<bool, ReleaseError> {
+        let record = &mut messages[message];
+        if record.finished {
+            return Err(ReleaseError::Message { message: record.app_message });
+        }
+        let comes = record.arrived < record.length;
+        if code == 0 && record.failure.is_none() && comes {
+            return Err(ReleaseError::Early { message: record.app_message });
+        }
+        record.finished = true;
+        record.code = code;
+        Ok(comes)
+    }
+
+    /// All of a run came back, so long after it was delivered; how many bytes that are.
+    #[inline]
+    pub fn note(&mut self, session: u32, slabs: u32, span_ns: u64) -> u64 {
+        let pace = &mut self.paces[session as usize];
+        let bytes = u64::from(slabs) * SLAB_BYTES as u64;
+        pace.released_since_tick_bytes += bytes;
+        pace.post_nic.add(span_ns);
+        pace.post_nic_ns =
+            if pace.post_nic_ns == 0 { span_ns.max(1) } else { (pace.post_nic_ns * 15 + span_ns) / 16 };
+        bytes
+    }
+
+    /// Rates over the last tick, averaged with weight 1/8.
+    pub fn tick(&mut self, session: u32, span_ns: u64) {
+        let pace = &mut self.paces[session as usize];
+        let bytes = core::mem::take(&mut pace.released_since_tick_bytes);
+        let now = bytes.saturating_mul(1_000_000) / span_ns.max(1);
+        pace.bytes_per_ms = if pace.bytes_per_ms == 0 { now } else { (pace.bytes_per_ms * 7 + now) / 8 };
+    }
+
+    /// Measured throughput.
+    pub fn bytes_per_ms(&self, session: u32) -> u64 {
+        self.paces[session as usize].bytes_per_ms
+    }
+
+    /// Measured post-NIC time, mean.
+    pub fn post_nic_ns(&self, session: u32) -> u64 {
+        self.paces[session as usize].post_nic_ns
+    }
+
+    /// Median, 99 % and 99.9 % of it, and the longest.
+    pub fn post_nic_quantiles_ns(&self, session: u32) -> [u64; 4] {
+        let spans = &self.paces[session as usize].post_nic;
+        [spans.quantile_ns(500), spans.quantile_ns(990), spans.quantile_ns(999), spans.max_ns()]
+    }
+
+    /// Ready for another application.
+    pub fn reset(&mut self, session: u32) {
+        self.paces[session as usize] = Pace::default();
+    }
+}

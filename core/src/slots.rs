@@ -1,0 +1,289 @@
+//! The table of delivered runs: which session holds what, slice by slice.
+
+use crate::message::NONE;
+use crate::pool::{Run, Share};
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// A delivered run.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    /// The record of its message; `NONE`: the slot is empty.
+    message: u32,
+    generation: u16,
+    share: Share,
+    run: Run,
+    /// It lies in the cache, in the budget, and is not being copied: the usual case, in which releasing is short.
+    plain: bool,
+    /// It is being copied to memory: neither it nor its slabs are used for anything else before that is over.
+    copying: bool,
+    /// One bit a slice that is not released.
+    held: u64,
+}
+
+impl Slot {
+    const EMPTY: Self = Self {
+        message: NONE,
+        generation: 0,
+        share: Share::Srq,
+        run: Run { first: 0, count: 0 },
+        plain: true,
+        copying: false,
+        held: 0,
+    };
+
+    /// Every slice of its run.
+    fn all(&self) -> u64 {
+        u64::MAX >> (64 - self.run.count)
+    }
+
+    /// The slices that lie where its run does: while that is being copied, those that were released as well.
+    fn occupied(&self) -> u64 {
+        if self.copying { self.all() } else { self.held }
+    }
+}
+
+/// What a slot became.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Taken {
+    pub slot: u16,
+    pub generation: u16,
+}
+
+/// Slices that an application names.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Named {
+    pub slot: u32,
+    pub generation: u16,
+    pub first: u16,
+    pub count: u16,
+}
+
+/// Why slices were not released.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotReleased {
+    /// There is no such slot.
+    NoSlot,
+    /// The slot holds nothing, or another run.
+    NotHeld,
+    /// They lie outside the run, are none, or were released before.
+    Slices,
+}
+
+/// Slices that were released.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Freed {
+    pub slot: u16,
+    pub message: u32,
+    pub run: Run,
+    pub share: Share,
+    pub plain: bool,
+    pub copying: bool,
+    /// Nothing of the delivered run is held any more; so many slabs it had.
+    pub emptied: Option<u32>,
+    /// The slot can be used again.
+    pub slot_is_free: bool,
+}
+
+/// A run that may be moved out of the cache.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Movable {
+    pub run: Run,
+    pub generation: u16,
+    pub share: Share,
+    /// No slice of it was released.
+    pub whole: bool,
+    pub copying: bool,
+    pub held_slabs: u32,
+}
+
+/// One session's slots.
+#[derive(Debug)]
+struct SessionSlots {
+    slots: Box<[Slot]>,
+    free: Vec<u16>,
+}
+
+/// Every session's slots.
+#[derive(Debug)]
+pub(crate) struct Slots {
+    sessions: Box<[SessionSlots]>,
+}
+
+impl Slots {
+    /// For so many sessions, of so many slots each.
+    pub fn new(sessions: u32, slots: u32) -> Self {
+        let slots = u16::try_from(slots).expect("checked by Config::check");
+        let session = || SessionSlots {
+            slots: vec![Slot::EMPTY; usize::from(slots)].into_boxed_slice(),
+            free: (0..slots).rev().collect(),
+        };
+        Self { sessions: (0..sessions).map(|_| session()).collect() }
+    }
+
+    /// Slots that are in no use.
+    #[inline]
+    pub fn free(&self, session: u32) -> u32 {
+        u32::try_from(self.sessions[session as usize].free.len()).unwrap_or(NONE)
+    }
+
+    /// Runs delivered and not wholly released.
+    pub fn used(&self, session: u32) -> u32 {
+        let owner = &self.sessions[session as usize];
+        u32::try_from(owner.slots.len() - owner.free.len()).unwrap_or(NONE)
+    }
+
+    /// A run is delivered; the session has a free slot.
+    #[inline(always)] // on every message's way
+    pub fn take(&mut self, session: u32, message: u32, run: Run, share: Share, plain: bool) -> Taken {
+        let owner = &mut self.sessions[session as usize];
+        let index = owner.free.pop().expect("the caller looked");
+        let slot = &mut owner.slots[usize::from(index)];
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.message = message;
+        slot.run = run;
+        slot.share = share;
+        slot.held = u64::MAX >> (64 - run.count);
+        slot.plain = plain;
+        Taken { slot: index, generation: slot.generation }
+    }
+
+    /// An application gives slices back.
+    ///
+    /// # Errors
+    /// [`NotReleased`]: nothing changed.
+    #[inline]
+    pub fn release(&mut self, session: u32, named: Named) -> Result<Freed, NotReleased> {
+        let Named { generation, first, count, .. } = named;
+        let owner = &mut self.sessions[session as usize];
+        let slot = owner.slots.get_mut(named.slot as usize).ok_or(NotReleased::NoSlot)?;
+        let number = u16::try_from(named.slot).expect("below session_slots");
+        if slot.message == NONE || slot.generation != generation {
+            return Err(NotReleased::NotHeld);
+        }
+        if count == 0 || u32::from(first) + u32::from(count) > slot.run.count {
+            return Err(NotReleased::Slices);
+        }
+        let bits = (u64::MAX >> (64 - count)) << first;
+        if slot.held & bits != bits {
+            return Err(NotReleased::Slices);
+        }
+        slot.held &= !bits;
+        let emptied = slot.held == 0;
+        // A run that is being copied stays where it is until that is over; then its slabs and its slot come back.
+        let slot_is_free = emptied && (slot.plain || !slot.copying);
+        let freed = Freed {
+            slot: number,
+            message: slot.message,
+            run: Run { first: slot.run.first + u32::from(first), count: u32::from(count) },
+            share: slot.share,
+            plain: slot.plain,
+            copying: slot.copying,
+            emptied: emptied.then_some(slot.run.count),
+            slot_is_free,
+        };
+        if slot_is_free {
+            slot.message = NONE;
+            owner.free.push(number);
+        }
+        Ok(freed)
+    }
+
+    /// A slot that is in use, for who would move its run.
+    pub fn movable(&self, session: u32, slot: u16) -> Movable {
+        let slot = &self.sessions[session as usize].slots[usize::from(slot)];
+        Movable {
+            run: slot.run,
+            generation: slot.generation,
+            share: slot.share,
+            whole: slot.held == slot.all(),
+            copying: slot.copying,
+            held_slabs: slot.held.count_ones(),
+        }
+    }
+
+    /// Its slabs left the budget; where they lie stays.
+    pub fn replaced(&mut self, session: u32, slot: u16) {
+        let slot = &mut self.sessions[session as usize].slots[usize::from(slot)];
+        (slot.share, slot.plain) = (Share::Replaced, false);
+    }
+
+    /// Its run is being copied from now on.
+    pub fn begin_copy(&mut self, session: u32, slot: u16) {
+        let slot = &mut self.sessions[session as usize].slots[usize::from(slot)];
+        (slot.copying, slot.plain) = (true, false);
+    }
+
+    /// Its copy is over, whatever came of it.
+    pub fn end_copy(&mut self, session: u32, slot: u16) {
+        self.sessions[session as usize].slots[usize::from(slot)].copying = false;
+    }
+
+    /// Its run lies there now, as a copy.
+    pub fn moved(&mut self, session: u32, slot: u16, to: Run) {
+        let slot = &mut self.sessions[session as usize].slots[usize::from(slot)];
+        (slot.share, slot.run) = (Share::Copied, to);
+    }
+
+    /// Its run stays where it is: `back` gets what was released while it was copied. `true`: the slot can be used again.
+    pub fn stays(&mut self, session: u32, number: u16, plain: bool, back: impl FnMut(Run)) -> bool {
+        let owner = &mut self.sessions[session as usize];
+        let slot = &mut owner.slots[usize::from(number)];
+        slot.plain = plain;
+        for_each_stretch(slot.all() & !slot.held, slot.run.first, back);
+        if slot.held > 0 {
+            return false;
+        }
+        slot.message = NONE;
+        owner.free.push(number);
+        true
+    }
+
+    /// Slabs that a session's runs occupy.
+    pub fn occupied_slabs(&self, session: u32) -> u32 {
+        let used = self.sessions[session as usize].slots.iter().filter(|slot| slot.message != NONE);
+        used.map(|slot| slot.occupied().count_ones()).sum()
+    }
+
+    /// What a session holds, with the records of its messages.
+    pub fn for_each_held(&self, session: u32, mut each: impl FnMut(u32, Run)) {
+        for slot in self.sessions[session as usize].slots.iter().filter(|slot| slot.message != NONE) {
+            for_each_stretch(slot.held, slot.run.first, |run| each(slot.message, run));
+        }
+    }
+
+    /// The session is over: `each` gets what its runs occupy, all of which counts as held until [`Self::reset`].
+    pub fn detain(&mut self, session: u32, mut each: impl FnMut(Run, Share)) {
+        for slot in self.sessions[session as usize].slots.iter_mut().filter(|slot| slot.message != NONE) {
+            slot.held = slot.occupied();
+            for_each_stretch(slot.held, slot.run.first, |run| each(run, slot.share));
+        }
+    }
+
+    /// Ready for another application: `each` gets what was held. Generations go on, so that late releases of the former fail.
+    pub fn reset(&mut self, session: u32, mut each: impl FnMut(Run, Share)) {
+        let owner = &mut self.sessions[session as usize];
+        for slot in owner.slots.iter_mut().filter(|slot| slot.message != NONE) {
+            for_each_stretch(slot.held, slot.run.first, |run| each(run, slot.share));
+            slot.message = NONE;
+        }
+        owner.free.clear();
+        owner.free.extend((0..u16::try_from(owner.slots.len()).unwrap_or(u16::MAX)).rev());
+    }
+}
+
+/// The stretches of set bits, as runs from `first` on.
+fn for_each_stretch(bits: u64, first: u32, mut each: impl FnMut(Run)) {
+    let mut left = bits;
+    let mut at = 0;
+    while left != 0 {
+        let gap = left.trailing_zeros();
+        left >>= gap;
+        at += gap;
+        let count = left.trailing_ones();
+        each(Run { first: first + at, count });
+        left = left.checked_shr(count).unwrap_or(0);
+        at += count;
+    }
+}
