@@ -7,8 +7,8 @@
 
 use crate::config::Checksums;
 use crate::effects::{Effects, ReadId};
-use crate::message::Messages;
-use crate::read::Reads;
+use crate::messages::Messages;
+use crate::reads::Reads;
 use jet_wire::SLAB_BYTES_U32;
 use jet_wire::message::SmallHeader;
 

@@ -8,7 +8,7 @@
 
 use crate::config::FRAGMENT_SLABS_MAX;
 use crate::effects::{Effects, SessionId};
-use crate::message::{MessageList, Messages, NONE};
+use crate::messages::{MessageList, Messages, NONE, Reader};
 use crate::pool::{Run, Share};
 use crate::slots::Slots;
 use alloc::boxed::Box;
@@ -130,15 +130,16 @@ impl Delivery {
         let record = &mut messages[message];
         let session = record.session;
         let desk = &mut self.desks[session as usize];
-        let first = !record.app_open;
-        if first {
+        let (number, first) = if let Reader::Open { number } = record.reader {
+            (number, false)
+        } else {
             let number = desk.free_numbers.pop().expect("the caller looked");
             let entry = &mut desk.numbers[usize::from(number)];
             *entry = (message, entry.1.wrapping_add(1));
-            record.app_message = u32::from(number);
-            record.app_open = true;
+            record.reader = Reader::Open { number };
             desk.delivered_messages += 1;
-        }
+            (number, true)
+        };
         let taken = slots.take(session, message, part.run, part.share, part.plain);
         record.held += part.run.count;
         record.arrived += u64::from(part.bytes);
@@ -152,11 +153,8 @@ impl Delivery {
             flags,
             user_header_bytes: u16::try_from(user_header.whole.len()).expect("at most USER_HEADER_MAX"),
             slot: u32::from(taken.slot),
-            message: record.app_message,
-            generations: Descriptor::pack_generations(
-                taken.generation,
-                desk.numbers[record.app_message as usize].1,
-            ),
+            message: u32::from(number),
+            generations: Descriptor::pack_generations(taken.generation, desk.numbers[usize::from(number)].1),
             offset: part.offset,
             message_bytes: record.length,
             bytes: part.bytes,
@@ -187,16 +185,17 @@ impl Delivery {
     ) {
         self.end_arrival(message, messages);
         let record = &messages[message];
-        if !record.app_open || record.session == NONE || record.finished {
+        let Reader::Open { number } = record.reader else { return };
+        if record.session == NONE {
             return;
         }
-        let generation = self.desk(record.session).numbers[record.app_message as usize].1;
+        let generation = self.desk(record.session).numbers[usize::from(number)].1;
         let descriptor = Descriptor {
             kind: delivery_kind::WITHDRAWN,
             flags: if corrupt { delivery_flags::CORRUPT } else { 0 },
             user_header_bytes: 0,
             slot: 0,
-            message: record.app_message,
+            message: u32::from(number),
             generations: Descriptor::pack_generations(0, generation),
             offset: record.arrived,
             message_bytes: record.length,
@@ -288,7 +287,7 @@ impl Delivery {
     /// A READ is posted whose runs will need so many slots, and its message a number if the application does not know of it.
     pub fn promise(&mut self, message: u32, slots: u32, messages: &mut Messages) {
         let record = &messages[message];
-        let (session, needs_number) = (record.session, !record.app_open);
+        let (session, needs_number) = (record.session, !record.reader.is_open());
         let numbered = &mut messages.transfer(message).numbered;
         let new_number = needs_number && !core::mem::replace(numbered, *numbered || needs_number);
         let desk = self.desk_mut(session);
@@ -299,7 +298,7 @@ impl Delivery {
     /// A run of a READ is delivered next: what was promised to it is used now. `true`: it is its message's first.
     pub fn keep_promise(&mut self, message: u32, messages: &mut Messages) -> bool {
         let record = &messages[message];
-        let (session, first) = (record.session, !record.app_open);
+        let (session, first) = (record.session, !record.reader.is_open());
         let desk = self.desk_mut(session);
         desk.promised_slots -= 1;
         if first {
@@ -316,7 +315,7 @@ impl Delivery {
 
     /// No READ of the message is under way any more: the number that was kept for it is not needed, if it is still kept.
     pub fn give_up_number(&mut self, message: u32, messages: &mut Messages) {
-        let (session, unseen) = (messages[message].session, !messages[message].app_open);
+        let (session, unseen) = (messages[message].session, !messages[message].reader.is_open());
         if unseen && core::mem::take(&mut messages.transfer(message).numbered) && session != NONE {
             self.desk_mut(session).promised_numbers -= 1;
         }

@@ -4,7 +4,7 @@
 //! records. Whoever is to be looked at by the next flush is in one list.
 
 use crate::effects::{Effects, PeerId};
-use crate::message::{MessageList, Messages};
+use crate::messages::{Life, MessageList, Messages};
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -238,9 +238,9 @@ impl Ends {
         line.unfinished -= 1;
         // What waits in the overflow goes first.
         if line.overflow.len() == 0 && line.add_end(messages[message].sequence, status) {
-            messages[message].acked = true;
+            messages[message].life.tell();
         } else {
-            messages[message].failure = Some(status);
+            messages[message].life = Life::Ended(status);
             line.overflow.push(messages, message);
         }
         self.mark_dirty(peer);
@@ -267,7 +267,9 @@ impl Ends {
         let line = self.line_mut(peer);
         while let Some(message) = line.overflow.head() {
             let record = &messages[message];
-            let status = record.failure.expect("a message in the overflow list keeps its end");
+            let Life::Ended(status) = record.life else {
+                unreachable!("a message in the overflow list keeps its end")
+            };
             if !line.add_end(record.sequence, status) {
                 return;
             }

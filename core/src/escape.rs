@@ -6,7 +6,7 @@
 
 use crate::config::Config;
 use crate::effects::{Copy, CopyFailed, CopyId, CopyRefused, Effects, SessionId};
-use crate::message::NONE;
+use crate::messages::NONE;
 use crate::pool::{Pool, Run, Share};
 use crate::slots::Slots;
 use crate::stats::EscapeStats;

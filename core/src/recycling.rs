@@ -5,7 +5,7 @@
 
 use crate::effects::ReleaseError;
 use crate::histogram::Histogram;
-use crate::message::Messages;
+use crate::messages::{Messages, Reader};
 use crate::slots::{Freed, Named, NotReleased, Slots};
 use alloc::boxed::Box;
 use alloc::vec;
@@ -87,15 +87,14 @@ impl Recycling {
     #[inline]
     pub fn finish(message: u32, code: u32, messages: &mut Messages) -> Result<bool, ReleaseError> {
         let record = &mut messages[message];
-        if record.finished {
-            return Err(ReleaseError::Message { message: record.app_message });
-        }
+        let Reader::Open { number } = record.reader else {
+            return Err(ReleaseError::Message { message: record.reader.number() });
+        };
         let comes = record.arrived < record.length;
-        if code == 0 && record.failure.is_none() && comes {
-            return Err(ReleaseError::Early { message: record.app_message });
+        if code == 0 && comes && !record.life.has_failed() {
+            return Err(ReleaseError::Early { message: u32::from(number) });
         }
-        record.finished = true;
-        record.code = code;
+        record.reader = Reader::Finished { number, code };
         Ok(comes)
     }
 

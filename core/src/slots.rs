@@ -1,6 +1,6 @@
 //! The table of delivered runs: which session holds what, slice by slice.
 
-use crate::message::NONE;
+use crate::messages::NONE;
 use crate::pool::{Run, Share};
 use alloc::boxed::Box;
 use alloc::vec;

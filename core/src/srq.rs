@@ -1,7 +1,7 @@
 //! The shared receive queue: which slab each posted entry has. It is the one table of that.
 
 use crate::effects::Effects;
-use crate::message::NONE;
+use crate::messages::NONE;
 use crate::pool::Pool;
 use alloc::boxed::Box;
 use alloc::vec;

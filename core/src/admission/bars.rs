@@ -9,7 +9,7 @@
 use super::policy::GrantPolicy;
 use super::{Admission, Claim, View};
 use crate::config::CLASSES_MAX;
-use crate::message::{MessageList, Messages, NONE, State};
+use crate::messages::{Life, MessageList, Messages, NONE};
 use crate::pool::Pool;
 use alloc::boxed::Box;
 use jet_escape::Pressure;
@@ -131,13 +131,13 @@ impl<P: GrantPolicy> Admission<P> {
 
     /// A request waits in the queue of its class, or behind those of its session that have no place there yet.
     pub fn enqueue(&mut self, message: u32, messages: &mut Messages) {
-        let class = usize::from(messages[message].class);
+        let class = messages[message].class();
         let queued = &mut self.bars[messages[message].session as usize].queued[class];
         if queued.parked.len() > 0 {
-            messages[message].state = State::Parked;
+            messages[message].life = Life::Parked;
             queued.parked.push(messages, message);
         } else {
-            messages[message].state = State::Waiting;
+            messages[message].life = Life::Waiting;
             queued.waiting += 1;
             self.queues[class].waiting.push(messages, message);
         }
@@ -153,10 +153,10 @@ impl<P: GrantPolicy> Admission<P> {
     /// A message that runs waits from now on, until its session is no longer barred: before those that never ran, for
     /// what it was admitted for is still its due.
     pub(super) fn park_running(&mut self, message: u32, messages: &mut Messages) {
-        let class = usize::from(messages[message].class);
+        let class = messages[message].class();
         self.queues[class].running.take_one(messages, message);
         self.leave_running(message, messages);
-        messages[message].state = State::Parked;
+        messages[message].life = Life::Parked;
         let queued = &mut self.bars[messages[message].session as usize].queued[class];
         queued.parked.push_front(messages, message);
         if queued.parked_last == NONE {
@@ -167,8 +167,8 @@ impl<P: GrantPolicy> Admission<P> {
     /// A message that has just left the queue of its class waits with its session, before those that follow it.
     fn park(&mut self, message: u32, messages: &mut Messages) {
         let record = &mut messages[message];
-        record.state = State::Parked;
-        let queued = &mut self.bars[record.session as usize].queued[usize::from(record.class)];
+        record.life = Life::Parked;
+        let queued = &mut self.bars[record.session as usize].queued[record.class()];
         let last = core::mem::replace(&mut queued.parked_last, message);
         if last == NONE {
             queued.parked.push_front(messages, message);
@@ -180,7 +180,7 @@ impl<P: GrantPolicy> Admission<P> {
     /// A parked message leaves its session's list.
     pub(super) fn take_parked(&mut self, message: u32, messages: &mut Messages) {
         let record = &messages[message];
-        let queued = &mut self.bars[record.session as usize].queued[usize::from(record.class)];
+        let queued = &mut self.bars[record.session as usize].queued[record.class()];
         queued.parked.take_one(messages, message);
         if queued.parked_last == message {
             queued.parked_last = NONE;
@@ -293,7 +293,7 @@ impl<P: GrantPolicy> Admission<P> {
         let mut next = back.head();
         while let Some(message) = next {
             let record = &mut messages[message];
-            record.state = State::Waiting;
+            record.life = Life::Waiting;
             if bar.was_stuck {
                 // It waited for its own application: that gives it no claim over others.
                 record.since_ns = now_ns;
@@ -305,12 +305,12 @@ impl<P: GrantPolicy> Admission<P> {
 
     fn unpark_awaited(&mut self, session: u32, messages: &mut Messages, pool: &Pool, view: &impl View) {
         let Some(awaited) = view.session(session).oldest_incomplete else { return };
-        if messages[awaited].state != State::Parked || !self.may_go_on(awaited, messages, pool, view) {
+        if messages[awaited].life != Life::Parked || !self.may_go_on(awaited, messages, pool, view) {
             return;
         }
         self.take_parked(awaited, messages);
-        let class = usize::from(messages[awaited].class);
-        messages[awaited].state = State::Waiting;
+        let class = messages[awaited].class();
+        messages[awaited].life = Life::Waiting;
         self.bars[session as usize].queued[class].waiting += 1;
         self.queues[class].waiting.push_front(messages, awaited);
     }

@@ -23,7 +23,7 @@ pub use policy::{GrantPolicy, QueueHead, StrictWithAging};
 pub(crate) use view::{Claim, View};
 
 use crate::config::{CLASSES_MAX, Config};
-use crate::message::{MessageList, Messages, NONE, State};
+use crate::messages::{Life, MessageList, Messages, NONE};
 use crate::pool::{Pool, Share};
 use alloc::boxed::Box;
 use alloc::vec;
@@ -214,7 +214,7 @@ impl<P: GrantPolicy> Admission<P> {
             footprint = 0;
         }
         self.pop_waiting(class, messages);
-        messages[message].state = State::Running;
+        messages[message].life = Life::Running;
         let transfer = messages.transfer(message);
         transfer.running = true;
         transfer.in_memory = !fits;
@@ -357,10 +357,10 @@ impl<P: GrantPolicy> Admission<P> {
         record.since_ns = now_ns;
         let more = requested < record.length;
         if !more {
-            record.state = State::Settling;
+            record.life = Life::Settling;
         }
         self.connections[record.peer as usize].reads += 1;
-        let running = &mut self.queues[usize::from(record.class)].running;
+        let running = &mut self.queues[record.class()].running;
         running.take_one(messages, message);
         if more {
             running.push(messages, message);
@@ -391,21 +391,21 @@ impl<P: GrantPolicy> Admission<P> {
     /// Takes a message out of whatever queue it waits in; no further READ is posted for it.
     pub fn unlink(&mut self, message: u32, messages: &mut Messages) {
         let record = &messages[message];
-        let class = usize::from(record.class);
-        match record.state {
-            State::Waiting => {
+        let class = record.class();
+        match record.life {
+            Life::Waiting => {
                 self.bars[record.session as usize].queued[class].waiting -= 1;
                 self.queues[class].waiting.take_out(messages, |waits| waits == message);
             }
-            State::Running => self.queues[class].running.take_out(messages, |runs| runs == message),
-            State::Parked => self.take_parked(message, messages),
-            State::Backlogged | State::Free | State::Settling => return,
+            Life::Running => self.queues[class].running.take_out(messages, |runs| runs == message),
+            Life::Parked => self.take_parked(message, messages),
+            _ => return,
         }
         self.unlinked(message, messages);
     }
 
     fn unlinked(&mut self, message: u32, messages: &mut Messages) {
-        messages[message].state = State::Settling;
+        messages[message].life = Life::Settling;
         if messages[message].reads == 0 {
             self.leave_running(message, messages);
         }

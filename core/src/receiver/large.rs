@@ -7,7 +7,7 @@ use crate::admission::{Grant, GrantPolicy};
 use crate::checks::Verdict;
 use crate::delivery::{Part, UserHeader};
 use crate::effects::{Effects, PeerId, ReadId, Remote};
-use crate::message::{NONE, State, Transfer};
+use crate::messages::{Kind, Life, NONE, Transfer};
 use crate::pool::Share;
 use jet_wire::SLAB_BYTES_U32;
 use jet_wire::message::{AckStatus, ByeReason, RequestHeader};
@@ -47,7 +47,9 @@ impl<P: GrantPolicy> Receiver<P> {
         self.ends.begin(peer);
         self.admission.begin_request(peer);
         let record = &mut self.messages[message];
-        record.state = State::Settling;
+        // Large from the start: a request that is refused counts among its sender's until it has its end.
+        record.life = Life::Settling;
+        record.kind = Kind::Large { class: 0 };
         record.peer = peer;
         record.redelivered = request.redelivered();
         record.sequence = request.sequence.get();
@@ -58,7 +60,7 @@ impl<P: GrantPolicy> Receiver<P> {
         }
         record.session = session;
         let class = self.registry.registration(session).map_or(0, |registration| registration.class);
-        record.class = request.class.max(class);
+        record.kind = Kind::Large { class: request.class.max(class) };
         record.tag = request.tag.get();
         record.length = request.length.get();
         record.since_ns = now_ns;
@@ -147,16 +149,16 @@ impl<P: GrantPolicy> Receiver<P> {
                 self.ends.leave(peer);
             }
         }
-        if ok && !self.is_unwanted(message) {
+        if ok && !self.messages[message].is_unwanted() {
             let verdict = self.checks.begin(read, &mut self.messages, &mut self.reads, effects);
             self.act_on(now_ns, read, verdict, effects);
             return;
         }
         let record = &self.messages[message];
-        if !ok && record.failure.is_none() && !record.finished {
+        if !ok && !record.life.has_failed() && !record.reader.is_finished() {
             self.unlink(message);
             self.delivery.withdraw(message, false, &mut self.messages, effects);
-            self.messages[message].failure = Some(AckStatus::PeerLost);
+            self.messages[message].life.fail(AckStatus::PeerLost);
         }
         self.drop_read_of(now_ns, read, effects);
     }
@@ -168,7 +170,7 @@ impl<P: GrantPolicy> Receiver<P> {
         self.checks.end(read.0, crc, &mut self.reads);
         // Each READ left in the list keeps its message's record.
         while let Some(next) = self.checks.next_checked(message, &mut self.messages, &self.reads) {
-            if self.is_unwanted(message) {
+            if self.messages[message].is_unwanted() {
                 self.drop_read_of(now_ns, next, effects);
                 continue;
             }
@@ -198,16 +200,10 @@ impl<P: GrantPolicy> Receiver<P> {
             }
             Verdict::Wrong => {
                 self.delivery.withdraw(message, true, &mut self.messages, effects);
-                self.messages[message].failure = Some(AckStatus::Corrupt);
+                self.messages[message].life.fail(AckStatus::Corrupt);
                 self.drop_read_of(now_ns, read, effects);
             }
         }
-    }
-
-    /// Whether nobody takes what arrives of the message.
-    pub(super) fn is_unwanted(&self, message: u32) -> bool {
-        let record = &self.messages[message];
-        record.failure.is_some() || record.finished || record.session == NONE
     }
 
     /// Delivers a READ's runs. Its session has the slots and the number: they were kept for it when it was posted.
@@ -261,7 +257,7 @@ impl<P: GrantPolicy> Receiver<P> {
         self.messages[message].reads -= 1;
         if self.messages[message].reads == 0 {
             self.delivery.give_up_number(message, &mut self.messages);
-            if self.messages[message].state == State::Settling {
+            if self.messages[message].life.is_settling() {
                 self.admission.leave_running(message, &mut self.messages);
             }
         }

@@ -29,10 +29,10 @@ use crate::delivery::Delivery;
 use crate::effects::Effects;
 use crate::ends::{Ends, Moment};
 use crate::escape::Escape;
-use crate::message::{Messages, NONE, State};
+use crate::messages::{Life, Messages, NONE};
 use crate::pool::Pool;
 use crate::quarantine::Quarantine;
-use crate::read::Reads;
+use crate::reads::Reads;
 use crate::recycling::Recycling;
 use crate::registry::Registry;
 use crate::slots::Slots;
@@ -262,8 +262,7 @@ impl<P: GrantPolicy> Receiver<P> {
 
     /// Whether every message has its end and every end is on its way.
     pub fn is_drained(&self) -> bool {
-        let is_told =
-            |message: u32| self.messages[message].state == State::Free || self.messages[message].acked;
+        let is_told = |message: u32| matches!(self.messages[message].life, Life::Free | Life::Told { .. });
         self.reads.in_use() == 0 && self.messages.indices().all(is_told) && self.ends.are_told()
     }
 }

@@ -4,7 +4,7 @@ use super::Receiver;
 use crate::admission::GrantPolicy;
 use crate::config::Checksums;
 use crate::effects::{Effects, PeerId};
-use crate::message::State;
+use crate::messages::Life;
 use jet_wire::message::AckStatus;
 use jet_wire::message::hello::{Hello, Refusal, Welcome, features};
 
@@ -64,13 +64,13 @@ impl<P: GrantPolicy> Receiver<P> {
         self.ends.lose(index, &mut self.messages);
         for message in self.messages.indices() {
             let record = &self.messages[message];
-            if record.state == State::Free || record.peer != index {
+            if record.life == Life::Free || record.peer != index {
                 continue;
             }
-            let complete =
-                record.arrived == record.length || record.state == State::Backlogged || record.ended;
+            let is_decided = record.life.has_failed() || record.life.is_over() || record.reader.is_finished();
+            let came = record.arrived == record.length || matches!(record.life, Life::Backlogged { .. });
             self.messages.forget_sender(message);
-            if complete || self.messages[message].finished || self.messages[message].failure.is_some() {
+            if is_decided || came {
                 self.settle(message);
                 continue;
             }

@@ -12,7 +12,7 @@
 use super::Receiver;
 use crate::admission::GrantPolicy;
 use crate::effects::Effects;
-use crate::message::{NONE, State};
+use crate::messages::{Life, NONE};
 use crate::pool::Run;
 use alloc::vec::Vec;
 use jet_wire::message::AckStatus;
@@ -46,9 +46,9 @@ impl<P: GrantPolicy> Receiver<P> {
                 found.push(read.message);
             }
         }
-        found.extend(self.messages.indices().filter(|&message| {
-            let record = &self.messages[message];
-            record.state == State::Backlogged && lies_there(Run { first: record.slab, count: 1 })
+        found.extend(self.messages.indices().filter(|&message| match self.messages[message].life {
+            Life::Backlogged { slab, .. } => lies_there(Run { first: slab, count: 1 }),
+            _ => false,
         }));
         found
     }
@@ -56,7 +56,7 @@ impl<P: GrantPolicy> Receiver<P> {
     /// Ends a message some of whose bytes cannot be read.
     #[cold]
     pub(super) fn end_unreadable(&mut self, message: u32, effects: &mut impl Effects) {
-        if self.is_unwanted(message) || self.messages[message].ended {
+        if self.messages[message].is_unwanted() || self.messages[message].life.is_over() {
             return;
         }
         self.unlink(message);

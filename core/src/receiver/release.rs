@@ -59,7 +59,7 @@ impl<P: GrantPolicy> Receiver<P> {
             let freed = Recycling::take_back(session, &release, &mut self.slots, &mut self.messages)?;
             self.give_back(now_ns, session, &freed);
             let record = &self.messages[freed.message];
-            (freed.message, freed.slot_is_free, record.finished || record.failure.is_some())
+            (freed.message, freed.slot_is_free, record.reader.is_finished() || record.life.has_failed())
         } else {
             let named = self.delivery.named(session, release.index, release.generation);
             (named.ok_or(ReleaseError::Message { message: release.index })?, false, true)

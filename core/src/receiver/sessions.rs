@@ -3,7 +3,7 @@
 use super::Receiver;
 use crate::admission::GrantPolicy;
 use crate::effects::{Effects, ProcessId, SessionEnd, SessionId};
-use crate::message::{NONE, State};
+use crate::messages::{Life, NONE};
 use crate::registry::{Registration, Taken};
 use jet_wire::message::AckStatus;
 use jet_wire::message::hello::AppName;
@@ -125,16 +125,16 @@ impl<P: GrantPolicy> Receiver<P> {
         }
         for message in self.messages.indices() {
             let record = &self.messages[message];
-            if record.state == State::Free || record.session != index {
+            if record.life == Life::Free || record.session != index {
                 continue;
             }
             self.delivery.end_arrival(message, &mut self.messages);
             let record = &mut self.messages[message];
             record.session = NONE;
-            record.app_open = false;
+            record.reader.forget();
             record.held = 0;
             // What it finished is finished; for the rest it is gone.
-            if !record.finished {
+            if !record.reader.is_finished() {
                 self.fail(message, AckStatus::AppGone);
             } else {
                 self.settle(message);

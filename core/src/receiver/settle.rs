@@ -5,16 +5,13 @@
 
 use super::Receiver;
 use crate::admission::GrantPolicy;
-use crate::message::{NONE, State};
+use crate::messages::{Kind, Life, NONE, Reader};
 use jet_wire::message::AckStatus;
 
 impl<P: GrantPolicy> Receiver<P> {
     /// The message ends like this, whatever else happens to it; it must be in no list.
     pub(super) fn fail(&mut self, message: u32, status: AckStatus) {
-        let record = &mut self.messages[message];
-        if record.failure.is_none() && !record.ended {
-            record.failure = Some(status);
-        }
+        self.messages[message].life.fail(status);
         self.settle(message);
     }
 
@@ -22,33 +19,33 @@ impl<P: GrantPolicy> Receiver<P> {
     #[inline(always)] // see the file's head
     pub(super) fn settle(&mut self, message: u32) {
         let record = &self.messages[message];
-        if record.state != State::Settling
-            || record.reads > 0
-            || !(record.finished || record.failure.is_some())
-        {
+        if record.reads > 0 {
             return;
         }
-        self.settle_now(message);
-    }
-
-    #[inline(always)] // see the file's head
-    fn settle_now(&mut self, message: u32) {
-        let record = &self.messages[message];
-        if !record.ended {
-            let status = match record.failure {
-                Some(status) => status,
-                None if record.code != 0 => AckStatus::Rejected(record.code),
-                None if record.held == 0 => AckStatus::Consumed,
-                None => return,
-            };
-            self.end(message, status);
+        match record.life {
+            Life::Settling => match record.reader {
+                Reader::Finished { code, .. } | Reader::Done { code } if code != 0 => {
+                    self.end(message, AckStatus::Rejected(code));
+                }
+                Reader::Finished { .. } | Reader::Done { .. } if record.held == 0 => {
+                    self.end(message, AckStatus::Consumed);
+                }
+                Reader::Finished { .. } | Reader::Done { .. } | Reader::Open { .. } | Reader::Unaware => {
+                    return;
+                }
+            },
+            Life::Ending(status) => self.end(message, status),
+            Life::Ended(_) | Life::Told { .. } => {}
+            Life::Free | Life::Waiting | Life::Parked | Life::Running | Life::Backlogged { .. } => return,
         }
-        let record = &self.messages[message];
-        if record.app_open && record.finished && record.held == 0 {
-            let (session, number) = (record.session, record.app_message);
-            self.messages[message].app_open = false;
+        let record = &mut self.messages[message];
+        if let Reader::Finished { number, code } = record.reader
+            && record.held == 0
+        {
+            record.reader = Reader::Done { code };
+            let session = record.session;
             if session != NONE {
-                self.delivery.close_number(session, number);
+                self.delivery.close_number(session, u32::from(number));
             }
         }
         self.messages.free_if_settled(message);
@@ -58,13 +55,12 @@ impl<P: GrantPolicy> Receiver<P> {
     fn end(&mut self, message: u32, status: AckStatus) {
         self.stats.ends.add(status);
         let record = &mut self.messages[message];
-        record.ended = true;
         let peer = record.peer;
         if peer == NONE {
-            record.acked = true;
+            record.life.tell();
             return;
         }
-        if !record.small {
+        if record.kind != Kind::Small {
             self.admission.end_request(peer);
         }
         self.ends.end(peer, message, status, &mut self.messages);
@@ -72,7 +68,7 @@ impl<P: GrantPolicy> Receiver<P> {
 
     /// Takes a message out of whatever list it waits in; no further READ is posted for it.
     pub(super) fn unlink(&mut self, message: u32) {
-        if self.messages[message].state == State::Backlogged {
+        if matches!(self.messages[message].life, Life::Backlogged { .. }) {
             self.delivery.take_backlogged(message, &mut self.messages);
             self.drop_backlogged(message);
         } else {

@@ -5,7 +5,7 @@ use super::Receiver;
 use crate::admission::GrantPolicy;
 use crate::delivery::{Part, UserHeader};
 use crate::effects::{CopyFailed, Effects};
-use crate::message::{NONE, Small, State};
+use crate::messages::{Life, NONE, Small};
 use crate::pool::{Run, Share};
 use jet_wire::message::{AckStatus, SmallHeader};
 
@@ -119,9 +119,10 @@ impl<P: GrantPolicy> Receiver<P> {
             }
         };
         let record = &mut self.messages[message];
-        record.state = State::Backlogged;
-        record.slab = kept.unwrap_or(slab);
-        self.messages.transfer(message).in_memory = kept.is_some();
+        record.life = match kept {
+            Some(slab) => Life::Backlogged { slab, share: Share::Copied },
+            None => Life::Backlogged { slab, share: Share::Srq },
+        };
         self.messages.keep_user_header(message, small.user_header());
         self.delivery.push_backlog(message, &mut self.messages);
         let view = look_at!(self);
@@ -133,24 +134,15 @@ impl<P: GrantPolicy> Receiver<P> {
         while self.delivery.has_room_for_small(session, &self.slots) {
             let Some(message) = self.delivery.pop_backlog(session, &mut self.messages) else { return };
             let (kept, used) = self.messages.user_header(message);
-            self.messages[message].state = State::Settling;
-            let place = self.take_backlogged_slab(message);
+            let place = self.messages[message].life.leave_backlog();
             self.deliver_small(now_ns, message, place, UserHeader::in_place(&kept, used), effects);
         }
     }
 
-    /// A small message's slab while it waited for a slot, and whose it is.
-    fn take_backlogged_slab(&mut self, message: u32) -> (u32, Share) {
-        let slab = core::mem::replace(&mut self.messages[message].slab, NONE);
-        let in_memory = core::mem::take(&mut self.messages.transfer(message).in_memory);
-        (slab, if in_memory { Share::Copied } else { Share::Srq })
-    }
-
     /// A small message that waited for a slot, and does not wait any more, lets go of its slab.
     pub(super) fn drop_backlogged(&mut self, message: u32) {
-        let (slab, share) = self.take_backlogged_slab(message);
         let record = &mut self.messages[message];
-        record.state = State::Settling;
+        let (slab, share) = record.life.leave_backlog();
         if record.session != NONE {
             self.escape.give_up(record.session, 1, share);
         }

@@ -4,7 +4,7 @@ use super::Receiver;
 use crate::admission::GrantPolicy;
 use crate::credit::{Decay, Room};
 use crate::effects::{Effects, PeerId};
-use crate::message::NONE;
+use crate::messages::NONE;
 use jet_wire::message::{ByeHeader, ByeReason, CreditHeader};
 
 impl<P: GrantPolicy> Receiver<P> {

@@ -1,0 +1,113 @@
+//! Lists of messages: a message is in at most one.
+
+use crate::messages::{Messages, NONE};
+
+/// A first-in first-out list of messages, threaded through their `next`. A message is in at most one list.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MessageList {
+    head: u32,
+    tail: u32,
+    len: u32,
+}
+
+impl MessageList {
+    pub const EMPTY: Self = Self { head: NONE, tail: NONE, len: 0 };
+
+    pub fn head(&self) -> Option<u32> {
+        (self.head != NONE).then_some(self.head)
+    }
+
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    pub fn push(&mut self, messages: &mut Messages, index: u32) {
+        messages[index].next = NONE;
+        if self.tail == NONE {
+            self.head = index;
+        } else {
+            messages[self.tail].next = index;
+        }
+        self.tail = index;
+        self.len += 1;
+    }
+
+    /// Takes out one message, which is usually the first.
+    pub fn take_one(&mut self, messages: &mut Messages, index: u32) {
+        if self.head == index {
+            self.pop(messages);
+        } else {
+            self.take_out(messages, |message| message == index);
+        }
+    }
+
+    /// Takes out every message that `leaves` names; the others keep their order.
+    pub fn take_out(&mut self, messages: &mut Messages, mut leaves: impl FnMut(u32) -> bool) {
+        let mut rest = core::mem::replace(self, Self::EMPTY);
+        while let Some(index) = rest.pop(messages) {
+            if !leaves(index) {
+                self.push(messages, index);
+            }
+        }
+    }
+
+    /// Puts one message before the others.
+    pub fn push_front(&mut self, messages: &mut Messages, index: u32) {
+        messages[index].next = self.head;
+        self.head = index;
+        self.tail = if self.tail == NONE { index } else { self.tail };
+        self.len += 1;
+    }
+
+    /// Puts one message behind another that is in the list.
+    pub fn insert_after(&mut self, messages: &mut Messages, before: u32, index: u32) {
+        messages[index].next = core::mem::replace(&mut messages[before].next, index);
+        if self.tail == before {
+            self.tail = index;
+        }
+        self.len += 1;
+    }
+
+    /// Takes the first messages, `most` at most, as a list of their own.
+    pub fn split_front(&mut self, messages: &mut Messages, most: u32) -> Self {
+        let mut front = Self::EMPTY;
+        while front.len < most
+            && let Some(index) = self.pop(messages)
+        {
+            front.push(messages, index);
+        }
+        front
+    }
+
+    /// Puts another list's messages before its own.
+    pub fn prepend(&mut self, messages: &mut Messages, other: Self) {
+        if other.tail == NONE {
+            return;
+        }
+        messages[other.tail].next = self.head;
+        self.head = other.head;
+        self.tail = if self.tail == NONE { other.tail } else { self.tail };
+        self.len += other.len;
+    }
+
+    /// Puts another list's messages behind its own.
+    pub fn append(&mut self, messages: &mut Messages, other: Self) {
+        if self.tail == NONE {
+            *self = other;
+        } else if other.head != NONE {
+            messages[self.tail].next = other.head;
+            self.tail = other.tail;
+            self.len += other.len;
+        }
+    }
+
+    pub fn pop(&mut self, messages: &Messages) -> Option<u32> {
+        let index = self.head()?;
+        self.head = messages[index].next;
+        if self.head == NONE {
+            self.tail = NONE;
+        }
+        self.len -= 1;
+        Some(index)
+    }
+}
