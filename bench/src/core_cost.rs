@@ -6,8 +6,8 @@ use crate::allocations;
 use crate::report::{Bound, Row};
 use jet_core::pool::Run;
 use jet_core::{
-    Arrival, Config, Copy, CopyFailed, CopyRefused, Effects, PeerId, ReadId, Receiver, Remote, SessionEnd,
-    SessionId, Standstill,
+    Arrival, Commands, Config, Copy, CopyFailed, CopyRefused, PeerId, Questions, ReadId, Receiver, Remote,
+    SessionEnd, SessionId, Standstill, Sums,
 };
 use jet_wire::message::hello::{AppName, Hello};
 use jet_wire::message::{HeaderBytes, RequestFields, RequestHeader, SmallFields, SmallHeader};
@@ -35,7 +35,7 @@ struct Hands {
     acknowledged: u64,
 }
 
-impl Effects for Hands {
+impl Commands for Hands {
     fn post_srq(&mut self, entry: u32, slab: u32) {
         black_box(slab);
         self.entries.push(entry);
@@ -66,9 +66,6 @@ impl Effects for Hands {
     fn begin_copy(&mut self, _copy: &Copy) -> Result<(), CopyRefused> {
         panic!("nothing is slow here");
     }
-    fn relocate(&mut self, _copy: &Copy) -> bool {
-        panic!("nothing is slow here");
-    }
     fn copy_slab(&mut self, _from: u32, _to: u32, _bytes: u32) -> Result<(), CopyFailed> {
         panic!("nothing is slow here");
     }
@@ -79,11 +76,20 @@ impl Effects for Hands {
     fn begin_check(&mut self, _read: ReadId, _bytes: u32, _runs: &[Run]) {
         panic!("nothing has a checksum here");
     }
-    fn combine_crc32c(&mut self, _first: u32, _second: u32, _second_bytes: u32) -> u32 {
-        panic!("nothing has a checksum here");
+}
+
+impl Questions for Hands {
+    fn relocate(&mut self, _copy: &Copy) -> bool {
+        panic!("nothing is slow here");
     }
     fn payload(&self, _slab: u32, _bytes: u32) -> &[u8] {
         panic!("user headers are short here");
+    }
+}
+
+impl Sums for Hands {
+    fn combine_crc32c(_first: u32, _second: u32, _second_bytes: u32) -> u32 {
+        panic!("nothing has a checksum here");
     }
     fn crc32c(&mut self, crc: u32, _slab: u32, _bytes: u32) -> Option<u32> {
         Some(crc)

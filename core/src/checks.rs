@@ -6,7 +6,7 @@
 //! message's a moment later.
 
 use crate::config::Checksums;
-use crate::effects::{Effects, ReadId};
+use crate::effects::{Commands, ReadId, Sums};
 use crate::messages::Messages;
 use crate::reads::Reads;
 use jet_wire::SLAB_BYTES_U32;
@@ -48,7 +48,7 @@ impl Checks {
 
     /// Whether a small message's bytes fit its checksum. Always made here: handing 4 KiB over costs more than its CRC.
     #[inline]
-    pub fn small_fits(&mut self, small: &SmallHeader, slab: u32, effects: &mut impl Effects) -> bool {
+    pub fn small_fits(&mut self, small: &SmallHeader, slab: u32, effects: &mut impl Sums) -> bool {
         let Some(expected) = small.crc32c() else { return true };
         if !self.are_made() {
             return true;
@@ -64,7 +64,7 @@ impl Checks {
         read: u32,
         messages: &mut Messages,
         reads: &mut Reads,
-        effects: &mut impl Effects,
+        effects: &mut (impl Commands + Sums),
     ) -> Verdict {
         let (message, read_bytes) = (reads[read].message, reads[read].bytes);
         let transfer = messages.transfer(message);
@@ -113,17 +113,11 @@ impl Checks {
     }
 
     /// What is known of it, now that it is its turn.
-    pub fn combine(
-        &mut self,
-        read: u32,
-        messages: &mut Messages,
-        reads: &Reads,
-        effects: &mut impl Effects,
-    ) -> Verdict {
+    pub fn combine<S: Sums>(&mut self, read: u32, messages: &mut Messages, reads: &Reads) -> Verdict {
         let entry = &reads[read];
         let crc = entry.checked.expect("its check is over");
         let transfer = messages.transfer(entry.message);
-        transfer.crc = effects.combine_crc32c(transfer.crc, crc, entry.bytes);
+        transfer.crc = S::combine_crc32c(transfer.crc, crc, entry.bytes);
         Self::verdict(read, messages, reads)
     }
 

@@ -7,7 +7,7 @@
 //! that its application waits for: it is known here, and slots are kept for it.
 
 use crate::config::FRAGMENT_SLABS_MAX;
-use crate::effects::{Effects, SessionId};
+use crate::effects::{Commands, SessionId};
 use crate::messages::{MessageList, Messages, NONE, Reader};
 use crate::pool::{Run, Share};
 use crate::slots::Slots;
@@ -125,7 +125,7 @@ impl Delivery {
         part: Part,
         user_header: UserHeader<'_>,
         (messages, slots): (&mut Messages, &mut Slots),
-        effects: &mut impl Effects,
+        effects: &mut impl Commands,
     ) -> u16 {
         let record = &mut messages[message];
         let session = record.session;
@@ -181,7 +181,7 @@ impl Delivery {
         message: u32,
         corrupt: bool,
         messages: &mut Messages,
-        effects: &mut impl Effects,
+        effects: &mut impl Commands,
     ) {
         self.end_arrival(message, messages);
         let record = &messages[message];

@@ -176,8 +176,8 @@ pub enum StandstillStage {
     Again,
 }
 
-/// The driver's hands. Every call is to be carried out in the order of the calls; none may call back.
-pub trait Effects {
+/// What the driver is to do. Commands are to be carried out in the order of the calls; none may call back.
+pub trait Commands {
     /// Post SRQ entry `entry` with slab `slab`.
     fn post_srq(&mut self, entry: u32, slab: u32);
 
@@ -207,9 +207,6 @@ pub trait Effects {
     /// [`CopyRefused`]: nothing was begun, no answer comes.
     fn begin_copy(&mut self, copy: &Copy) -> Result<(), CopyRefused>;
 
-    /// After its copy: let the application find the run at its new place. `false`: it is reading the run where it lies.
-    fn relocate(&mut self, copy: &Copy) -> bool;
-
     /// Copy a slab's first bytes now.
     ///
     /// # Errors
@@ -220,20 +217,37 @@ pub trait Effects {
     /// Have the NIC mark congestion earlier (`true`), or as it did before (`false`).
     fn mark(&mut self, on: bool);
 
-    /// The first bytes of a slab whose SEND arrived, and which is not posted again yet: asked for where a user header lies
-    /// there.
-    fn payload(&self, slab: u32, bytes: u32) -> &[u8];
-
-    /// CRC32C of a slab's first bytes, going on from `crc`. `None`: they cannot be read; tell
-    /// `handle_poisoned` before the next flush.
-    fn crc32c(&mut self, crc: u32, slab: u32, bytes: u32) -> Option<u32>;
-
     /// Have the CRC32C of a READ's first `bytes` made elsewhere, and answer with `handle_checked` or `handle_check_failed`. The runs stay as they
     /// are until then. At most one check of each READ is under way. Called only with [`Checksums::Workers`].
     ///
     /// [`Checksums::Workers`]: crate::config::Checksums::Workers
     fn begin_check(&mut self, read: ReadId, bytes: u32, runs: &[Run]);
+}
+
+/// What the driver is asked about what only it can see. It answers at once.
+pub trait Questions {
+    /// The first bytes of a slab whose SEND arrived, and which is not posted again yet: asked for where a user header lies
+    /// there.
+    fn payload(&self, slab: u32, bytes: u32) -> &[u8];
+
+    /// After its copy: does the application find the run at its new place from now on? `false`: it is reading the run where
+    /// it lies, and goes on finding it there.
+    fn relocate(&mut self, copy: &Copy) -> bool;
+}
+
+/// Sums of bytes.
+pub trait Sums {
+    /// CRC32C of a slab's first bytes, going on from `crc`. `None`: they cannot be read; tell
+    /// `handle_poisoned` before the next flush.
+    fn crc32c(&mut self, crc: u32, slab: u32, bytes: u32) -> Option<u32>;
 
     /// CRC32C of two stretches, one behind the other, from those of both; `second_bytes` is how long the second is.
-    fn combine_crc32c(&mut self, first: u32, second: u32, second_bytes: u32) -> u32;
+    fn combine_crc32c(first: u32, second: u32, second_bytes: u32) -> u32 {
+        jet_wire::message::combine_crc32c(first, second, second_bytes)
+    }
 }
+
+/// The driver's hands: whoever carries out commands, answers questions and makes sums.
+pub trait Effects: Commands + Questions + Sums {}
+
+impl<T: Commands + Questions + Sums> Effects for T {}

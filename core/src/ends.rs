@@ -3,7 +3,7 @@
 //! A sender's ends wait in ranges of consecutive sequences, as many as one header carries; those beyond wait in their messages'
 //! records. Whoever is to be looked at by the next flush is in one list.
 
-use crate::effects::{Effects, PeerId};
+use crate::effects::{Commands, PeerId};
 use crate::messages::{Life, MessageList, Messages};
 use alloc::boxed::Box;
 use alloc::vec;
@@ -258,7 +258,7 @@ impl Ends {
         peer: u32,
         credit_limit: u64,
         messages: &mut Messages,
-        effects: &mut impl Effects,
+        effects: &mut impl Commands,
     ) {
         let line = self.line_mut(peer);
         let (ranges, count) = (line.ranges, core::mem::take(&mut line.range_count));
@@ -280,7 +280,7 @@ impl Ends {
     }
 
     /// Sends a header to a peer that may hear it.
-    pub fn say(&mut self, peer: u32, header: &HeaderBytes, effects: &mut impl Effects) {
+    pub fn say(&mut self, peer: u32, header: &HeaderBytes, effects: &mut impl Commands) {
         let spoken = self.moment;
         let line = self.line_mut(peer);
         line.sends_in_flight += 1;
@@ -347,7 +347,7 @@ impl Ends {
     }
 
     /// Sends it a congestion signal.
-    pub fn signal(&mut self, peer: u32, now_ns: u64, header: &HeaderBytes, effects: &mut impl Effects) {
+    pub fn signal(&mut self, peer: u32, now_ns: u64, header: &HeaderBytes, effects: &mut impl Commands) {
         self.line_mut(peer).signalled_ns = now_ns;
         self.say(peer, header, effects);
     }

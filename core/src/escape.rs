@@ -5,7 +5,7 @@
 //! marked to is not known here: that is said as a value.
 
 use crate::config::Config;
-use crate::effects::{Copy, CopyFailed, CopyId, CopyRefused, Effects, SessionId};
+use crate::effects::{Commands, Copy, CopyFailed, CopyId, CopyRefused, Questions, SessionId};
 use crate::messages::NONE;
 use crate::pool::{Pool, Run, Share};
 use crate::slots::Slots;
@@ -321,7 +321,7 @@ impl Escape {
         attended_ns: u64,
         pool: &Pool,
         demand: Demand,
-        effects: &mut impl Effects,
+        effects: &mut (impl Commands + Questions),
     ) -> bool {
         let used = pool.escape_used();
         if used != self.meter.used {
@@ -342,7 +342,7 @@ impl Escape {
         now_ns: u64,
         under_pressure: bool,
         before: Pressure,
-        effects: &mut impl Effects,
+        effects: &mut (impl Commands + Questions),
     ) -> bool {
         let pressure = self.pressure();
         self.counts.dangers += u64::from(pressure == Pressure::Danger && before != Pressure::Danger);
@@ -363,7 +363,7 @@ impl Escape {
         attended_ns: u64,
         demand: Demand,
         (pool, slots): (&mut Pool, &mut Slots),
-        effects: &mut impl Effects,
+        effects: &mut (impl Commands + Questions),
     ) -> Step {
         while let Some(action) = self.algorithm.next(attended_ns, self.view(pool, demand)) {
             match action {
@@ -403,7 +403,7 @@ impl Escape {
         slot: u16,
         pool: &mut Pool,
         slots: &mut Slots,
-        effects: &mut impl Effects,
+        effects: &mut (impl Commands + Questions),
     ) {
         let held = slots.movable(session, slot);
         if !held.whole {
@@ -463,7 +463,7 @@ impl Escape {
         (id, ok): (CopyId, bool),
         is_open: impl FnOnce(u32) -> bool,
         (pool, slots): (&mut Pool, &mut Slots),
-        effects: &mut impl Effects,
+        effects: &mut (impl Commands + Questions),
     ) -> Copied {
         let copy = self.copies[id.0 as usize].take().expect("only a copy that was begun ends");
         self.free_copies.push(id.0);
@@ -505,7 +505,7 @@ impl Escape {
     }
 
     /// Congestion is marked: the NIC is told where it does not do so already.
-    pub fn mark(&mut self, effects: &mut impl Effects) {
+    pub fn mark(&mut self, effects: &mut (impl Commands + Questions)) {
         self.counts.marks += 1;
         if !core::mem::replace(&mut self.marking, true) {
             effects.mark(true);
@@ -534,7 +534,7 @@ impl Escape {
         (slab, bytes): (u32, u32),
         demand: Demand,
         pool: &mut Pool,
-        effects: &mut impl Effects,
+        effects: &mut (impl Commands + Questions),
     ) -> Result<Option<u32>, CopyFailed> {
         let wanted = self.enabled && !self.holds_its_memory(session);
         if !wanted || self.read_pressure(pool, demand) == Pressure::Ok {

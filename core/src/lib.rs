@@ -41,8 +41,8 @@ mod stats;
 pub use admission::{GrantPolicy, QueueHead, StrictWithAging};
 pub use config::{CLASSES_MAX, Checksums, Config, ConfigError, FRAGMENT_SLABS_MAX};
 pub use effects::{
-    Copy, CopyFailed, CopyId, CopyRefused, Effects, PeerId, ProcessId, ReadId, ReleaseError, Remote,
-    SessionEnd, SessionId, Standstill, StandstillStage,
+    Commands, Copy, CopyFailed, CopyId, CopyRefused, Effects, PeerId, ProcessId, Questions, ReadId,
+    ReleaseError, Remote, SessionEnd, SessionId, Standstill, StandstillStage, Sums,
 };
 pub use histogram::Histogram;
 pub use receiver::{Arrival, Joined, OpenError, Receiver};

@@ -1,6 +1,6 @@
 //! The shared receive queue: which slab each posted entry has. It is the one table of that.
 
-use crate::effects::Effects;
+use crate::effects::Commands;
 use crate::messages::NONE;
 use crate::pool::Pool;
 use alloc::boxed::Box;
@@ -42,7 +42,7 @@ impl Srq {
 
     /// Posts entries until there are `depth` of them, as far as slabs and records reach: whatever arrives in an entry needs a
     /// record.
-    pub fn top_up(&mut self, depth: u32, records: u32, pool: &mut Pool, effects: &mut impl Effects) {
+    pub fn top_up(&mut self, depth: u32, records: u32, pool: &mut Pool, effects: &mut impl Commands) {
         let entries = u32::try_from(self.free.len()).unwrap_or(NONE);
         let wanted = depth.saturating_sub(self.posted).min(entries).min(records);
         let kept = self.kept.saturating_sub(self.posted);

@@ -7,7 +7,7 @@
 //! Who only is slow looks the same for a while. What tells them apart is time in which nothing was given back and
 //! nothing came, though none of it was on its way.
 
-use crate::effects::{Effects, SessionId, Standstill, StandstillStage};
+use crate::effects::{Commands, SessionId, Standstill, StandstillStage};
 use crate::stats::StandstillStats;
 use alloc::boxed::Box;
 use alloc::vec;
@@ -73,7 +73,7 @@ impl Standstills {
         session: u32,
         standing: Standing,
         limit: Option<HeldLimit>,
-        effects: &mut impl Effects,
+        effects: &mut impl Commands,
     ) {
         let still = &mut self.sessions[session as usize];
         if limit.is_none() || still.standing != standing {

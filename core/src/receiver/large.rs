@@ -163,8 +163,8 @@ impl<P: GrantPolicy> Receiver<P> {
         self.drop_read_of(now_ns, read, effects);
     }
 
-    /// A check that [`Effects::begin_check`] began is over: the READ's bytes have this CRC32C.
-    pub fn handle_checked(&mut self, now_ns: u64, read: ReadId, crc: u32, effects: &mut impl Effects) {
+    /// A check that [`begin_check`](crate::effects::Commands::begin_check) began is over: the READ's bytes have this CRC32C.
+    pub fn handle_checked<E: Effects>(&mut self, now_ns: u64, read: ReadId, crc: u32, effects: &mut E) {
         let message = self.reads[read.0].message;
         assert!(message != NONE && !self.reads[read.0].in_flight, "{read:?} was checked but is not");
         self.checks.end(read.0, crc, &mut self.reads);
@@ -174,12 +174,12 @@ impl<P: GrantPolicy> Receiver<P> {
                 self.drop_read_of(now_ns, next, effects);
                 continue;
             }
-            let verdict = self.checks.combine(next, &mut self.messages, &self.reads, effects);
+            let verdict = self.checks.combine::<E>(next, &mut self.messages, &self.reads);
             self.act_on(now_ns, next, verdict, effects);
         }
     }
 
-    /// A check that [`Effects::begin_check`] began is over, and came to nothing: the READ's bytes cannot be read.
+    /// A check that [`begin_check`](crate::effects::Commands::begin_check) began is over, and came to nothing: the READ's bytes cannot be read.
     pub fn handle_check_failed(&mut self, now_ns: u64, read: ReadId, effects: &mut impl Effects) {
         let message = self.reads[read.0].message;
         assert!(message != NONE, "{read:?} was checked but is not");

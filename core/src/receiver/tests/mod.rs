@@ -17,8 +17,8 @@ use super::*;
 use crate::admission::Footprint;
 use crate::config::Checksums;
 use crate::effects::{
-    Copy, CopyFailed, CopyRefused, PeerId, ProcessId, ReadId, ReleaseError, Remote, SessionEnd, SessionId,
-    Standstill,
+    Commands, Copy, CopyFailed, CopyRefused, PeerId, ProcessId, Questions, ReadId, ReleaseError, Remote,
+    SessionEnd, SessionId, Standstill, Sums,
 };
 use crate::pool::Run;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -63,7 +63,7 @@ struct World {
     standstills: Vec<(u32, Option<Standstill>)>,
 }
 
-impl Effects for World {
+impl Commands for World {
     fn post_srq(&mut self, entry: u32, slab: u32) {
         self.memory.overwrite(Run { first: slab, count: 1 });
         self.posted.push_back((entry, slab));
@@ -119,9 +119,6 @@ impl Effects for World {
     fn begin_copy(&mut self, copy: &Copy) -> Result<(), CopyRefused> {
         self.memory.begin_copy(copy)
     }
-    fn relocate(&mut self, copy: &Copy) -> bool {
-        self.memory.relocate(copy)
-    }
     fn copy_slab(&mut self, from: u32, to: u32, _bytes: u32) -> Result<(), CopyFailed> {
         if self.poisoned.contains(&from) {
             return Err(CopyFailed::Source);
@@ -133,9 +130,6 @@ impl Effects for World {
     fn mark(&mut self, on: bool) {
         self.marks.push(on);
     }
-    fn payload(&self, _slab: u32, bytes: u32) -> &[u8] {
-        &self.payload[..bytes as usize]
-    }
     // Here the checksum of a message is its length, and that of a READ where it begins: so it is seen that all of a
     // message is checked, once and in order.
     fn begin_check(&mut self, read: ReadId, bytes: u32, runs: &[Run]) {
@@ -143,7 +137,19 @@ impl Effects for World {
         self.memory.begin_check(read, runs);
         self.checks.push((read, self.offsets[&read.0]));
     }
-    fn combine_crc32c(&mut self, first: u32, second: u32, second_bytes: u32) -> u32 {
+}
+
+impl Questions for World {
+    fn relocate(&mut self, copy: &Copy) -> bool {
+        self.memory.relocate(copy)
+    }
+    fn payload(&self, _slab: u32, bytes: u32) -> &[u8] {
+        &self.payload[..bytes as usize]
+    }
+}
+
+impl Sums for World {
+    fn combine_crc32c(first: u32, second: u32, second_bytes: u32) -> u32 {
         assert_eq!(first, second, "in the order of their bytes");
         first + second_bytes
     }

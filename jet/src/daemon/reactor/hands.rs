@@ -8,8 +8,8 @@ use crate::daemon::workers::{CheckJob, CopyJob, Done, Job, Workers};
 use crate::say;
 use jet_core::pool::Run;
 use jet_core::{
-    Checksums, Copy, CopyFailed, CopyRefused, Effects, PeerId, ReadId, Remote, SessionEnd, SessionId,
-    Standstill, StandstillStage,
+    Checksums, Commands, Copy, CopyFailed, CopyRefused, PeerId, Questions, ReadId, Remote, SessionEnd,
+    SessionId, Standstill, StandstillStage, Sums,
 };
 use jet_fabric::memory::SharedMemory;
 use jet_fabric::nic::{MemoryKey, Nic, Qp, Sge, SrqEntry};
@@ -372,7 +372,7 @@ impl<N: Nic> Hands<N> {
     }
 }
 
-impl<N: Nic> Effects for Hands<N> {
+impl<N: Nic> Commands for Hands<N> {
     fn post_srq(&mut self, entry: u32, slab: u32) {
         let header = Sge {
             key: self.memory.headers_key,
@@ -462,13 +462,6 @@ impl<N: Nic> Effects for Hands<N> {
         unsafe { self.workers.submit(job) }.map_err(|_| CopyRefused::NoRoom)
     }
 
-    fn relocate(&mut self, copy: &Copy) -> bool {
-        let (from, to) = (self.place(copy.from.first), self.place(copy.to.first));
-        let app = self.sessions[copy.session.0 as usize].as_ref();
-        let slot = app.and_then(|app| app.segment.slot(copy.slot));
-        slot.is_some_and(|slot| slot.relocate(copy.generation, from, to).is_ok())
-    }
-
     fn copy_slab(&mut self, source: u32, target: u32, bytes: u32) -> Result<(), CopyFailed> {
         assert_ne!(source, target, "a slab is copied to another");
         let (from, to) = (self.slab(source), self.slab(target));
@@ -497,25 +490,6 @@ impl<N: Nic> Effects for Hands<N> {
         (self.escape.congestion)(on);
     }
 
-    fn payload(&self, slab: u32, bytes: u32) -> &[u8] {
-        let start = self.run(Run { first: slab, count: 1 }, bytes as usize);
-        // SAFETY: the slab lies within one of the two mappings, which `self` keeps and no application can write. The receiver
-        // asks about a slab that a completed SEND filled; it is posted again only with `&mut self`.
-        unsafe { std::slice::from_raw_parts(start, bytes as usize) }
-    }
-
-    fn crc32c(&mut self, crc: u32, slab: u32, bytes: u32) -> Option<u32> {
-        let count = bytes.div_ceil(SLAB_BYTES_U32).max(1);
-        let start = self.run(Run { first: slab, count }, bytes as usize);
-        // SAFETY: the run lies within one of the two mappings, which `self` keeps and nobody else can write. The receiver
-        // asks about slabs that a completed request filled and that are not posted.
-        let data = unsafe { std::slice::from_raw_parts(start, bytes as usize) };
-        let touched = [Piece { start, bytes: data.len() }];
-        // SAFETY: it reads only.
-        let made = unsafe { guarded(&touched, || crc32c::crc32c_append(crc, data)) };
-        made.map_err(|page| self.note_poisoned(page)).ok()
-    }
-
     fn begin_check(&mut self, read: ReadId, bytes: u32, runs: &[Run]) {
         // The last job over this list is over: at most one check of each READ is under way.
         let mut pieces = std::mem::take(&mut self.pieces[read.0 as usize]);
@@ -535,8 +509,34 @@ impl<N: Nic> Effects for Hands<N> {
         let submitted = unsafe { self.workers.submit(job) };
         submitted.expect("there are workers, and room for a check of every READ beside every copy");
     }
+}
 
-    fn combine_crc32c(&mut self, first: u32, second: u32, second_bytes: u32) -> u32 {
-        jet_wire::message::combine_crc32c(first, second, second_bytes)
+impl<N: Nic> Questions for Hands<N> {
+    fn relocate(&mut self, copy: &Copy) -> bool {
+        let (from, to) = (self.place(copy.from.first), self.place(copy.to.first));
+        let app = self.sessions[copy.session.0 as usize].as_ref();
+        let slot = app.and_then(|app| app.segment.slot(copy.slot));
+        slot.is_some_and(|slot| slot.relocate(copy.generation, from, to).is_ok())
+    }
+
+    fn payload(&self, slab: u32, bytes: u32) -> &[u8] {
+        let start = self.run(Run { first: slab, count: 1 }, bytes as usize);
+        // SAFETY: the slab lies within one of the two mappings, which `self` keeps and no application can write. The receiver
+        // asks about a slab that a completed SEND filled; it is posted again only with `&mut self`.
+        unsafe { std::slice::from_raw_parts(start, bytes as usize) }
+    }
+}
+
+impl<N: Nic> Sums for Hands<N> {
+    fn crc32c(&mut self, crc: u32, slab: u32, bytes: u32) -> Option<u32> {
+        let count = bytes.div_ceil(SLAB_BYTES_U32).max(1);
+        let start = self.run(Run { first: slab, count }, bytes as usize);
+        // SAFETY: the run lies within one of the two mappings, which `self` keeps and nobody else can write. The receiver
+        // asks about slabs that a completed request filled and that are not posted.
+        let data = unsafe { std::slice::from_raw_parts(start, bytes as usize) };
+        let touched = [Piece { start, bytes: data.len() }];
+        // SAFETY: it reads only.
+        let made = unsafe { guarded(&touched, || crc32c::crc32c_append(crc, data)) };
+        made.map_err(|page| self.note_poisoned(page)).ok()
     }
 }

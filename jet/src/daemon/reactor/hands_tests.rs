@@ -5,7 +5,7 @@ use super::hands::Hands;
 use super::posting_tests::Pair;
 use crate::daemon::poison::{self, Poisoned, TAKES_NOTES};
 use jet_core::pool::Run;
-use jet_core::{Config, Copy, CopyFailed, CopyId, CopyRefused, Effects, ReadId, SessionId};
+use jet_core::{Commands, Config, Copy, CopyFailed, CopyId, CopyRefused, ReadId, SessionId, Sums};
 use jet_escape::EscapeConfig;
 use jet_fabric::memory::SharedMemory;
 use jet_fabric::soft::SoftNic;

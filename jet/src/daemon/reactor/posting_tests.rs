@@ -3,7 +3,7 @@ use super::epoll::Epoll;
 use super::hands::{EscapeHands, Hands, PoolMemory};
 use crate::daemon::workers::Workers;
 use jet_core::pool::Run;
-use jet_core::{Effects, PeerId, ReadId, Remote};
+use jet_core::{Commands as _, PeerId, ReadId, Remote};
 use jet_fabric::memory::SharedMemory;
 use jet_fabric::nic::{
     Access, Completion, Event, MemoryKey, Nic, PrivateData, Qp, Sge, SrqEntry, Status, Work,
