@@ -6,7 +6,7 @@
 use crate::effects::ReleaseError;
 use crate::histogram::Histogram;
 use crate::messages::{Messages, Reader};
-use crate::slots::{Freed, Named, NotReleased, Slots};
+use crate::slots::{Freed, Slots};
 use alloc::boxed::Box;
 use alloc::vec;
 use jet_wire::SLAB_BYTES;
@@ -58,26 +58,21 @@ impl Recycling {
         Ok(Entry { slices, finishes })
     }
 
-    /// Takes slices back from who holds them.
+    /// Takes slices back from who holds them. With them: whether their message may come to its end now.
     ///
     /// # Errors
     /// They are not the session's to give.
-    #[inline]
+    #[inline(always)] // on every message's way
     pub fn take_back(
         session: u32,
         release: &Release,
         slots: &mut Slots,
         messages: &mut Messages,
-    ) -> Result<Freed, ReleaseError> {
-        let &Release { index: slot, generation, first, count, .. } = release;
-        let named = Named { slot, generation, first, count };
-        let freed = slots.release(session, named).map_err(|not| match not {
-            NotReleased::NoSlot => ReleaseError::Slot { slot },
-            NotReleased::NotHeld => ReleaseError::NotHeld { slot },
-            NotReleased::Slices => ReleaseError::Slices { slot, first, count },
-        })?;
-        messages[freed.message].held -= freed.run.count;
-        Ok(freed)
+    ) -> Result<(Freed, bool), ReleaseError> {
+        let freed = slots.release(session, release)?;
+        let record = &mut messages[freed.message];
+        record.held -= freed.run.count;
+        Ok((freed, record.reader.is_finished() || record.life.has_failed()))
     }
 
     /// The application finished a message. `true`: the rest of it will not be wanted.

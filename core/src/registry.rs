@@ -97,8 +97,15 @@ impl Registry {
         self.free_senders.push(peer);
     }
 
-    /// Who a sender is, as it says itself.
+    /// Who a sender is, as it says itself, and the session that its messages are for.
     #[inline]
+    pub fn sender(&self, peer: u32) -> (u64, Option<u32>) {
+        let sender = &self.senders[peer as usize];
+        let session = self.apps.get(sender.app as usize).map(|app| app.session);
+        (sender.identity, session.filter(|&session| session != NONE))
+    }
+
+    /// Who a sender is, as it says itself.
     pub fn identity(&self, peer: u32) -> u64 {
         self.senders[peer as usize].identity
     }
@@ -106,9 +113,7 @@ impl Registry {
     /// The session that a sender's messages are for.
     #[inline]
     pub fn session_of(&self, peer: u32) -> Option<u32> {
-        let app = self.senders[peer as usize].app;
-        let session = self.apps.get(app as usize)?.session;
-        (session != NONE).then_some(session)
+        self.sender(peer).1
     }
 
     /// The name that a sender's messages are for.

@@ -1,10 +1,12 @@
 //! The table of delivered runs: which session holds what, slice by slice.
 
+use crate::effects::ReleaseError;
 use crate::messages::NONE;
 use crate::pool::{Run, Share};
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
+use jet_wire::segment::Release;
 
 /// A delivered run.
 #[derive(Clone, Copy, Debug)]
@@ -51,39 +53,18 @@ pub(crate) struct Taken {
     pub generation: u16,
 }
 
-/// Slices that an application names.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Named {
-    pub slot: u32,
-    pub generation: u16,
-    pub first: u16,
-    pub count: u16,
-}
-
-/// Why slices were not released.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NotReleased {
-    /// There is no such slot.
-    NoSlot,
-    /// The slot holds nothing, or another run.
-    NotHeld,
-    /// They lie outside the run, are none, or were released before.
-    Slices,
-}
-
 /// Slices that were released.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Freed {
-    pub slot: u16,
     pub message: u32,
     pub run: Run,
     pub share: Share,
+    pub slot: u16,
     pub plain: bool,
-    pub copying: bool,
-    /// Nothing of the delivered run is held any more; so many slabs it had.
-    pub emptied: Option<u32>,
     /// The slot can be used again.
     pub slot_is_free: bool,
+    /// Slabs of the delivered run, of which nothing is held any more; 0 while something is.
+    pub emptied_slabs: u32,
 }
 
 /// A run that may be moved out of the cache.
@@ -152,36 +133,36 @@ impl Slots {
     /// An application gives slices back.
     ///
     /// # Errors
-    /// [`NotReleased`]: nothing changed.
-    #[inline]
-    pub fn release(&mut self, session: u32, named: Named) -> Result<Freed, NotReleased> {
-        let Named { generation, first, count, .. } = named;
+    /// They are not the session's to give: nothing changed.
+    #[inline(always)] // on every message's way
+    pub fn release(&mut self, session: u32, release: &Release) -> Result<Freed, ReleaseError> {
+        let &Release { index, generation, first, count, .. } = release;
         let owner = &mut self.sessions[session as usize];
-        let slot = owner.slots.get_mut(named.slot as usize).ok_or(NotReleased::NoSlot)?;
-        let number = u16::try_from(named.slot).expect("below session_slots");
+        let slot = owner.slots.get_mut(index as usize).ok_or(ReleaseError::Slot { slot: index })?;
+        let number = u16::try_from(index).expect("below session_slots");
         if slot.message == NONE || slot.generation != generation {
-            return Err(NotReleased::NotHeld);
+            return Err(ReleaseError::NotHeld { slot: index });
         }
+        let outside = ReleaseError::Slices { slot: index, first, count };
         if count == 0 || u32::from(first) + u32::from(count) > slot.run.count {
-            return Err(NotReleased::Slices);
+            return Err(outside);
         }
         let bits = (u64::MAX >> (64 - count)) << first;
         if slot.held & bits != bits {
-            return Err(NotReleased::Slices);
+            return Err(outside);
         }
         slot.held &= !bits;
         let emptied = slot.held == 0;
         // A run that is being copied stays where it is until that is over; then its slabs and its slot come back.
         let slot_is_free = emptied && (slot.plain || !slot.copying);
         let freed = Freed {
-            slot: number,
             message: slot.message,
             run: Run { first: slot.run.first + u32::from(first), count: u32::from(count) },
             share: slot.share,
+            slot: number,
             plain: slot.plain,
-            copying: slot.copying,
-            emptied: emptied.then_some(slot.run.count),
             slot_is_free,
+            emptied_slabs: if emptied { slot.run.count } else { 0 },
         };
         if slot_is_free {
             slot.message = NONE;

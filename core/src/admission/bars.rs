@@ -7,7 +7,7 @@
 //! credit. What its application waits for still comes: a bar never holds up the message that would end it.
 
 use super::policy::GrantPolicy;
-use super::{Admission, Claim, View};
+use super::{Admission, View};
 use crate::config::CLASSES_MAX;
 use crate::messages::{Life, MessageList, Messages, NONE};
 use crate::pool::Pool;
@@ -73,44 +73,42 @@ impl<P: GrantPolicy> Admission<P> {
     /// the others, and stops where the pool is in danger.
     pub(super) fn may_go_on(&self, message: u32, messages: &Messages, pool: &Pool, view: &impl View) -> bool {
         let record = &messages[message];
-        let claim = view.session(record.session);
-        if claim.oldest_incomplete != Some(message) {
-            return !self.is_to_be_barred(record.session, &claim, pool, view);
+        let session = record.session;
+        if view.oldest_incomplete(session) != Some(message) {
+            return !self.is_to_be_barred(session, pool, view);
         }
         let is_awaited = record.held == 0 && record.reads == 0;
-        claim.slots_left > 0
-            && (is_awaited
-                || (!self.lacks_room(record.session, &claim, pool, view)
-                    && view.pressure() != Pressure::Danger))
+        view.slots_left(session) > 0
+            && (is_awaited || (!self.lacks_room(session, pool, view) && view.pressure() != Pressure::Danger))
     }
 
     /// Whether the session is to get nothing new now.
-    fn is_to_be_barred(&self, session: u32, claim: &Claim, pool: &Pool, view: &impl View) -> bool {
-        self.is_stuck_now(claim, view) || self.lacks_room(session, claim, pool, view)
+    fn is_to_be_barred(&self, session: u32, pool: &Pool, view: &impl View) -> bool {
+        self.is_stuck_now(session, view) || self.lacks_room(session, pool, view)
     }
 
     /// Whether that is its own application's doing, so that its senders are to hold back, too.
-    fn is_stuck_now(&self, claim: &Claim, view: &impl View) -> bool {
-        claim.has_backlog
-            || !claim.has_room_for_fragment
-            || claim.holds_its_memory
-            || (self.limits.leaves_room && view.pressure() != Pressure::Ok && claim.is_slow)
+    fn is_stuck_now(&self, session: u32, view: &impl View) -> bool {
+        view.has_backlog(session)
+            || !view.has_room_for_fragment(session)
+            || view.holds_its_memory(session)
+            || (self.limits.leaves_room && view.pressure() != Pressure::Ok && view.is_slow(session))
     }
 
     /// Whether the session has something to read, and the pool no room for more that is its own.
-    fn lacks_room(&self, session: u32, claim: &Claim, pool: &Pool, view: &impl View) -> bool {
+    fn lacks_room(&self, session: u32, pool: &Pool, view: &impl View) -> bool {
         // A bar for this is lifted only when there is room for more than one fragment.
         let slack = if self.bars[session as usize].barred { self.fragment_slabs() } else { 0 };
         self.limits.leaves_room
-            && claim.holds_anything()
-            && pool.read_room_max(view.srq_needed()) < self.room_left_by(claim, pool) + slack
-            && !(claim.takes_memory && pool.memory_room() >= self.fragment_slabs())
+            && view.holds_anything(session)
+            && pool.read_room_max(view.srq_needed()) < self.room_left_by(session, pool, view) + slack
+            && !(view.takes_memory(session) && pool.memory_room() >= self.fragment_slabs())
     }
 
     /// Whether the pool has no room for more that is the session's own, whether it leaves any to others or not.
-    pub fn has_no_room_for(&self, session: u32, claim: &Claim, pool: &Pool, view: &impl View) -> bool {
+    pub fn has_no_room_for(&self, session: u32, pool: &Pool, view: &impl View) -> bool {
         if self.limits.leaves_room {
-            self.lacks_room(session, claim, pool, view)
+            self.lacks_room(session, pool, view)
         } else {
             pool.read_room_max(view.srq_needed()) < self.fragment_slabs()
         }
@@ -118,7 +116,7 @@ impl<P: GrantPolicy> Admission<P> {
 
     /// The session gets nothing new from now on.
     pub fn bar(&mut self, session: u32, view: &impl View) {
-        let stuck = self.is_stuck_now(&view.session(session), view);
+        let stuck = self.is_stuck_now(session, view);
         let bar = &mut self.bars[session as usize];
         bar.stuck = stuck;
         bar.was_stuck = stuck || (bar.barred && bar.was_stuck);
@@ -223,7 +221,7 @@ impl<P: GrantPolicy> Admission<P> {
         while let Some(&session) = self.reviewed.get(position) {
             if is_open(session)
                 && self.bars[session as usize].barred
-                && self.is_to_be_barred(session, &view.session(session), pool, view)
+                && self.is_to_be_barred(session, pool, view)
             {
                 frees_senders |= self.keep_barred(session, messages, pool, view);
                 position += 1;
@@ -243,7 +241,7 @@ impl<P: GrantPolicy> Admission<P> {
     }
 
     fn keep_barred(&mut self, session: u32, messages: &mut Messages, pool: &Pool, view: &impl View) -> bool {
-        let stuck = self.is_stuck_now(&view.session(session), view);
+        let stuck = self.is_stuck_now(session, view);
         let bar = &mut self.bars[session as usize];
         bar.was_stuck |= stuck;
         self.waits_for_room |= !stuck && bar.has_parked();
@@ -304,7 +302,7 @@ impl<P: GrantPolicy> Admission<P> {
     }
 
     fn unpark_awaited(&mut self, session: u32, messages: &mut Messages, pool: &Pool, view: &impl View) {
-        let Some(awaited) = view.session(session).oldest_incomplete else { return };
+        let Some(awaited) = view.oldest_incomplete(session) else { return };
         if messages[awaited].life != Life::Parked || !self.may_go_on(awaited, messages, pool, view) {
             return;
         }

@@ -11,7 +11,7 @@
 //! gives back, so one reserve of slabs serves all sessions. READs end by themselves and need none.
 //!
 //! What a peer, a session or later a tenant may have is asked at two places only: [`Admission::next`], which hands out turns,
-//! and the `View` that it is given, which says what a session holds.
+//! and the [`View`] that it is given, which says what a session holds.
 
 mod bars;
 mod footprint;
@@ -20,7 +20,7 @@ mod view;
 
 pub(crate) use footprint::Footprint;
 pub use policy::{GrantPolicy, QueueHead, StrictWithAging};
-pub(crate) use view::{Claim, View};
+pub(crate) use view::View;
 
 use crate::config::{CLASSES_MAX, Config};
 use crate::messages::{Life, MessageList, Messages, NONE};
@@ -187,7 +187,7 @@ impl<P: GrantPolicy> Admission<P> {
     /// Admits the head of the class's queue if its footprint fits and the concurrency window has room.
     fn admit(&mut self, class: usize, messages: &mut Messages, pool: &Pool, view: &impl View) -> bool {
         let is_oldest = |message: u32, messages: &Messages| {
-            view.session(messages[message].session).oldest_incomplete == Some(message)
+            view.oldest_incomplete(messages[message].session) == Some(message)
         };
         let is_full = self.running >= self.limits.reads_max;
         let Some(head) = self.queues[class].waiting.head() else { return false };
@@ -201,13 +201,17 @@ impl<P: GrantPolicy> Admission<P> {
             return false;
         }
         let record = &messages[message];
-        let claim = view.session(record.session);
-        let mut footprint =
-            footprint_bytes(record.length, self.limits.fragment_bytes, claim.bytes_per_ms, claim.post_nic_ns);
+        let session = record.session;
+        let mut footprint = footprint_bytes(
+            record.length,
+            self.limits.fragment_bytes,
+            view.bytes_per_ms(session),
+            view.post_nic_ns(session),
+        );
         let fits =
             self.running == 0 || goes_on || self.footprint_bytes + footprint <= self.footprint_room(pool);
         if !fits {
-            if !claim.takes_memory || pool.memory_room() < self.fragment_slabs() {
+            if !view.takes_memory(session) || pool.memory_room() < self.fragment_slabs() {
                 return false;
             }
             // Memory instead of waiting (Jet §5): nothing of it will be in the cache.
@@ -262,7 +266,7 @@ impl<P: GrantPolicy> Admission<P> {
             return None;
         }
         // Each run will need a slot.
-        let slots = view.session(messages[message].session).slots_left;
+        let slots = view.slots_left(messages[message].session);
         Some(Grant { message, share, slabs: slabs.min(room).min(slots), bytes })
     }
 
@@ -293,19 +297,19 @@ impl<P: GrantPolicy> Admission<P> {
                 continue;
             }
             let record = &messages[message];
-            let claim = view.session(record.session);
-            let length = record.length;
+            let (session, length) = (record.session, record.length);
             let transfer = messages.transfer(message);
             let left = (length - transfer.requested).div_ceil(SLAB_BYTES as u64);
             let left = u32::try_from(left).unwrap_or(NONE);
             let in_memory = transfer.in_memory;
-            let plenty = room >= self.room_left_by(&claim, pool);
+            let plenty = room >= self.room_left_by(session, pool, view);
             // A low class leaves the cache to the others as soon as it is scarce.
-            let prefers_memory = claim.takes_memory && (!plenty || (pressed && class > 0) || in_memory);
+            let prefers_memory =
+                view.takes_memory(session) && (!plenty || (pressed && class > 0) || in_memory);
             if prefers_memory && pool.memory_room() >= left.min(self.fragment_slabs()) {
                 return Some((message, Share::Granted));
             }
-            if (plenty && within_window) || self.may_use_reserve(message, &claim, messages) {
+            if (plenty && within_window) || self.may_use_reserve(message, messages, view) {
                 return Some((message, Share::Read));
             }
         }
@@ -314,10 +318,10 @@ impl<P: GrantPolicy> Admission<P> {
 
     /// Whether the message may use what is reserved. What its application waits for, if it gave back all that it got of
     /// it; or the first of an application that holds nothing. Who has something to read does not need the reserve.
-    fn may_use_reserve(&self, message: u32, claim: &Claim, messages: &Messages) -> bool {
+    fn may_use_reserve(&self, message: u32, messages: &Messages, view: &impl View) -> bool {
         let record = &messages[message];
-        match claim.oldest_incomplete {
-            None => !self.limits.leaves_room || !claim.holds_anything(),
+        match view.oldest_incomplete(record.session) {
+            None => !self.limits.leaves_room || !view.holds_anything(record.session),
             Some(oldest) if oldest == message => {
                 !self.limits.leaves_room || (record.held == 0 && record.reads == 0)
             }
@@ -331,8 +335,8 @@ impl<P: GrantPolicy> Admission<P> {
         if self.limits.leaves_room { pool.total() / 8 } else { 0 }
     }
 
-    fn room_left_by(&self, claim: &Claim, pool: &Pool) -> u32 {
-        let holds_most = claim.held_in_cache > pool.total() / 2;
+    fn room_left_by(&self, session: u32, pool: &Pool, view: &impl View) -> u32 {
+        let holds_most = view.held_in_cache(session) > pool.total() / 2;
         let reserve = 2 * self.fragment_slabs();
         if holds_most { reserve.max(self.room_left_by_most(pool)) } else { reserve }
     }

@@ -26,8 +26,10 @@ pub(crate) enum Life {
     Ending(AckStatus),
     /// It ended like this; its sender has not been told, for there was no room among what it is to be told.
     Ended(AckStatus),
-    /// Its sender has its end, or there is nobody to have it. Whether the receiver decided it, and not the application.
-    Told { failed: bool },
+    /// Its sender has its end, which the receiver decided, or there is nobody to have it.
+    Failed,
+    /// Likewise, and its application decided it.
+    Told,
 }
 
 /// Where a message stands with its application.
@@ -47,25 +49,25 @@ impl Life {
     /// In no queue and in no list but its sender's ends.
     #[inline]
     pub fn is_settling(&self) -> bool {
-        matches!(self, Self::Settling | Self::Ending(_) | Self::Ended(_) | Self::Told { .. })
+        matches!(self, Self::Settling | Self::Ending(_) | Self::Ended(_) | Self::Failed | Self::Told)
     }
 
     /// The receiver decided how it ends, or its end is kept.
     #[inline]
     pub fn has_failed(&self) -> bool {
-        matches!(self, Self::Ending(_) | Self::Ended(_) | Self::Told { failed: true })
+        matches!(self, Self::Ending(_) | Self::Ended(_) | Self::Failed)
     }
 
     /// Its end is decided, and counted.
     #[inline]
     pub fn is_over(&self) -> bool {
-        matches!(self, Self::Ended(_) | Self::Told { .. })
+        matches!(self, Self::Ended(_) | Self::Failed | Self::Told)
     }
 
     /// Its sender will hear nothing more of it.
     #[inline]
     pub fn is_told(&self) -> bool {
-        matches!(self, Self::Told { .. })
+        matches!(self, Self::Failed | Self::Told)
     }
 
     /// It ends like this, if nothing else was decided before. It must be in no queue.
@@ -78,7 +80,7 @@ impl Life {
     /// Its end, which is decided now, was handed to those that its sender is told, or has nobody to go to.
     #[inline]
     pub fn tell(&mut self) {
-        *self = Self::Told { failed: self.has_failed() };
+        *self = if self.has_failed() { Self::Failed } else { Self::Told };
     }
 
     /// A small message does not wait for a slot any more; where it lies.

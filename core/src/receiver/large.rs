@@ -24,7 +24,8 @@ impl<P: GrantPolicy> Receiver<P> {
     ) {
         self.stats.large_messages += 1;
         self.stats.redelivered += u64::from(request.redelivered());
-        let session = self.registry.session_of(peer).unwrap_or(NONE);
+        let (sender, session) = self.registry.sender(peer);
+        let session = session.unwrap_or(NONE);
         let refused = if self.draining {
             Some(AckStatus::Draining)
         } else if session == NONE {
@@ -53,7 +54,7 @@ impl<P: GrantPolicy> Receiver<P> {
         record.peer = peer;
         record.redelivered = request.redelivered();
         record.sequence = request.sequence.get();
-        record.sender = self.registry.identity(peer);
+        record.sender = sender;
         if let Some(status) = refused {
             self.fail(message, status);
             return;

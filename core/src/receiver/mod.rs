@@ -262,7 +262,8 @@ impl<P: GrantPolicy> Receiver<P> {
 
     /// Whether every message has its end and every end is on its way.
     pub fn is_drained(&self) -> bool {
-        let is_told = |message: u32| matches!(self.messages[message].life, Life::Free | Life::Told { .. });
+        let is_told =
+            |message: u32| matches!(self.messages[message].life, Life::Free | Life::Failed | Life::Told);
         self.reads.in_use() == 0 && self.messages.indices().all(is_told) && self.ends.are_told()
     }
 }

@@ -3,6 +3,7 @@
 use super::Receiver;
 use crate::admission::GrantPolicy;
 use crate::effects::{Effects, ReleaseError, SessionEnd, SessionId};
+use crate::pool::{Run, Share};
 use crate::recycling::Recycling;
 use crate::slots::Freed;
 use jet_wire::segment::Release;
@@ -56,10 +57,10 @@ impl<P: GrantPolicy> Receiver<P> {
     ) -> Result<(), ReleaseError> {
         let entry = Recycling::read(&release)?;
         let (message, slot_is_free, settles) = if entry.slices {
-            let freed = Recycling::take_back(session, &release, &mut self.slots, &mut self.messages)?;
+            let (freed, settles) =
+                Recycling::take_back(session, &release, &mut self.slots, &mut self.messages)?;
             self.give_back(now_ns, session, &freed);
-            let record = &self.messages[freed.message];
-            (freed.message, freed.slot_is_free, record.reader.is_finished() || record.life.has_failed())
+            (freed.message, freed.slot_is_free, settles)
         } else {
             let named = self.delivery.named(session, release.index, release.generation);
             (named.ok_or(ReleaseError::Message { message: release.index })?, false, true)
@@ -82,28 +83,29 @@ impl<P: GrantPolicy> Receiver<P> {
     }
 
     /// Slices came back: their slabs are free, and how long they were held is noted.
-    #[inline]
+    #[inline(always)] // on every message's way
     fn give_back(&mut self, now_ns: u64, session: u32, freed: &Freed) {
-        if let Some(slabs) = freed.emptied {
+        if freed.emptied_slabs > 0 {
             let attended_ns = super::attended_ns(now_ns, self.stalled_ns);
             let span_ns = attended_ns.saturating_sub(self.escape.since_ns(session, freed.slot));
-            let bytes = self.recycling.note(session, slabs, span_ns);
+            let bytes = self.recycling.note(session, freed.emptied_slabs, span_ns);
             self.admission.released(bytes);
         }
         if freed.plain {
             self.escape.release(session, freed.slot, freed.run.count);
             self.pool.give_plain(freed.run, freed.share);
         } else {
-            self.give_back_escaped(session, freed);
+            self.give_back_escaped(session, freed.slot, freed.run, freed.share);
         }
     }
 
     /// Slices of a run that escaped, lies in a slab that stands in for another, or is being copied.
     #[cold]
-    fn give_back_escaped(&mut self, session: u32, freed: &Freed) {
-        self.escape.release_escaped(session, freed.slot, freed.run.count, freed.share);
-        if !freed.copying {
-            self.pool.give(freed.run, freed.share);
+    fn give_back_escaped(&mut self, session: u32, slot: u16, run: Run, share: Share) {
+        self.escape.release_escaped(session, slot, run.count, share);
+        // While it is copied it stays where it is.
+        if !self.slots.movable(session, slot).copying {
+            self.pool.give(run, share);
         }
     }
 }

@@ -35,7 +35,7 @@ impl<P: GrantPolicy> Receiver<P> {
                 }
             },
             Life::Ending(status) => self.end(message, status),
-            Life::Ended(_) | Life::Told { .. } => {}
+            Life::Ended(_) | Life::Failed | Life::Told => {}
             Life::Free | Life::Waiting | Life::Parked | Life::Running | Life::Backlogged { .. } => return,
         }
         let record = &mut self.messages[message];

@@ -24,7 +24,8 @@ impl<P: GrantPolicy> Receiver<P> {
         let payload_bytes = small.payload_bytes.get();
         self.stats.small_messages += 1;
         self.stats.redelivered += u64::from(small.redelivered());
-        let session = self.registry.session_of(peer).unwrap_or(NONE);
+        let (sender, session) = self.registry.sender(peer);
+        let session = session.unwrap_or(NONE);
         let refused = if self.draining {
             Some(AckStatus::Draining)
         } else if session == NONE {
@@ -39,7 +40,7 @@ impl<P: GrantPolicy> Receiver<P> {
             peer,
             session,
             sequence: small.sequence.get(),
-            sender: self.registry.identity(peer),
+            sender,
             tag: small.tag.get(),
             length: u64::from(payload_bytes),
         });

@@ -4,7 +4,7 @@
 //! stands still: it would give up its message for nothing. Told is who holds the most.
 
 use super::Receiver;
-use crate::admission::GrantPolicy;
+use crate::admission::{GrantPolicy, View};
 use crate::effects::Effects;
 use crate::standstill::Standing;
 use jet_wire::segment::HeldLimit;
@@ -53,15 +53,14 @@ impl<P: GrantPolicy> Receiver<P> {
             return Some(HeldLimit::Messages);
         }
         let view = look_at!(self);
-        let claim = crate::admission::View::session(&view, session);
-        if !claim.holds_anything() {
+        if !view.holds_anything(session) {
             None
-        } else if !claim.has_room_for_fragment {
+        } else if !view.has_room_for_fragment(session) {
             Some(HeldLimit::Slots)
-        } else if claim.holds_its_memory {
+        } else if view.holds_its_memory(session) {
             Some(HeldLimit::Memory)
-        } else if claim.held_in_cache >= most_held_slabs
-            && self.admission.has_no_room_for(session, &claim, &self.pool, &view)
+        } else if view.held_in_cache(session) >= most_held_slabs
+            && self.admission.has_no_room_for(session, &self.pool, &view)
         {
             Some(HeldLimit::Pool)
         } else {

@@ -1,6 +1,6 @@
 //! What admission sees of the other mechanisms.
 
-use crate::admission::{Claim, View};
+use crate::admission::View;
 use crate::delivery::Delivery;
 use crate::escape::Escape;
 use crate::recycling::Recycling;
@@ -36,26 +36,58 @@ macro_rules! look_at {
 
 impl View for Look<'_> {
     #[inline]
-    fn session(&self, session: u32) -> Claim {
-        let escaped = self.escape.escaped(session);
-        Claim {
-            oldest_incomplete: self.delivery.oldest_incomplete(session),
-            slots_left: self.delivery.slots_left(session, self.slots),
-            promised_slots: self.delivery.promised_slots(session),
-            has_room_for_fragment: self.delivery.has_room_for_fragment(
-                session,
-                self.fragment_slabs,
-                self.slots,
-            ),
-            has_backlog: self.delivery.backlog(session) > 0,
-            takes_memory: self.registry.takes_memory(session),
-            holds_its_memory: self.escape.holds_its_memory(session),
-            held_in_cache: self.escape.held_in_cache(session),
-            escaped_slabs: escaped.memory() + escaped.replaced,
-            is_slow: self.escape.is_slow(session),
-            bytes_per_ms: self.recycling.bytes_per_ms(session),
-            post_nic_ns: self.recycling.post_nic_ns(session),
-        }
+    fn oldest_incomplete(&self, session: u32) -> Option<u32> {
+        self.delivery.oldest_incomplete(session)
+    }
+
+    #[inline]
+    fn slots_left(&self, session: u32) -> u32 {
+        self.delivery.slots_left(session, self.slots)
+    }
+
+    #[inline]
+    fn has_room_for_fragment(&self, session: u32) -> bool {
+        self.delivery.has_room_for_fragment(session, self.fragment_slabs, self.slots)
+    }
+
+    #[inline]
+    fn has_backlog(&self, session: u32) -> bool {
+        self.delivery.backlog(session) > 0
+    }
+
+    #[inline]
+    fn takes_memory(&self, session: u32) -> bool {
+        self.registry.takes_memory(session)
+    }
+
+    #[inline]
+    fn holds_its_memory(&self, session: u32) -> bool {
+        self.escape.holds_its_memory(session)
+    }
+
+    #[inline]
+    fn held_in_cache(&self, session: u32) -> u32 {
+        self.escape.held_in_cache(session)
+    }
+
+    #[inline]
+    fn holds_anything(&self, session: u32) -> bool {
+        self.delivery.promised_slots(session) > 0 || self.escape.held_slabs(session) > 0
+    }
+
+    #[inline]
+    fn is_slow(&self, session: u32) -> bool {
+        self.escape.is_slow(session)
+    }
+
+    #[inline]
+    fn bytes_per_ms(&self, session: u32) -> u64 {
+        self.recycling.bytes_per_ms(session)
+    }
+
+    #[inline]
+    fn post_nic_ns(&self, session: u32) -> u64 {
+        self.recycling.post_nic_ns(session)
     }
 
     #[inline]
