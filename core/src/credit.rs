@@ -5,7 +5,6 @@
 //! is called back. The one credit that an idle sender keeps lies outside the budget: the entries of
 //! `srq_reserve_entries` stand for those that wake, and when more wake at once their NICs wait (RNR) for a moment.
 
-use crate::ends::Link;
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -27,6 +26,17 @@ pub(crate) struct Room {
     pub usable: u64,
     /// An entry is posted.
     pub posted: bool,
+}
+
+/// Whether a sender can be asked for credit back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// There is no asking it yet.
+    NotYet,
+    /// It is on its way out.
+    NoMore,
+    /// It is connected; whether a SEND to it has a place now.
+    Stands { may_hear: bool },
 }
 
 /// What comes of a tick without a SEND.
@@ -297,8 +307,8 @@ impl Credit {
     }
 
     /// A tick passed for the active sender at a position. Where it is [`Decay::Idle`] from now on another takes its position.
-    pub fn decay(&mut self, position: usize, link: Link, may_hear: bool) -> Decay {
-        let decay = self.decay_one(self.active[position], link, may_hear);
+    pub fn decay(&mut self, position: usize, reach: Reach) -> Decay {
+        let decay = self.decay_one(self.active[position], reach);
         if decay == Decay::Idle {
             let peer = self.active.swap_remove(position);
             let account = &mut self.accounts[peer as usize];
@@ -308,7 +318,7 @@ impl Credit {
         decay
     }
 
-    fn decay_one(&mut self, peer: u32, link: Link, may_hear: bool) -> Decay {
+    fn decay_one(&mut self, peer: u32, reach: Reach) -> Decay {
         let account = self.account_mut(peer);
         let arrived = account.arrived - account.arrived_at_tick;
         account.arrived_at_tick = account.arrived;
@@ -325,14 +335,13 @@ impl Credit {
             account.recall_ticks = account.recall_ticks.saturating_add(1);
             return if account.recall_ticks < RECALL_TICKS { Decay::Stays } else { Decay::Idle };
         }
-        match link {
-            // There is no asking it yet. One that takes long to connect counts as one that does not answer.
-            Link::Gone | Link::Asked | Link::Leaving { stood: false } => {
-                return if account.idle_ticks < RECALL_TICKS { Decay::Stays } else { Decay::Idle };
-            }
-            Link::Leaving { stood: true } => return Decay::Stays,
-            Link::Stands => {}
-        }
+        let may_hear = match reach {
+            // One that takes long to connect counts as one that does not answer.
+            Reach::NotYet if account.idle_ticks < RECALL_TICKS => return Decay::Stays,
+            Reach::NotYet => return Decay::Idle,
+            Reach::NoMore => return Decay::Stays,
+            Reach::Stands { may_hear } => may_hear,
+        };
         if account.idle_ticks < IDLE_TICKS {
             return Decay::Stays;
         }

@@ -8,7 +8,8 @@
 
 use crate::config::FRAGMENT_SLABS_MAX;
 use crate::effects::{Commands, SessionId};
-use crate::messages::{MessageList, Messages, NONE, Reader};
+use crate::index::NONE;
+use crate::messages::{MessageList, Messages, Reader};
 use crate::pool::{Run, Share};
 use crate::slots::Slots;
 use alloc::boxed::Box;

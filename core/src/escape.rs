@@ -6,7 +6,7 @@
 
 use crate::config::Config;
 use crate::effects::{Commands, Copy, CopyFailed, CopyId, CopyRefused, Questions, SessionId};
-use crate::messages::NONE;
+use crate::index::NONE;
 use crate::pool::{Pool, Run, Share};
 use crate::slots::Slots;
 use crate::stats::EscapeStats;

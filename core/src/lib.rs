@@ -26,6 +26,7 @@ mod effects;
 mod ends;
 mod escape;
 mod histogram;
+mod index;
 mod messages;
 pub mod pool;
 mod quarantine;

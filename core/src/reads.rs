@@ -1,7 +1,7 @@
 //! READs in flight.
 
 use crate::config::FRAGMENT_SLABS_MAX;
-use crate::messages::NONE;
+use crate::index::NONE;
 use crate::pool::{Pool, Run, Share};
 use alloc::boxed::Box;
 use alloc::vec;

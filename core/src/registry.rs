@@ -1,7 +1,7 @@
 //! Who there is: applications by name, where senders and sessions meet.
 
 use crate::effects::ProcessId;
-use crate::messages::NONE;
+use crate::index::NONE;
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;

@@ -1,7 +1,7 @@
 //! The table of delivered runs: which session holds what, slice by slice.
 
 use crate::effects::ReleaseError;
-use crate::messages::NONE;
+use crate::index::NONE;
 use crate::pool::{Run, Share};
 use alloc::boxed::Box;
 use alloc::vec;

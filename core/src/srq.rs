@@ -1,7 +1,7 @@
 //! The shared receive queue: which slab each posted entry has. It is the one table of that.
 
 use crate::effects::Commands;
-use crate::messages::NONE;
+use crate::index::NONE;
 use crate::pool::Pool;
 use alloc::boxed::Box;
 use alloc::vec;
@@ -33,11 +33,6 @@ impl Srq {
     #[inline]
     pub fn posted(&self) -> u32 {
         self.posted
-    }
-
-    /// The slab of a posted entry.
-    pub fn slab_of(&self, entry: u32) -> Option<u32> {
-        self.slabs.get(entry as usize).copied().filter(|&slab| slab != NONE)
     }
 
     /// Posts entries until there are `depth` of them, as far as slabs and records reach: whatever arrives in an entry needs a

@@ -9,7 +9,8 @@
 use super::policy::GrantPolicy;
 use super::{Admission, View};
 use crate::config::CLASSES_MAX;
-use crate::messages::{Life, MessageList, Messages, NONE};
+use crate::index::NONE;
+use crate::messages::{Life, MessageList, Messages};
 use crate::pool::Pool;
 use alloc::boxed::Box;
 use jet_escape::Pressure;

@@ -23,7 +23,8 @@ pub use policy::{GrantPolicy, QueueHead, StrictWithAging};
 pub(crate) use view::View;
 
 use crate::config::{CLASSES_MAX, Config};
-use crate::messages::{Life, MessageList, Messages, NONE};
+use crate::index::NONE;
+use crate::messages::{Life, MessageList, Messages};
 use crate::pool::{Pool, Share};
 use alloc::boxed::Box;
 use alloc::vec;

@@ -3,7 +3,7 @@
 //! These are two, for either may be through with a message long before the other: a sender hears of the end of a message that
 //! its application still holds, and an application may have finished one whose end waits to be said.
 
-use crate::messages::NONE;
+use crate::index::NONE;
 use crate::pool::Share;
 use jet_wire::message::AckStatus;
 

@@ -1,6 +1,7 @@
 //! Lists of messages: a message is in at most one.
 
-use crate::messages::{Messages, NONE};
+use crate::index::NONE;
+use crate::messages::Messages;
 
 /// A first-in first-out list of messages, threaded through their `next`. A message is in at most one list.
 #[derive(Clone, Copy, Debug)]

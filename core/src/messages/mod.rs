@@ -6,13 +6,11 @@ mod list;
 pub(crate) use life::{Life, Reader};
 pub(crate) use list::MessageList;
 
+use crate::index::NONE;
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 use jet_wire::message::USER_HEADER_MAX;
-
-/// No index: the end of a list, a peer or session that is gone.
-pub(crate) const NONE: u32 = u32::MAX;
 
 /// What a message is to the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -29,7 +29,8 @@ use crate::delivery::Delivery;
 use crate::effects::Effects;
 use crate::ends::{Ends, Moment};
 use crate::escape::Escape;
-use crate::messages::{Life, Messages, NONE};
+use crate::index::NONE;
+use crate::messages::{Life, Messages};
 use crate::pool::Pool;
 use crate::quarantine::Quarantine;
 use crate::reads::Reads;
@@ -179,11 +180,6 @@ impl<P: GrantPolicy> Receiver<P> {
     /// Slabs that the SRQ share is about to need.
     fn srq_needed(&self) -> u32 {
         self.srq_depth().saturating_add(self.small_held_slabs())
-    }
-
-    /// The slab that was posted with an SRQ entry; `None`: it is not posted.
-    pub fn slab_of(&self, entry: u32) -> Option<u32> {
-        self.srq.slab_of(entry)
     }
 
     /// When [`Self::handle_tick`] is due: `None` while nothing changes with time.

@@ -12,7 +12,8 @@
 use super::Receiver;
 use crate::admission::GrantPolicy;
 use crate::effects::Effects;
-use crate::messages::{Life, NONE};
+use crate::index::NONE;
+use crate::messages::Life;
 use crate::pool::Run;
 use alloc::vec::Vec;
 use jet_wire::message::AckStatus;

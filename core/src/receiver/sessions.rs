@@ -3,7 +3,8 @@
 use super::Receiver;
 use crate::admission::GrantPolicy;
 use crate::effects::{Effects, ProcessId, SessionEnd, SessionId};
-use crate::messages::{Life, NONE};
+use crate::index::NONE;
+use crate::messages::Life;
 use crate::registry::{Registration, Taken};
 use jet_wire::message::AckStatus;
 use jet_wire::message::hello::AppName;

@@ -5,7 +5,8 @@
 
 use super::Receiver;
 use crate::admission::GrantPolicy;
-use crate::messages::{Kind, Life, NONE, Reader};
+use crate::index::NONE;
+use crate::messages::{Kind, Life, Reader};
 use jet_wire::message::AckStatus;
 
 impl<P: GrantPolicy> Receiver<P> {

@@ -5,7 +5,8 @@ use super::Receiver;
 use crate::admission::GrantPolicy;
 use crate::delivery::{Part, UserHeader};
 use crate::effects::{CopyFailed, Effects};
-use crate::messages::{Life, NONE, Small};
+use crate::index::NONE;
+use crate::messages::{Life, Small};
 use crate::pool::{Run, Share};
 use jet_wire::message::{AckStatus, SmallHeader};
 

@@ -2,9 +2,10 @@
 
 use super::Receiver;
 use crate::admission::GrantPolicy;
-use crate::credit::{Decay, Room};
+use crate::credit::{Decay, Reach, Room};
 use crate::effects::{Effects, PeerId};
-use crate::messages::NONE;
+use crate::ends::Link;
+use crate::index::NONE;
 use jet_wire::message::{ByeHeader, ByeReason, CreditHeader};
 
 impl<P: GrantPolicy> Receiver<P> {
@@ -90,9 +91,13 @@ impl<P: GrantPolicy> Receiver<P> {
     pub(super) fn decay_credit(&mut self, effects: &mut impl Effects) {
         let mut position = 0;
         while let Some(peer) = self.credit.active_at(position) {
-            let (link, may_hear) = (self.ends.link(peer), self.ends.may_hear(peer));
+            let reach = match self.ends.link(peer) {
+                Link::Gone | Link::Asked | Link::Leaving { stood: false } => Reach::NotYet,
+                Link::Leaving { stood: true } => Reach::NoMore,
+                Link::Stands => Reach::Stands { may_hear: self.ends.may_hear(peer) },
+            };
             position += 1;
-            match self.credit.decay(position - 1, link, may_hear) {
+            match self.credit.decay(position - 1, reach) {
                 Decay::Stays => {}
                 Decay::Asks => self.ends.mark_dirty(peer),
                 Decay::Recalled { limit } => {

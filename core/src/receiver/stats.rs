@@ -3,7 +3,7 @@
 use super::Receiver;
 use crate::admission::GrantPolicy;
 use crate::effects::{PeerId, SessionId};
-use crate::messages::NONE;
+use crate::index::NONE;
 use crate::stats::{EscapeStats, PeerStats, QuarantineStats, SessionStats, Stats};
 
 impl<P: GrantPolicy> Receiver<P> {
