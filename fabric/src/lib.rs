@@ -18,6 +18,7 @@ mod later;
 pub mod limits;
 pub mod memory;
 pub mod nic;
+mod readiness;
 pub mod soft;
 pub mod unix;
 #[cfg(feature = "verbs")]

@@ -1,6 +1,5 @@
 //! What a software NIC is built with.
 
-use super::tcp::TcpOptions;
 use crate::limits::{CompletionQueues, DeviceAttributes, LimitError, NicLimits, Profile, Wants};
 use std::time::Duration;
 
@@ -13,8 +12,10 @@ pub const PAYLOAD_BYTES_MAX: u32 = jet_wire::SLAB_BYTES_U32;
 pub const SENDS_PER_QP_MAX: u32 = 128;
 /// READs of a peer that are answered at once on one QP.
 pub const READS_ANSWERED_MAX: u32 = 256;
+/// Low bits of a region's key that are its place in the table.
+pub const REGION_INDEX_BITS: u32 = 12;
 
-/// Sizes and times of a [`super::SoftNic`]. Everything is allocated once, by these numbers.
+/// Sizes and times of a software NIC. Everything is allocated once, by these numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SoftOptions {
     /// Connections, those in the making counted (1,024).
@@ -81,6 +82,39 @@ impl Default for SoftOptions {
     }
 }
 
+/// Options of the sockets under `tcp:`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpOptions {
+    /// How long a peer's host may be silent before its connection ends (10 s): keepalive probes while nothing is
+    /// sent, `TCP_USER_TIMEOUT` while something is. A peer that has no SRQ entry for longer than this and whose
+    /// socket buffers are full looks the same to the kernel, and ends the same.
+    pub peer_silence_max: Duration,
+    /// How long a peer may bring no byte of any outstanding READ before its QP fails with
+    /// [`crate::nic::DisconnectReason::Transport`]`(ETIMEDOUT)` and its READs complete flushed (10 s; [`Duration::MAX`]:
+    /// for ever). It is for a peer whose kernel acknowledges everything while its process answers nothing.
+    ///
+    /// The time begins when a READ is posted and none was outstanding, and anew whenever bytes of any READ arrive, or
+    /// one completes. It stands still while this end reads nothing from the peer because a SEND of it waits for an SRQ
+    /// entry, and begins anew after that. What had arrived before the time was up counts, however late this NIC is
+    /// polled. What keeps the peer from answering at its own end, a want of SRQ entries there included, counts.
+    pub read_silence_max: Duration,
+    /// Bytes of the kernel's send buffer; `None` lets the kernel size it.
+    pub send_buffer_bytes: Option<usize>,
+    /// Bytes of the kernel's receive buffer; `None` lets the kernel size it.
+    pub receive_buffer_bytes: Option<usize>,
+}
+
+impl Default for TcpOptions {
+    fn default() -> Self {
+        Self {
+            peer_silence_max: Duration::from_secs(10),
+            read_silence_max: Duration::from_secs(10),
+            send_buffer_bytes: None,
+            receive_buffer_bytes: None,
+        }
+    }
+}
+
 impl SoftOptions {
     /// What is asked of the device.
     pub fn wants(&self) -> Wants {
@@ -131,7 +165,7 @@ impl SoftOptions {
                     .to_owned(),
             );
         }
-        if self.regions_max > 1 << super::tables::REGION_INDEX_BITS {
+        if self.regions_max > 1 << REGION_INDEX_BITS {
             return Some(format!("regions_max is {}, the most is 4096", self.regions_max));
         }
         if self.tcp.read_silence_max.is_zero() {

@@ -1,11 +1,11 @@
 //! The seam between the software NIC and what carries its bytes.
 //!
-//! [`super::SoftNic`] owns the [`Tables`]: registered memory, QPs, SRQ, completions, events, READs. A [`Transport`]
+//! The front (`SoftNic`) owns the [`Tables`]: registered memory, QPs, SRQ, completions, events, READs. A [`Transport`]
 //! owns the connections of its kind, in a table of its own indexed by [`Qp::index`], and moves bytes.
 //!
 //! What `SoftNic` has done before it calls a transport:
-//! * `connect`: taken a QP in state [`QpState::Connecting`]. Where `connect` fails, `SoftNic` gives it back.
-//! * `accept`, `reject`: seen that the QP lives and is [`QpState::Requested`].
+//! * `connect`: taken a QP in state [`crate::soft::tables::qps::QpState::Connecting`]. Where `connect` fails, `SoftNic` gives it back.
+//! * `accept`, `reject`: seen that the QP lives and is `Requested`.
 //! * `disconnect`: seen that the QP lives and is `Connecting`, `Requested` or `Connected`.
 //! * `post_send`, `post_read`: seen that the QP is `Connected`, that limits hold, that there will be a place for the
 //!   completion, and that every local stretch is registered. A READ is in [`Tables::reads`] already; the transport
@@ -32,50 +32,10 @@
 
 use super::options::SoftOptions;
 use super::tables::Tables;
+use super::token::Place;
 use crate::address::Address;
 use crate::nic::{ConnectError, ListenError, MemoryKey, PostError, PrivateData, Qp, SendRequest};
 use rustix::event::epoll::EventFlags;
-
-pub(crate) use super::tables::qps::QpState;
-
-/// Which transport.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum Kind {
-    /// Same host.
-    Shm = 1,
-    /// Any host.
-    Tcp = 2,
-}
-
-/// What the epoll says to whom: the kind in the top byte, the transport's own `place` below.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Token {
-    /// Whose descriptor became ready; `None` is the timer.
-    pub(crate) kind: Option<Kind>,
-    /// The transport's own number, under 2^56: a QP index, or one of its listeners.
-    pub(crate) place: u64,
-}
-
-const PLACE_BITS: u32 = 56;
-
-impl Token {
-    /// The token as the epoll carries it.
-    pub(crate) fn to_u64(self) -> u64 {
-        assert!(self.place < 1 << PLACE_BITS);
-        (self.kind.map_or(0, |kind| kind as u64) << PLACE_BITS) | self.place
-    }
-
-    /// The token that the epoll gave back.
-    pub(crate) fn from_u64(bits: u64) -> Self {
-        let kind = match bits >> PLACE_BITS {
-            1 => Some(Kind::Shm),
-            2 => Some(Kind::Tcp),
-            _ => None,
-        };
-        Self { kind, place: bits & ((1 << PLACE_BITS) - 1) }
-    }
-}
 
 /// What moves bytes for the software NIC. One thread; nothing here blocks.
 pub(crate) trait Transport: Sized + Send {
@@ -119,7 +79,7 @@ pub(crate) trait Transport: Sized + Send {
     fn progress(&mut self, tables: &mut Tables) -> bool;
 
     /// A descriptor that this transport gave to [`Tables::epoll`] is ready.
-    fn ready(&mut self, tables: &mut Tables, place: u64, flags: EventFlags);
+    fn ready(&mut self, tables: &mut Tables, place: Place, flags: EventFlags);
 
     /// Polls between two looks at the epoll that this transport can bear: 1 where its data comes through sockets,
     /// `u32::MAX` where it has none.

@@ -62,7 +62,7 @@ use crate::nic::{
     Access, Completion, ConnectError, Counters, Event, Limits, ListenError, MemoryKey, Nic, Payload,
     PostError, PrivateData, Qp, ReadRequest, RegisterError, SendRequest, SrqEntry,
 };
-use crate::soft::readiness::{Readiness, none_ready};
+use crate::readiness::{Readiness, none_ready};
 use completion_queue::{Batch, CompletionChannel, CompletionQueue};
 use connection_manager::{ConnectionId, EventChannel};
 use connections::Connections;

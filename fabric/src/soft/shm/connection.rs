@@ -1,27 +1,25 @@
-//! One connection: its link, what is outstanding on it, and its end. What its socket carries is in [`socket`].
+//! One connection: its link, what is outstanding on it, and its end. Its SENDs are in [`sending`], the peer's in [`receiving`], its
+//! READs in [`reading`], and what its socket carries in [`socket`].
 
+mod reading;
+mod receiving;
+mod sending;
 mod socket;
 
 use super::control::Control;
-use super::link::{BESIDE_BYTES, Fault, Link, RING_CELLS, SendItem, source};
+use super::link::{Fault, Link, RING_CELLS};
 use super::regions::PeerRegions;
-use crate::later::later;
-use crate::nic::{Access, DisconnectReason, Payload, PostError, PrivateData, Qp, SendRequest, Sge, Status};
-use crate::soft::options::PAYLOAD_BYTES_MAX;
+use crate::nic::{DisconnectReason, PrivateData, Qp, Status};
 use crate::soft::tables::Tables;
+use crate::soft::tables::qps::QpState;
 use crate::soft::tables::reads::ReadList;
-use crate::soft::transport::{Kind, QpState, Token};
-use crate::unix::ring;
-use jet_wire::message::HEADER_BYTES;
-use jet_wire::ring::{PushError, RingError};
+use crate::soft::token::{Kind, Place, Token};
+use jet_wire::ring::RingError;
 use rustix::event::epoll::EventFlags;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
-
-/// SENDs taken from one connection before the next has its turn.
-const RECEIVE_BURST: u32 = 32;
 
 /// Why a connection ends.
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +55,7 @@ impl From<RingError> for End {
 
 /// A SEND that was posted and has not completed.
 #[derive(Clone, Copy, Debug)]
-struct Posted {
+struct PostedSend {
     id: u64,
     staged: bool,
 }
@@ -89,7 +87,7 @@ pub(super) struct Connection {
     /// Watched for room too.
     watched_for_room: bool,
     pub(super) link: Option<Link>,
-    sends: VecDeque<Posted>,
+    sends: VecDeque<PostedSend>,
     /// SENDs that completed, ever; wraps.
     completed: u32,
     /// SENDs that arrived, ever; wraps.
@@ -160,8 +158,8 @@ impl Connection {
         })
     }
 
-    fn token(qp: Qp) -> Token {
-        Token { kind: Some(Kind::Shm), place: u64::from(qp.index) }
+    fn token(qp: Qp) -> u64 {
+        Token { kind: Kind::Shm, place: Place::Connection(qp.index) }.to_u64()
     }
 
     /// The link of a connection that has one.
@@ -169,262 +167,6 @@ impl Connection {
     pub(super) fn link(&mut self) -> &mut Link {
         self.link.as_mut().expect("a connection has its link before it stands")
     }
-
-    // SENDs of this end.
-
-    /// Takes a SEND.
-    #[inline]
-    pub(super) fn post_send(&mut self, tables: &Tables, request: &SendRequest<'_>) -> Result<(), PostError> {
-        if self.sends.len() == RING_CELLS as usize || self.broken {
-            return Err(PostError::QueueFull);
-        }
-        let mut item = SendItem {
-            source: source::BESIDE,
-            payload_bytes: 0,
-            key: 0,
-            reserved: 0,
-            place: 0,
-            header: request.header.0,
-            beside: [0; BESIDE_BYTES],
-        };
-        let mut staged = false;
-        match request.payload {
-            Payload::None => {}
-            Payload::Inline(bytes) => staged = self.carry(&mut item, bytes)?,
-            Payload::Registered(sge) => match tables.regions.get(sge.key) {
-                Some(region) if region.access == Access::RemoteRead => {
-                    item.source = source::REGISTERED;
-                    (item.payload_bytes, item.key, item.place) = (sge.bytes, sge.key.0, sge.offset);
-                }
-                // Nobody else may see that region: its bytes go by way of the link.
-                _ => staged = self.carry_local(tables, &mut item, sge)?,
-            },
-        }
-        match self.link().outgoing.push(item) {
-            Ok(()) => {}
-            Err(PushError::Full) => return Err(PostError::QueueFull),
-            Err(PushError::Broken(_)) => {
-                self.broken = true;
-                return Err(PostError::QueueFull);
-            }
-        }
-        if staged {
-            self.staged_next = (self.staged_next + 1) % self.link().staged_places();
-            self.staged_held += 1;
-        }
-        self.sends.push_back(Posted { id: request.id, staged });
-        Ok(())
-    }
-
-    /// Puts bytes into the item, or beside the ring where they are many; `true` where a staged place is used.
-    #[inline]
-    fn carry(&mut self, item: &mut SendItem, bytes: &[u8]) -> Result<bool, PostError> {
-        item.payload_bytes = u32::try_from(bytes.len()).map_err(|_| PostError::Limit)?;
-        if let Some(beside) = item.beside.get_mut(..bytes.len()) {
-            beside.copy_from_slice(bytes);
-            return Ok(false);
-        }
-        let place = self.staged_next;
-        if self.staged_held == self.link().staged_places() {
-            return Err(PostError::QueueFull);
-        }
-        let to = self.link().staged(place);
-        // SAFETY: a staged place holds 4096 bytes, which the payload does not exceed (checked before posting), and no
-        // SEND under way uses this one: they are given in turn, and `staged_held` counts those that are out.
-        unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
-        (item.source, item.place) = (source::STAGED, u64::from(place));
-        Ok(true)
-    }
-
-    fn carry_local(&mut self, tables: &Tables, item: &mut SendItem, sge: Sge) -> Result<bool, PostError> {
-        let from = tables.regions.translate(sge).ok_or(PostError::LocalProtection)?;
-        let mut bytes = [0u8; PAYLOAD_BYTES_MAX as usize];
-        let bytes = &mut bytes[..sge.bytes as usize];
-        // SAFETY: the stretch is registered and at most 4096 bytes (checked before posting).
-        unsafe { from.copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
-        self.carry(item, bytes)
-    }
-
-    /// Shows the peer what was posted, and wakes it if it sleeps.
-    #[inline]
-    pub(super) fn show(&mut self) {
-        let link = self.link();
-        link.outgoing.publish();
-        if link.outgoing.wake_needed() {
-            ring(self.socket.as_fd());
-        }
-    }
-
-    /// Completes SENDs that the peer took. What was posted must have been shown.
-    #[inline]
-    pub(super) fn complete_sends(&mut self, tables: &mut Tables) -> Result<bool, End> {
-        if self.broken {
-            return Err(End::PROTOCOL);
-        }
-        if self.sends.is_empty() {
-            return Ok(false);
-        }
-        let unread = self.link().outgoing.unread()? as usize;
-        let taken = self.sends.len() - unread;
-        self.complete_front(tables, taken, Status::Success);
-        Ok(taken > 0)
-    }
-
-    fn complete_front(&mut self, tables: &mut Tables, count: usize, status: Status) {
-        for _ in 0..count {
-            let Some(posted) = self.sends.pop_front() else { return };
-            self.staged_held -= u32::from(posted.staged);
-            self.completed = self.completed.wrapping_add(1);
-            tables.complete_send(self.qp, posted.id, status);
-        }
-    }
-
-    /// Whether SENDs of this end are outstanding.
-    pub(super) fn has_sends(&self) -> bool {
-        !self.sends.is_empty()
-    }
-
-    // SENDs of the other end.
-
-    /// Takes SENDs into SRQ entries, at most as many as the budget of this poll has left; whether there were any.
-    #[inline]
-    pub(super) fn receive(&mut self, tables: &mut Tables, budget: &mut u32) -> Result<bool, End> {
-        let mut taken = 0;
-        while taken < RECEIVE_BURST && *budget > 0 {
-            if tables.srq.is_empty() {
-                self.note_rnr(tables);
-                break;
-            }
-            let Some(item) = self.link().incoming.pop()? else { break };
-            self.land(tables, &item)?;
-            self.received = self.received.wrapping_add(1);
-            taken += 1;
-            *budget -= 1;
-        }
-        if taken > 0 {
-            self.rnr_ends();
-            let link = self.link();
-            link.incoming.advance();
-            if link.room_is_wanted() {
-                ring(self.socket.as_fd());
-            }
-        }
-        Ok(taken > 0)
-    }
-
-    fn note_rnr(&mut self, tables: &mut Tables) {
-        if !self.rnr && !self.link().incoming.is_empty() {
-            self.rnr = true;
-            tables.counters.rnr += 1;
-            if let (Some(timeout), None) = (tables.options.rnr_timeout, self.deadline) {
-                self.deadline = Some(Deadline::Rnr(later(timeout)));
-            }
-        }
-    }
-
-    fn rnr_ends(&mut self) {
-        self.rnr = false;
-        if matches!(self.deadline, Some(Deadline::Rnr(_))) {
-            self.deadline = None;
-        }
-    }
-
-    /// Whether a SEND waits for an SRQ entry.
-    pub(super) fn waits_for_entry(&self) -> bool {
-        self.rnr
-    }
-
-    /// Copies one SEND to where it belongs. `item` is this end's own copy.
-    #[inline]
-    fn land(&mut self, tables: &mut Tables, item: &SendItem) -> Result<(), End> {
-        let bytes = item.payload_bytes;
-        let from = match item.source {
-            source::BESIDE if bytes as usize <= BESIDE_BYTES => item.beside.as_ptr(),
-            source::STAGED if bytes <= PAYLOAD_BYTES_MAX => {
-                self.link().staged_by_peer(item.place).ok_or(End::PROTOCOL)?
-            }
-            source::REGISTERED => self
-                .translate_peer(tables, item.key, item.place, bytes)?
-                .ok_or(End::work(Status::LocalProtection, Fault::PayloadKey))?,
-            _ => return Err(End::PROTOCOL),
-        };
-        let entry = tables.srq.pop().expect("seen by the caller");
-        let fits = entry.payload.map_or(bytes == 0, |payload| bytes <= payload.bytes);
-        if !fits {
-            tables.complete_receive(self.qp, entry.id, 0, Status::Length);
-            return Err(End::work(Status::Length, Fault::Length));
-        }
-        let to_header = tables.regions.translate(entry.header);
-        let to_payload = match entry.payload {
-            Some(payload) => tables.regions.translate(payload),
-            None => to_header,
-        };
-        let (Some(to_header), Some(to_payload)) = (to_header, to_payload) else {
-            tables.complete_receive(self.qp, entry.id, 0, Status::LocalProtection);
-            return Err(End::work(Status::LocalProtection, Fault::Receiver));
-        };
-        // SAFETY: both places are registered, as long as said, and this NIC's to write while the entry is its own.
-        // `from` has `bytes` readable bytes. It may be the peer's memory, which the peer can change meanwhile: the bytes
-        // are copied as they come and never looked at here. The two sides are different regions: a pool that is
-        // registered for local writing is never announced.
-        unsafe {
-            to_header.copy_from_nonoverlapping(item.header.as_ptr(), HEADER_BYTES);
-            to_payload.copy_from(from, bytes as usize);
-        }
-        tables.counters.bytes_in += HEADER_BYTES as u64 + u64::from(bytes);
-        tables.complete_receive(self.qp, entry.id, bytes, Status::Success);
-        Ok(())
-    }
-
-    // READs of this end.
-
-    /// Copies at most `bytes_max` bytes for the oldest READs; `true` where READs remain.
-    pub(super) fn read(&mut self, tables: &mut Tables, bytes_max: u32) -> Result<bool, End> {
-        let mut budget = bytes_max;
-        while let Some(slot) = self.reads.front() {
-            let read = tables.reads.get(slot);
-            let (key, address, bytes) = (read.key, read.address, read.bytes);
-            let Some(from) = self.translate_peer(tables, key, address, bytes)? else {
-                self.end_read(tables, Status::RemoteAccess);
-                return Err(End::work(Status::RemoteAccess, Fault::ReadAccess));
-            };
-            while tables.reads.get(slot).done < bytes {
-                if budget == 0 {
-                    return Ok(true);
-                }
-                let stretch = tables.reads.get(slot).next_stretch(budget).expect("bytes are missing");
-                let Some(to) = tables.regions.translate(stretch) else {
-                    self.end_read(tables, Status::LocalProtection);
-                    return Err(End::work(Status::LocalProtection, Fault::Closed));
-                };
-                let done = tables.reads.get(slot).done as usize;
-                // SAFETY: `from` has `bytes` readable bytes, of which `done` are behind; `to` is registered and as long as
-                // the stretch. The peer may change its bytes meanwhile: they are copied, not looked at. `copy` and not
-                // `copy_nonoverlapping`: a NIC connected to itself may read a region into itself.
-                unsafe { to.copy_from(from.add(done), stretch.bytes as usize) };
-                tables.reads.get_mut(slot).advance(stretch.bytes);
-                tables.counters.bytes_in += u64::from(stretch.bytes);
-                budget -= stretch.bytes;
-            }
-            self.end_read(tables, Status::Success);
-        }
-        Ok(false)
-    }
-
-    /// Completes the oldest READ.
-    fn end_read(&mut self, tables: &mut Tables, status: Status) {
-        let slot = tables.reads.pop(&mut self.reads).expect("there is a READ to end");
-        tables.complete_read(slot, status);
-    }
-
-    /// Completes all READs as flushed.
-    pub(super) fn flush_reads(&mut self, tables: &mut Tables) {
-        while self.reads.front().is_some() {
-            self.end_read(tables, Status::Flushed);
-        }
-    }
-
-    // Sleep and end.
 
     /// Prepares for not being polled: the peer rings from now on. `false`: something is there.
     pub(super) fn prepare_sleep(&mut self) -> bool {
@@ -485,24 +227,6 @@ impl Connection {
             }
             _ => tables.finish(self.qp, end.reason),
         }
-    }
-
-    /// Completes all SENDs: as taken, as failed, as flushed.
-    fn settle_sends(&mut self, tables: &mut Tables) {
-        let outstanding = self.sends.len();
-        let unread = self.link().outgoing.unread().map_or(outstanding, |unread| unread as usize);
-        self.complete_front(tables, outstanding - unread.min(outstanding), Status::Success);
-        if let Some((fault, received)) = self.link().peer_fault() {
-            // The peer's word, which may be any: what it says it took beyond what there is counts for nothing.
-            let taken = received.wrapping_sub(self.completed) as usize;
-            if taken <= self.sends.len() {
-                self.complete_front(tables, taken, Status::Success);
-                if let Some(status) = fault.send_status() {
-                    self.complete_front(tables, 1, status);
-                }
-            }
-        }
-        self.complete_front(tables, usize::MAX, Status::Flushed);
     }
 
     /// Says the answer to a request; nothing else follows.

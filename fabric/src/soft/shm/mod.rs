@@ -14,7 +14,9 @@ mod tests;
 
 use super::options::SoftOptions;
 use super::tables::Tables;
-use super::transport::{Kind, QpState, Token, Transport};
+use super::tables::qps::QpState;
+use super::token::{Kind, Place, Token};
+use super::transport::Transport;
 use crate::address::Address;
 use crate::later::later;
 use crate::nic::{
@@ -46,8 +48,6 @@ const LOOK_EVERY_POLLS: u32 = 1024;
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// Connections taken in one look at a listener.
 const ACCEPT_BURST: u32 = 64;
-/// Places from here on are listeners, below it QP indices.
-const FIRST_LISTENER_PLACE: u64 = 1 << 32;
 
 /// The transport.
 pub(crate) struct Shm {
@@ -147,10 +147,13 @@ impl Shm {
     }
 
     fn watch_listeners(&self, tables: &Tables, flags: EventFlags) {
-        for (place, listener) in (FIRST_LISTENER_PLACE..).zip(&self.listeners) {
-            let token = Token { kind: Some(Kind::Shm), place };
+        for (number, listener) in (0..).zip(&self.listeners) {
+            let token = Token { kind: Kind::Shm, place: Place::Listener(number) };
             // Its place in the epoll exists: changing it needs no memory.
-            tables.epoll.modify(listener.socket.as_fd(), token, flags).expect("a listener is watched");
+            tables
+                .epoll
+                .modify(listener.socket.as_fd(), token.to_u64(), flags)
+                .expect("a listener is watched");
         }
     }
 
@@ -351,10 +354,11 @@ impl Transport for Shm {
             return Err(ListenError::WrongFabric { address: address.clone() });
         };
         let listener = Listener::bind(path)?;
-        let place = FIRST_LISTENER_PLACE + self.listeners.len() as u64;
+        let number = u32::try_from(self.listeners.len()).expect("listeners are few");
+        let token = Token { kind: Kind::Shm, place: Place::Listener(number) };
         tables
             .epoll
-            .add(listener.socket.as_fd(), Token { kind: Some(Kind::Shm), place }, EventFlags::IN)
+            .add(listener.socket.as_fd(), token.to_u64(), EventFlags::IN)
             .map_err(|source| ListenError::System { address: address.clone(), source })?;
         self.listeners.push(listener);
         Ok(address.clone())
@@ -481,12 +485,10 @@ impl Transport for Shm {
         worked
     }
 
-    fn ready(&mut self, tables: &mut Tables, place: u64, _flags: EventFlags) {
-        match place.checked_sub(FIRST_LISTENER_PLACE) {
-            Some(listener) => {
-                self.accept_sockets(tables, usize::try_from(listener).expect("listeners are few"));
-            }
-            None => self.look_at_socket(tables, u32::try_from(place).expect("below the listeners' places")),
+    fn ready(&mut self, tables: &mut Tables, place: Place, _flags: EventFlags) {
+        match place {
+            Place::Connection(index) => self.look_at_socket(tables, index),
+            Place::Listener(number) => self.accept_sockets(tables, number as usize),
         }
     }
 

@@ -6,11 +6,9 @@ pub(crate) mod reads;
 pub(crate) mod regions;
 pub(crate) mod send_order;
 
-pub(crate) use regions::REGION_INDEX_BITS;
-
 use super::options::SoftOptions;
-use super::readiness::Readiness;
 use crate::nic::{Completion, Counters, DisconnectReason, Event, PrivateData, Qp, Status, Work};
+use crate::readiness::Readiness;
 use qps::{QpState, Qps};
 use queues::{Completions, EVENTS_PER_QP, Events, QueuedEvent, Srq};
 use reads::Reads;

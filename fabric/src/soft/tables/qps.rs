@@ -1,7 +1,7 @@
 //! The QPs of a software NIC: places with generations.
 
 use crate::nic::Qp;
-use crate::soft::transport::Kind;
+use crate::soft::token::Kind;
 
 /// Where a QP stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

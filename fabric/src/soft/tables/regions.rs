@@ -2,11 +2,9 @@
 
 use crate::memory::SharedMemory;
 use crate::nic::{Access, MemoryKey, RegisterError, Sge};
+use crate::soft::options::REGION_INDEX_BITS;
 use std::io;
 use std::sync::Arc;
-
-/// Low bits of a key that are its place in the table; the others are random.
-pub(crate) const REGION_INDEX_BITS: u32 = 12;
 
 /// A registered region.
 #[derive(Debug)]
@@ -30,7 +28,7 @@ impl Regions {
         Self { entries: (0..max).map(|_| None).collect() }
     }
 
-    /// Gives memory a key: 12 bits are its place, 20 are random, so that a key of before is not mistaken for this one.
+    /// Gives memory a key: the low bits are its place, the other 20 are random, so that a key of before is not mistaken for this one.
     pub(crate) fn register(
         &mut self,
         memory: &Arc<SharedMemory>,

@@ -1,37 +1,35 @@
-//! One connection: its phases, what it has outstanding, its writing side and its end. What arrives is read in
-//! [`super::input`].
+//! One connection: its phases, what it has outstanding, and its end. Its SENDs are in [`sending`], its READs in [`reading`], what
+//! arrives in [`receiving`], and what is written in [`writing`].
 
-use super::WATCHED;
-use super::frame::{FRAME_BYTES, Fault, Frame, READ_PIECE_MAX};
-use super::input::{Input, READ_BUDGET, STAGING_BYTES};
-use super::output::{Lookup, Output, Revoked, Urgency, no_stretches};
-use super::socket::{self, Moved};
+mod reading;
+mod receiving;
+mod sending;
+mod writing;
+
+use super::frame::{FRAME_BYTES, Frame};
+use super::input::{Input, STAGING_BYTES};
+use super::output::{Output, Urgency};
 use crate::later::later;
-use crate::nic::{
-    DisconnectReason, MemoryKey, Payload, PostError, PrivateData, Qp, SendRequest, Sge, Status,
-};
+use crate::nic::{DisconnectReason, PrivateData, Qp, Status};
 use crate::soft::options::{PAYLOAD_BYTES_MAX, READS_ANSWERED_MAX, SENDS_PER_QP_MAX};
 use crate::soft::tables::Tables;
-use crate::soft::tables::regions::Regions;
-use crate::soft::transport::{Kind, QpState, Token};
+use crate::soft::tables::qps::QpState;
+use crate::soft::token::{Kind, Place, Token};
 use jet_wire::message::HEADER_BYTES;
+use rustix::event::epoll::EventFlags;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// Bytes written by one connection before another has its turn.
-const WRITE_BUDGET: usize = 1 << 20;
-/// Queued bytes that are written without waiting for a doorbell, so that the queue stays in the cache.
-const WRITE_EARLY: usize = 64 << 10;
+/// What a connection's socket is watched for: edges, so that it is never watched for anything else.
+pub(super) const WATCHED: EventFlags =
+    EventFlags::IN.union(EventFlags::OUT).union(EventFlags::RDHUP).union(EventFlags::ET);
 /// The queue of frames holds a full send queue of inline payloads. Pages that are not needed are not touched.
 const RING_BYTES: usize =
     SENDS_PER_QP_MAX as usize * (FRAME_BYTES + HEADER_BYTES + PAYLOAD_BYTES_MAX as usize) + (16 << 10);
 /// A frame and a stretch of memory for each SEND and each piece of an answer, and the reserve.
 const PIECES_MAX: usize = 2 * SENDS_PER_QP_MAX as usize + 64;
-
-/// Turns that read all SENDs which a peer may have put in front of an answer, and what follows them.
-const TURNS_BEHIND_SENDS: usize = RING_BYTES.div_ceil(READ_BUDGET) + 1;
 
 /// Where a connection stands.
 #[derive(Debug)]
@@ -135,16 +133,6 @@ pub(super) struct Connection {
     pub(super) peer_answers: u32,
 }
 
-impl Lookup for Regions {
-    fn local(&self, memory: &Sge) -> Option<*mut u8> {
-        self.translate(*memory)
-    }
-
-    fn remote(&self, key: u32, address: u64, bytes: u32) -> Option<*mut u8> {
-        self.translate_remote(key, address, bytes).map(<*const u8>::cast_mut)
-    }
-}
-
 impl Connection {
     /// Everything that a connection will ever need, and no socket yet.
     pub(super) fn new(reads_max: usize) -> Self {
@@ -175,6 +163,11 @@ impl Connection {
         }
     }
 
+    /// What the epoll carries for a connection's socket.
+    pub(super) fn token(qp: Qp) -> u64 {
+        Token { kind: Kind::Tcp, place: Place::Connection(qp.index) }.to_u64()
+    }
+
     /// Makes it a new connection over this socket.
     pub(super) fn begin(&mut self, qp: Qp, socket: OwnedFd, phase: Phase, deadline: Option<Instant>) {
         assert!(self.sends.is_empty() && self.reads.is_empty(), "a connection's work completes with it");
@@ -199,17 +192,6 @@ impl Connection {
         self.socket.is_some() && matches!(self.phase, Phase::AwaitConnect)
     }
 
-    /// Whether there is something to write that could be written now, or an end to come to.
-    pub(super) fn wants_to_write(&self) -> bool {
-        self.is_drained()
-            || !self.blocked
-                && self.broken.is_none()
-                && (self.output.queued() > 0
-                    || self.owes_ack()
-                    || self.reads_asked < self.reads.len()
-                    || !self.served.is_empty())
-    }
-
     /// Whether there is something to read that may be read now.
     pub(super) fn wants_to_read(&self) -> bool {
         self.input.readable || self.input.not_ready
@@ -225,244 +207,9 @@ impl Connection {
         self.input.hung_up || self.broken.is_some()
     }
 
-    /// Whether SENDs of this end may still be acknowledged.
-    pub(super) fn has_sends(&self) -> bool {
-        !self.sends.is_empty()
-    }
-
-    fn owes_ack(&self) -> bool {
-        self.taken != self.acknowledged
-    }
-
-    fn push(&mut self, bytes: &[u8]) {
-        self.output.push(bytes);
-        self.bytes_pushed += bytes.len() as u64;
-    }
-
-    /// Queues the first frame of either end.
-    pub(super) fn push_handshake(&mut self, frame: impl Fn(u32) -> Frame, private_data: &PrivateData) {
-        let private = private_data.as_slice();
-        let private_bytes = u32::try_from(private.len()).expect("at most 56 bytes");
-        self.push(&frame(private_bytes).to_bytes());
-        self.push(private);
-    }
-
-    /// Tells the connecting end that its request is here.
-    pub(super) fn push_asked(&mut self) {
-        self.push(&Frame::Asked.to_bytes());
-    }
-
-    /// Queues a SEND.
-    pub(super) fn post_send(
-        &mut self,
-        tables: &mut Tables,
-        request: &SendRequest<'_>,
-    ) -> Result<Result<(), PostError>, Fate> {
-        let (inline, memory): (&[u8], _) = match &request.payload {
-            Payload::None => (&[], None),
-            Payload::Inline(bytes) => (bytes, None),
-            Payload::Registered(sge) => (&[], Some(*sge).filter(|sge| sge.bytes > 0)),
-        };
-        let frame_bytes = FRAME_BYTES + HEADER_BYTES + inline.len();
-        if self.output.queued() >= WRITE_EARLY || !self.output.has_room(frame_bytes, Urgency::Request) {
-            self.write(tables)?;
-            if !matches!(self.phase, Phase::Open) {
-                // A READ of the peer has failed on the way.
-                return Ok(Err(PostError::Stale));
-            }
-        }
-        if self.sends.len() == SENDS_PER_QP_MAX as usize
-            || !self.output.has_room(frame_bytes, Urgency::Request)
-        {
-            return Ok(Err(PostError::QueueFull));
-        }
-        let behind = memory.map_or(inline.len(), |sge| sge.bytes as usize);
-        let payload_bytes = u32::try_from(behind).expect("the limit is 4096");
-        self.push(&Frame::Send { payload_bytes }.to_bytes());
-        self.push(&request.header.0);
-        if !inline.is_empty() {
-            self.push(inline);
-        }
-        if let Some(sge) = memory {
-            self.output.push_payload(sge, self.sends_done + self.sends.len() as u64);
-            self.bytes_pushed += u64::from(sge.bytes);
-        }
-        self.sends.push_back(PostedSend { id: request.id, written_at: self.bytes_pushed });
-        Ok(Ok(()))
-    }
-
     /// When it must be looked at by time.
     pub(super) fn due(&self) -> Option<Instant> {
         self.deadline.or(self.reads_due)
-    }
-
-    /// Sets the time by which outstanding READs must have moved, after anything was done.
-    pub(super) fn watch_reads(&mut self, silence_max: Duration) {
-        let moved = std::mem::take(&mut self.reads_moved);
-        if self.reads.is_empty() || self.input.not_ready || !matches!(self.phase, Phase::Open) {
-            self.reads_due = None;
-        } else if moved || self.reads_due.is_none() {
-            // A limit beyond all time is none.
-            self.reads_due = Instant::now().checked_add(silence_max);
-        }
-    }
-
-    /// No READ has moved for too long, unless the kernel has bytes of one that nobody has read yet.
-    fn reads_silent(&mut self, tables: &mut Tables, staging: &mut [u8; STAGING_BYTES]) -> Result<(), Fate> {
-        for _ in 0..TURNS_BEHIND_SENDS {
-            self.input.readable = true;
-            self.receive(tables, staging)?;
-            if self.reads_moved || self.input.not_ready || !matches!(self.phase, Phase::Open) {
-                return Ok(());
-            }
-            if !self.input.readable {
-                break;
-            }
-        }
-        Err(Fate::of(DisconnectReason::Transport(libc::ETIMEDOUT)))
-    }
-
-    /// Takes the READ in this slot.
-    pub(super) fn post_read(&mut self, slot: u32) {
-        self.reads.push_back(slot);
-    }
-
-    /// The READ that the peer answers now, and its place in the order.
-    pub(super) fn read_answered(&self) -> Option<(u32, u64)> {
-        let slot = *self.reads.front()?;
-        (self.reads_asked > 0).then_some((slot, self.reads_done))
-    }
-
-    /// The oldest READ is done.
-    pub(super) fn complete_read(&mut self, tables: &mut Tables) {
-        let slot = self.reads.pop_front().expect("it was answered");
-        self.reads_asked -= 1;
-        self.reads_done += 1;
-        self.reads_moved = true;
-        tables.complete_read(slot, Status::Success);
-    }
-
-    /// The peer says that it took so many SENDs since the beginning.
-    pub(super) fn acknowledge(&mut self, tables: &mut Tables, taken: u64) -> Result<(), Fate> {
-        let newly = taken.checked_sub(self.sends_done).ok_or(Fate::PROTOCOL)?;
-        let newly = usize::try_from(newly).map_err(|_| Fate::PROTOCOL)?;
-        if newly == 0 {
-            return Ok(());
-        }
-        // Only what left this end whole can have been taken.
-        let written = self.bytes_pushed - self.output.queued() as u64;
-        match self.sends.get(newly - 1) {
-            Some(last) if last.written_at <= written => {}
-            _ => return Err(Fate::PROTOCOL),
-        }
-        for send in self.sends.drain(..newly) {
-            tables.complete_send(self.qp, send.id, Status::Success);
-        }
-        self.sends_done = taken;
-        Ok(())
-    }
-
-    /// The peer says that the SEND after the first `taken` ones failed.
-    pub(super) fn send_failed(&mut self, tables: &mut Tables, taken: u64, fault: Fault) -> Fate {
-        if let Err(fate) = self.acknowledge(tables, taken) {
-            return fate;
-        }
-        if self.sends.is_empty() {
-            return Fate::PROTOCOL;
-        }
-        let reason = DisconnectReason::WorkRequest(fault.status());
-        Fate { reason, send: Some((taken, fault.status())), read: None }
-    }
-
-    /// Whether a SEND of this end that has not left names this key; its place in the order.
-    pub(super) fn send_from(&self, key: MemoryKey) -> Option<u64> {
-        self.output.payload_of(key)
-    }
-
-    /// Queues what this end owes, as far as there is room: acknowledgement, READ requests, answers.
-    fn pull(&mut self, tables: &mut Tables) {
-        if self.owes_ack() && self.output.has_room(FRAME_BYTES, Urgency::Answer) {
-            self.acknowledged = self.taken;
-            self.push(&Frame::SendAck { taken: self.taken }.to_bytes());
-        }
-        if !matches!(self.phase, Phase::Open) {
-            return;
-        }
-        while self.reads_asked < self.reads.len() && self.output.has_room(FRAME_BYTES, Urgency::Request) {
-            let read = tables.reads.get(self.reads[self.reads_asked]);
-            let id = self.reads_done + self.reads_asked as u64;
-            let (address, key, bytes) = (read.address, read.key, read.bytes);
-            self.reads_asked += 1;
-            self.push(&Frame::ReadRequest { id, address, key, bytes }.to_bytes());
-        }
-        // Two answers: one being written, one behind it. More would only keep SENDs waiting.
-        while self.output.answers() < 2 && self.output.has_room(2 * FRAME_BYTES, Urgency::Answer) {
-            let Some(served) = self.served.front_mut() else { break };
-            let id = served.id;
-            let left = served.bytes - served.done;
-            let address = served.address.checked_add(u64::from(served.done));
-            let allowed = address
-                .filter(|&address| tables.regions.translate_remote(served.key, address, left).is_some());
-            let Some(address) = allowed else {
-                let fault = Fault::RemoteAccess;
-                self.fail(tables, Some(Frame::ReadError { id, fault }), fault.status());
-                return;
-            };
-            let piece = left.min(READ_PIECE_MAX);
-            let key = served.key;
-            served.done += piece;
-            if served.done == served.bytes {
-                self.served.pop_front();
-            }
-            self.push(&Frame::ReadResponse { id, bytes: piece }.to_bytes());
-            self.output.push_answer(id, key, address, piece);
-            self.bytes_pushed += u64::from(piece);
-            self.push(&Frame::ReadEnd { id }.to_bytes());
-        }
-    }
-
-    /// Writes what is queued until the socket takes no more, or it is others' turn.
-    pub(super) fn write(&mut self, tables: &mut Tables) -> Result<(), Fate> {
-        let mut stretches = no_stretches();
-        let mut budget = WRITE_BUDGET;
-        while !self.blocked && self.broken.is_none() {
-            self.pull(tables);
-            if self.output.queued() == 0 || budget == 0 {
-                break;
-            }
-            let (count, _) = match self.output.gather(&tables.regions, &mut stretches, budget) {
-                Ok(listed) => listed,
-                Err(Revoked::Answer { read: id, behind }) => {
-                    // What is owed of the piece goes out as zeros, and the frame behind it says that they are that.
-                    let fault = Fault::RemoteAccess;
-                    self.output.overwrite(behind, &Frame::ReadError { id, fault }.to_bytes());
-                    self.fail(tables, None, fault.status());
-                    continue;
-                }
-                Err(Revoked::Payload { send }) => return Err(Self::payload_lost(send)),
-            };
-            // SAFETY: the frames' bytes are the queue's own; registered memory was looked up just now, and regions
-            // stay mapped while they are in the table, which nobody changes during this call.
-            match unsafe { socket::write(self.socket(), &mut stretches[..count]) } {
-                Moved::Bytes(bytes) => {
-                    self.output.advance(bytes);
-                    budget = budget.saturating_sub(bytes);
-                }
-                Moved::Blocked | Moved::End => self.blocked = true,
-                Moved::Failed(errno) => {
-                    // The peer's last words may still wait to be read.
-                    self.broken = Some(errno);
-                    self.input.readable = true;
-                }
-            }
-        }
-        self.drained()
-    }
-
-    /// How a connection ends whose SEND lost its payload's memory.
-    pub(super) fn payload_lost(send: u64) -> Fate {
-        let status = Status::LocalProtection;
-        Fate { reason: DisconnectReason::WorkRequest(status), send: Some((send, status)), read: None }
     }
 
     fn is_drained(&self) -> bool {
@@ -499,10 +246,9 @@ impl Connection {
 
     /// Goes on with another socket, while connecting.
     pub(super) fn change_socket(&mut self, tables: &mut Tables, socket: OwnedFd) -> Result<(), Fate> {
-        let token = Token { kind: Some(Kind::Tcp), place: u64::from(self.qp.index) };
         tables.epoll.remove(self.socket());
         self.socket = None;
-        match tables.epoll.add(socket.as_fd(), token, WATCHED) {
+        match tables.epoll.add(socket.as_fd(), Self::token(self.qp), WATCHED) {
             Ok(()) => {
                 self.socket = Some(socket);
                 Ok(())
@@ -547,25 +293,6 @@ impl Connection {
         if let Some(frame) = last {
             assert!(self.output.has_room(FRAME_BYTES, Urgency::Last), "the reserve holds the last frame");
             self.push(&frame.to_bytes());
-        }
-    }
-
-    fn flush_reads(&mut self, tables: &mut Tables, fate: &Fate) {
-        let mut status = fate.read.unwrap_or(Status::Flushed);
-        while let Some(slot) = self.reads.pop_front() {
-            tables.complete_read(slot, std::mem::replace(&mut status, Status::Flushed));
-        }
-        self.reads_asked = 0;
-    }
-
-    fn flush_sends(&mut self, tables: &mut Tables, fate: &Fate) {
-        while let Some(send) = self.sends.pop_front() {
-            let status = match fate.send {
-                Some((place, status)) if place == self.sends_done => status,
-                _ => Status::Flushed,
-            };
-            self.sends_done += 1;
-            tables.complete_send(self.qp, send.id, status);
         }
     }
 

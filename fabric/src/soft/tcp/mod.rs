@@ -1,7 +1,7 @@
 //! The transport between hosts: frames over TCP.
 //!
-//! What a connection does is in [`connection`] (its phases, writing, its end) and [`input`] (reading); the bytes on the
-//! stream in [`frame`], what waits to be written in [`output`], system calls in [`socket`]. Here is what is common to
+//! What a connection does is in [`connection`]; the bytes on the stream in [`frame`], what waits to be used in [`input`], what waits
+//! to be written in [`output`], system calls in [`socket`]. Here is what is common to
 //! all connections: which of them have something to do, listeners, and times.
 //!
 //! Sockets are watched edge-triggered and never changed: a socket is on the `ready` list from the edge until it was
@@ -10,23 +10,22 @@
 mod connection;
 mod frame;
 mod input;
-mod options;
 mod output;
 mod socket;
 #[cfg(test)]
 mod tests;
 
-pub use options::TcpOptions;
-
-use super::options::SoftOptions;
+use super::options::{SoftOptions, TcpOptions};
 use super::tables::Tables;
-use super::transport::{Kind, QpState, Token, Transport};
+use super::tables::qps::QpState;
+use super::token::{Kind, Place, Token};
+use super::transport::Transport;
 use crate::address::Address;
 use crate::later::later;
 use crate::nic::{
     ConnectError, DisconnectReason, ListenError, MemoryKey, PostError, PrivateData, Qp, SendRequest,
 };
-use connection::{Connection, Fate, Phase};
+use connection::{Connection, Fate, Phase, WATCHED};
 use frame::Frame;
 use input::STAGING_BYTES;
 use rustix::event::epoll::EventFlags;
@@ -36,8 +35,6 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// Listeners' places in the epoll begin here, above every QP's.
-const LISTENER_PLACES: u64 = 1 << 32;
 /// Connections accepted that have not said what they want. More wait with the kernel.
 const PENDING_MAX: usize = 128;
 /// Connections accepted in one go.
@@ -51,8 +48,6 @@ const POLLS_PER_CLOCK: u32 = 64;
 /// The most polls between two looks at the epoll while sockets are open and nothing comes.
 const LOOK_INTERVAL_MAX: u32 = 8;
 
-const WATCHED: EventFlags =
-    EventFlags::IN.union(EventFlags::OUT).union(EventFlags::RDHUP).union(EventFlags::ET);
 const HUNG_UP: EventFlags = EventFlags::RDHUP.union(EventFlags::HUP).union(EventFlags::ERR);
 
 /// A QP's place, and which lists it is on. The marks stay when connections change, so that no list ever outgrows the
@@ -145,8 +140,7 @@ impl Tcp {
 
     /// Puts a socket to a QP.
     fn begin(&mut self, tables: &Tables, qp: Qp, socket: OwnedFd, phase: Phase) -> io::Result<()> {
-        let token = Token { kind: Some(Kind::Tcp), place: u64::from(qp.index) };
-        tables.epoll.add(socket.as_fd(), token, WATCHED)?;
+        tables.epoll.add(socket.as_fd(), Connection::token(qp), WATCHED)?;
         let slot = &mut self.slots[qp.index as usize];
         assert!(slot.connection.is_none(), "a QP's place is free until it is taken");
         let reads_max = self.reads_max;
@@ -326,8 +320,9 @@ impl Transport for Tcp {
             io::ErrorKind::AddrInUse => ListenError::InUse { address: address.clone() },
             _ => system(source),
         })?;
-        let token = Token { kind: Some(Kind::Tcp), place: LISTENER_PLACES + self.listeners.len() as u64 };
-        tables.epoll.add(socket.as_fd(), token, EventFlags::IN | EventFlags::ET).map_err(system)?;
+        let number = u32::try_from(self.listeners.len()).expect("listeners are few");
+        let token = Token { kind: Kind::Tcp, place: Place::Listener(number) };
+        tables.epoll.add(socket.as_fd(), token.to_u64(), EventFlags::IN | EventFlags::ET).map_err(system)?;
         self.listeners.push(Listener { socket, ready: true });
         Ok(Address::Tcp(bound.to_string()))
     }
@@ -431,13 +426,15 @@ impl Transport for Tcp {
         worked
     }
 
-    fn ready(&mut self, tables: &mut Tables, place: u64, flags: EventFlags) {
-        let Ok(index) = u32::try_from(place) else {
-            let listener = usize::try_from(place - LISTENER_PLACES).expect("listeners are few");
-            if let Some(listener) = self.listeners.get_mut(listener) {
-                listener.ready = true;
+    fn ready(&mut self, tables: &mut Tables, place: Place, flags: EventFlags) {
+        let index = match place {
+            Place::Connection(index) => index,
+            Place::Listener(number) => {
+                if let Some(listener) = self.listeners.get_mut(number as usize) {
+                    listener.ready = true;
+                }
+                return;
             }
-            return;
         };
         self.idle_polls = 0;
         let connection = self.slots[index as usize].connection.as_ref();

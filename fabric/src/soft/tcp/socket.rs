@@ -1,7 +1,7 @@
 //! TCP sockets as this transport needs them: never waiting, gathering and scattering straight from and to registered
 //! memory.
 
-use super::TcpOptions;
+use crate::soft::options::TcpOptions;
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto};

@@ -7,7 +7,7 @@ use crate::soft::shm::control::{Control, Received, receive, send_control};
 use crate::soft::shm::link::{Fault, LINK_BYTES, Link};
 use crate::soft::shm::regions::is_safe_to_map;
 use crate::soft::tables::Tables;
-use crate::soft::transport::QpState;
+use crate::soft::tables::qps::QpState;
 use rustix::event::epoll::EventFlags;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

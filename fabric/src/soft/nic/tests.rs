@@ -1,12 +1,13 @@
 //! A NIC that keeps to a device's limits: what it refuses to be, and what it says of itself.
 
-use super::{SoftNic, SoftOptions};
+use super::SoftNic;
 use crate::limits::{DeviceAttributes, LimitError, Profile};
 use crate::memory::SharedMemory;
 use crate::nic::{
     Access, Completion, ConnectError, Event, Nic, Payload, PostError, PrivateData, Qp, ReadRequest,
     SendRequest, Sge, SrqEntry, Status, Work,
 };
+use crate::soft::SoftOptions;
 use jet_wire::message::{HEADER_BYTES, HeaderBytes};
 use std::io;
 use std::sync::Arc;

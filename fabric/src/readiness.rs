@@ -1,6 +1,5 @@
 //! The one descriptor that a sleeping NIC is woken by: an epoll of every socket, and a timer.
 
-use super::transport::Token;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
@@ -13,6 +12,9 @@ use std::time::Duration;
 
 /// Descriptors looked at in one go; the rest come with the next look.
 pub(crate) const READY_MAX: usize = 64;
+
+/// What the epoll carries for its own timer. Who watches descriptors gives them other numbers.
+pub(crate) const TIMER: u64 = 0;
 
 /// What one look found.
 pub(crate) type Ready = [Event; READY_MAX];
@@ -36,13 +38,13 @@ impl Readiness {
         let timer =
             timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
         let this = Self { epoll, timer, timer_is_set: false };
-        this.add(this.timer.as_fd(), Token { kind: None, place: 0 }, EventFlags::IN)?;
+        this.add(this.timer.as_fd(), TIMER, EventFlags::IN)?;
         Ok(this)
     }
 
-    /// Watches a descriptor until it is removed.
-    pub(crate) fn add(&self, fd: BorrowedFd<'_>, token: Token, flags: EventFlags) -> io::Result<()> {
-        Ok(epoll::add(&self.epoll, fd, EventData::new_u64(token.to_u64()), flags)?)
+    /// Watches a descriptor until it is removed. A look that finds it ready gives the token back.
+    pub(crate) fn add(&self, fd: BorrowedFd<'_>, token: u64, flags: EventFlags) -> io::Result<()> {
+        Ok(epoll::add(&self.epoll, fd, EventData::new_u64(token), flags)?)
     }
 
     /// Watches a descriptor for as long as the epoll lives; which one is ready does not matter.
@@ -59,8 +61,8 @@ impl Readiness {
     }
 
     /// Changes what a watched descriptor is watched for.
-    pub(crate) fn modify(&self, fd: BorrowedFd<'_>, token: Token, flags: EventFlags) -> io::Result<()> {
-        Ok(epoll::modify(&self.epoll, fd, EventData::new_u64(token.to_u64()), flags)?)
+    pub(crate) fn modify(&self, fd: BorrowedFd<'_>, token: u64, flags: EventFlags) -> io::Result<()> {
+        Ok(epoll::modify(&self.epoll, fd, EventData::new_u64(token), flags)?)
     }
 
     /// Watches a descriptor no longer. It must be one that is watched.

@@ -1,0 +1,343 @@
+//! The front of the software RNIC: checks what is asked, keeps it in the tables, and hands it to the transport that carries it.
+
+use super::options::{PAYLOAD_BYTES_MAX, SoftOptions};
+use super::shm::Shm;
+use super::tables::Tables;
+use super::tables::qps::QpState;
+use super::tcp::Tcp;
+use super::token::{Kind, Token};
+use super::transport::Transport;
+use crate::address::Address;
+use crate::limits::NicLimits;
+use crate::memory::SharedMemory;
+use crate::nic::{
+    Access, Completion, ConnectError, Counters, Event, Limits, ListenError, MemoryKey, Nic, Payload,
+    PostError, PrivateData, Qp, ReadRequest, RegisterError, SendRequest, Sge, SrqEntry,
+};
+use crate::readiness::none_ready;
+use jet_wire::message::HEADER_BYTES;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Polls between two looks at the epoll while there is work: a system call costs as much as several messages, and new
+/// connections can wait a few hundred microseconds.
+const LOOK_EVERY_BUSY: u32 = 1024;
+/// The same while there is none.
+const LOOK_EVERY_IDLE: u32 = 64;
+
+/// A NIC in software. See [`crate::soft`].
+///
+/// Completions and events are made while it is polled; [`Nic::poll`] with an empty slice only does the work. The end of a
+/// connection is shown after the last completion of its work was polled.
+pub struct SoftNic {
+    pub(super) tables: Tables,
+    pub(super) shm: Shm,
+    pub(super) tcp: Tcp,
+    limits: NicLimits,
+    polls_since_look: u32,
+    /// Whether the last poll found work.
+    worked: bool,
+    /// The user may have slept: what woke it is seen first.
+    look_first: bool,
+    /// Whether `poll` ran since the last `poll_event`: who only asks for events still makes the NIC work.
+    polled: bool,
+}
+
+/// Calls a method of the transport that carries `kind`, with the tables.
+macro_rules! carried_by {
+    ($nic:ident, $kind:expr, $method:ident($($argument:expr),*)) => {
+        match $kind {
+            Kind::Shm => $nic.shm.$method(&mut $nic.tables, $($argument),*),
+            Kind::Tcp => $nic.tcp.$method(&mut $nic.tables, $($argument),*),
+        }
+    };
+}
+
+impl SoftNic {
+    /// A NIC with nothing registered and no connections.
+    ///
+    /// # Errors
+    /// What the system says (out of file descriptors), or `InvalidInput` where the options contradict each other, or ask
+    /// for more than the profile's device has: then the error holds a [`crate::limits::LimitError`].
+    pub fn new(options: SoftOptions) -> io::Result<Self> {
+        if let Some(problem) = options.problem() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
+        }
+        let limits = options.limits().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+        let options = options.within(&limits);
+        Ok(Self {
+            tables: Tables::new(options)?,
+            shm: Shm::new(&options),
+            tcp: Tcp::new(&options),
+            limits,
+            polls_since_look: 0,
+            worked: false,
+            look_first: false,
+            polled: false,
+        })
+    }
+
+    /// What it was built with, no number above what its profile allows.
+    pub fn options(&self) -> &SoftOptions {
+        &self.tables.options
+    }
+
+    fn kind_of(address: &Address) -> Option<Kind> {
+        match address {
+            Address::Shm(_) => Some(Kind::Shm),
+            Address::Tcp(_) => Some(Kind::Tcp),
+            Address::Rdma(_) => None,
+        }
+    }
+
+    /// The QP's transport, if the QP lives and stands as said.
+    #[inline]
+    fn kind_in(&self, qp: Qp, state: QpState) -> Result<Kind, PostError> {
+        match self.tables.qps.get(qp) {
+            Some(entry) if entry.state == state => Ok(entry.kind),
+            _ => Err(PostError::Stale),
+        }
+    }
+
+    fn progress(&mut self) {
+        self.polled = true;
+        self.polls_since_look = self.polls_since_look.saturating_add(1);
+        let look_every = if self.worked { LOOK_EVERY_BUSY } else { LOOK_EVERY_IDLE };
+        let bearable = self.shm.ready_interval().min(self.tcp.ready_interval());
+        if self.look_first || self.polls_since_look >= look_every.min(bearable) {
+            self.look();
+        }
+        self.flush();
+        self.worked = self.shm.progress(&mut self.tables);
+        self.worked |= self.tcp.progress(&mut self.tables);
+    }
+
+    /// Asks the epoll once, and tells the transports; how many descriptors were ready.
+    fn look(&mut self) -> usize {
+        (self.look_first, self.polls_since_look) = (false, 0);
+        let mut ready = none_ready();
+        let count = self.tables.epoll.look(&mut ready);
+        for event in &ready[..count] {
+            match Token::from_u64(event.data.u64()) {
+                // The timer only wakes; it is set anew before the next sleep.
+                None => self.tables.epoll.set_timer(None),
+                Some(Token { kind, place }) => carried_by!(self, kind, ready(place, event.flags)),
+            }
+        }
+        count
+    }
+
+    /// Checks what a SEND carries, by this end's limits and keys.
+    #[inline]
+    fn check_payload(&self, payload: &Payload<'_>) -> Result<(), PostError> {
+        match payload {
+            Payload::None => Ok(()),
+            Payload::Inline(bytes) if bytes.len() <= PAYLOAD_BYTES_MAX as usize => Ok(()),
+            Payload::Registered(sge) if sge.bytes <= PAYLOAD_BYTES_MAX => self.check_local(*sge),
+            Payload::Inline(_) | Payload::Registered(_) => Err(PostError::Limit),
+        }
+    }
+
+    #[inline]
+    fn check_local(&self, sge: Sge) -> Result<(), PostError> {
+        self.tables.regions.translate(sge).map(drop).ok_or(PostError::LocalProtection)
+    }
+
+    /// Posts a SEND whose registered payload this device cannot gather beside the header: it is copied into one stretch
+    /// with it, as if it had been inline.
+    #[inline(never)]
+    fn post_send_of_one_stretch(
+        &mut self,
+        kind: Kind,
+        qp: Qp,
+        request: SendRequest<'_>,
+        payload: Sge,
+    ) -> Result<(), PostError> {
+        let from = self.tables.regions.translate(payload).ok_or(PostError::LocalProtection)?;
+        let mut bytes = [0u8; PAYLOAD_BYTES_MAX as usize];
+        let bytes = &mut bytes[..payload.bytes as usize];
+        // SAFETY: the stretch is registered and at most 4096 bytes (checked before posting).
+        unsafe { from.copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
+        let request = SendRequest { payload: Payload::Inline(bytes), ..request };
+        carried_by!(self, kind, post_send(qp, request))
+    }
+}
+
+impl Nic for SoftNic {
+    fn limits(&self) -> Limits {
+        self.limits.told
+    }
+
+    fn counters(&self) -> Counters {
+        self.tables.counters
+    }
+
+    fn register(&mut self, memory: &Arc<SharedMemory>, access: Access) -> Result<MemoryKey, RegisterError> {
+        let key = self.tables.regions.register(memory, access)?;
+        if access == Access::RemoteRead {
+            self.shm.registered(&mut self.tables, key);
+            self.tcp.registered(&mut self.tables, key);
+        }
+        Ok(key)
+    }
+
+    fn deregister(&mut self, key: MemoryKey) {
+        if self.tables.regions.deregister(key).is_some() {
+            self.shm.deregistered(&mut self.tables, key);
+            self.tcp.deregistered(&mut self.tables, key);
+        }
+    }
+
+    fn remote_address(&self, _key: MemoryKey, offset: u64) -> u64 {
+        // Addresses count from the region's start, so that a peer learns nothing of this process's layout.
+        offset
+    }
+
+    fn listen(&mut self, address: &Address) -> Result<Address, ListenError> {
+        let wrong = || ListenError::WrongFabric { address: address.clone() };
+        carried_by!(self, Self::kind_of(address).ok_or_else(wrong)?, listen(address))
+    }
+
+    fn stop_listening(&mut self) {
+        self.shm.stop_listening(&mut self.tables);
+        self.tcp.stop_listening(&mut self.tables);
+    }
+
+    fn connect(&mut self, address: &Address, private_data: &PrivateData) -> Result<Qp, ConnectError> {
+        let wrong = || ConnectError::WrongFabric { address: address.clone() };
+        let kind = Self::kind_of(address).ok_or_else(wrong)?;
+        let max = self.limits.told.qps_max;
+        let qp = self.tables.qps.take(kind, QpState::Connecting).ok_or(ConnectError::TooMany { max })?;
+        if let Err(error) = carried_by!(self, kind, connect(qp, address, private_data)) {
+            self.tables.qps.release(qp);
+            return Err(error);
+        }
+        Ok(qp)
+    }
+
+    fn accept(&mut self, qp: Qp, private_data: &PrivateData) -> Result<(), PostError> {
+        let kind = self.kind_in(qp, QpState::Requested)?;
+        carried_by!(self, kind, accept(qp, private_data))
+    }
+
+    fn reject(&mut self, qp: Qp, private_data: &PrivateData) {
+        if let Ok(kind) = self.kind_in(qp, QpState::Requested) {
+            carried_by!(self, kind, reject(qp, private_data));
+        }
+    }
+
+    fn disconnect(&mut self, qp: Qp) {
+        let Some(entry) = self.tables.qps.get(qp) else { return };
+        match entry.state {
+            QpState::Requested | QpState::Connecting | QpState::Connected => {
+                carried_by!(self, entry.kind, disconnect(qp));
+            }
+            QpState::Handshake | QpState::Closing | QpState::Ended => {}
+        }
+    }
+
+    fn post_srq(&mut self, entry: SrqEntry) -> Result<(), PostError> {
+        if !self.tables.room_for_receive() {
+            return Err(PostError::QueueFull);
+        }
+        if entry.header.bytes as usize != HEADER_BYTES || !entry.header.offset.is_multiple_of(64) {
+            return Err(PostError::LocalProtection);
+        }
+        self.check_local(entry.header)?;
+        entry.payload.map_or(Ok(()), |payload| self.check_local(payload))?;
+        self.tables.srq.push(entry);
+        self.tables.receive_posted();
+        Ok(())
+    }
+
+    fn post_send(&mut self, qp: Qp, request: SendRequest<'_>) -> Result<(), PostError> {
+        let (kind, sends) = match self.tables.qps.get(qp) {
+            Some(entry) if entry.state == QpState::Connected => (entry.kind, entry.sends),
+            _ => return Err(PostError::Stale),
+        };
+        self.check_payload(&request.payload)?;
+        if sends >= self.limits.told.sends_per_qp_max || !self.tables.room_for_send() {
+            return Err(PostError::QueueFull);
+        }
+        match request.payload {
+            Payload::Registered(payload) if self.limits.send_sges == 1 => {
+                self.post_send_of_one_stretch(kind, qp, request, payload)?;
+            }
+            _ => carried_by!(self, kind, post_send(qp, request))?,
+        }
+        self.tables.send_posted(qp, request.id);
+        Ok(())
+    }
+
+    fn post_read(&mut self, qp: Qp, request: ReadRequest<'_>) -> Result<(), PostError> {
+        let (kind, reads, reads_max) = match self.tables.qps.get(qp) {
+            Some(entry) if entry.state == QpState::Connected => (entry.kind, entry.reads, entry.reads_max),
+            _ => return Err(PostError::Stale),
+        };
+        if reads_max == 0 || request.scatter.len() > self.limits.told.scatter_max as usize {
+            return Err(PostError::Limit);
+        }
+        let mut bytes = 0u32;
+        for sge in request.scatter {
+            bytes = bytes.checked_add(sge.bytes).ok_or(PostError::Limit)?;
+            self.check_local(*sge)?;
+        }
+        if reads >= reads_max || !self.tables.room_for_read() {
+            return Err(PostError::QueueFull);
+        }
+        let slot = self.tables.reads.take(qp, &request, bytes).ok_or(PostError::QueueFull)?;
+        self.tables.read_posted(qp);
+        carried_by!(self, kind, post_read(qp, slot));
+        Ok(())
+    }
+
+    fn flush(&mut self) {
+        self.shm.flush(&mut self.tables);
+        self.tcp.flush(&mut self.tables);
+    }
+
+    fn poll(&mut self, completions: &mut [Completion]) -> usize {
+        self.progress();
+        self.tables.poll(completions)
+    }
+
+    fn poll_event(&mut self) -> Option<Event> {
+        if !std::mem::take(&mut self.polled) {
+            self.progress();
+            self.polled = false;
+        }
+        self.tables.poll_event()
+    }
+
+    fn wait_fd(&self) -> BorrowedFd<'_> {
+        self.tables.epoll.fd()
+    }
+
+    fn arm(&mut self) -> bool {
+        self.flush();
+        // What is ready would wake the user at once.
+        if self.tables.has_news() || self.look() > 0 {
+            return false;
+        }
+        self.tables.take_wake_at();
+        if !self.shm.arm(&mut self.tables) || !self.tcp.arm(&mut self.tables) || self.tables.has_news() {
+            return false;
+        }
+        let now = Instant::now();
+        let wait = self.tables.take_wake_at().map(|at| at.saturating_duration_since(now));
+        self.tables.epoll.set_timer(wait);
+        self.look_first = true;
+        true
+    }
+}
+
+impl Drop for SoftNic {
+    fn drop(&mut self) {
+        self.stop_listening();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,110 @@
+//! SENDs of the peer: out of the ring, into SRQ entries.
+
+use super::{Connection, Deadline, End};
+use crate::later::later;
+use crate::nic::Status;
+use crate::soft::options::PAYLOAD_BYTES_MAX;
+use crate::soft::shm::link::{BESIDE_BYTES, Fault, SendItem, source};
+use crate::soft::tables::Tables;
+use crate::unix::ring;
+use jet_wire::message::HEADER_BYTES;
+use std::os::fd::AsFd;
+
+/// SENDs taken from one connection before the next has its turn.
+const RECEIVE_BURST: u32 = 32;
+
+impl Connection {
+    /// Takes SENDs into SRQ entries, at most as many as the budget of this poll has left; whether there were any.
+    #[inline]
+    pub(in crate::soft::shm) fn receive(
+        &mut self,
+        tables: &mut Tables,
+        budget: &mut u32,
+    ) -> Result<bool, End> {
+        let mut taken = 0;
+        while taken < RECEIVE_BURST && *budget > 0 {
+            if tables.srq.is_empty() {
+                self.note_rnr(tables);
+                break;
+            }
+            let Some(item) = self.link().incoming.pop()? else { break };
+            self.land(tables, &item)?;
+            self.received = self.received.wrapping_add(1);
+            taken += 1;
+            *budget -= 1;
+        }
+        if taken > 0 {
+            self.rnr_ends();
+            let link = self.link();
+            link.incoming.advance();
+            if link.room_is_wanted() {
+                ring(self.socket.as_fd());
+            }
+        }
+        Ok(taken > 0)
+    }
+
+    fn note_rnr(&mut self, tables: &mut Tables) {
+        if !self.rnr && !self.link().incoming.is_empty() {
+            self.rnr = true;
+            tables.counters.rnr += 1;
+            if let (Some(timeout), None) = (tables.options.rnr_timeout, self.deadline) {
+                self.deadline = Some(Deadline::Rnr(later(timeout)));
+            }
+        }
+    }
+
+    fn rnr_ends(&mut self) {
+        self.rnr = false;
+        if matches!(self.deadline, Some(Deadline::Rnr(_))) {
+            self.deadline = None;
+        }
+    }
+
+    /// Whether a SEND waits for an SRQ entry.
+    pub(in crate::soft::shm) fn waits_for_entry(&self) -> bool {
+        self.rnr
+    }
+
+    /// Copies one SEND to where it belongs. `item` is this end's own copy.
+    #[inline]
+    fn land(&mut self, tables: &mut Tables, item: &SendItem) -> Result<(), End> {
+        let bytes = item.payload_bytes;
+        let from = match item.source {
+            source::BESIDE if bytes as usize <= BESIDE_BYTES => item.beside.as_ptr(),
+            source::STAGED if bytes <= PAYLOAD_BYTES_MAX => {
+                self.link().staged_by_peer(item.place).ok_or(End::PROTOCOL)?
+            }
+            source::REGISTERED => self
+                .translate_peer(tables, item.key, item.place, bytes)?
+                .ok_or(End::work(Status::LocalProtection, Fault::PayloadKey))?,
+            _ => return Err(End::PROTOCOL),
+        };
+        let entry = tables.srq.pop().expect("seen by the caller");
+        let fits = entry.payload.map_or(bytes == 0, |payload| bytes <= payload.bytes);
+        if !fits {
+            tables.complete_receive(self.qp, entry.id, 0, Status::Length);
+            return Err(End::work(Status::Length, Fault::Length));
+        }
+        let to_header = tables.regions.translate(entry.header);
+        let to_payload = match entry.payload {
+            Some(payload) => tables.regions.translate(payload),
+            None => to_header,
+        };
+        let (Some(to_header), Some(to_payload)) = (to_header, to_payload) else {
+            tables.complete_receive(self.qp, entry.id, 0, Status::LocalProtection);
+            return Err(End::work(Status::LocalProtection, Fault::Receiver));
+        };
+        // SAFETY: both places are registered, as long as said, and this NIC's to write while the entry is its own.
+        // `from` has `bytes` readable bytes. It may be the peer's memory, which the peer can change meanwhile: the bytes
+        // are copied as they come and never looked at here. The two sides are different regions: a pool that is
+        // registered for local writing is never announced.
+        unsafe {
+            to_header.copy_from_nonoverlapping(item.header.as_ptr(), HEADER_BYTES);
+            to_payload.copy_from(from, bytes as usize);
+        }
+        tables.counters.bytes_in += HEADER_BYTES as u64 + u64::from(bytes);
+        tables.complete_receive(self.qp, entry.id, bytes, Status::Success);
+        Ok(())
+    }
+}

@@ -1,0 +1,70 @@
+//! READs of this end: posted, answered, and the time by which something of them must have come.
+
+use super::{Connection, Fate, Phase, RING_BYTES};
+use crate::nic::{DisconnectReason, Status};
+use crate::soft::tables::Tables;
+use crate::soft::tcp::input::{READ_BUDGET, STAGING_BYTES};
+use std::time::{Duration, Instant};
+
+/// Turns that read all SENDs which a peer may have put in front of an answer, and what follows them.
+const TURNS_BEHIND_SENDS: usize = RING_BYTES.div_ceil(READ_BUDGET) + 1;
+
+impl Connection {
+    /// Sets the time by which outstanding READs must have moved, after anything was done.
+    pub(in crate::soft::tcp) fn watch_reads(&mut self, silence_max: Duration) {
+        let moved = std::mem::take(&mut self.reads_moved);
+        if self.reads.is_empty() || self.input.not_ready || !matches!(self.phase, Phase::Open) {
+            self.reads_due = None;
+        } else if moved || self.reads_due.is_none() {
+            // A limit beyond all time is none.
+            self.reads_due = Instant::now().checked_add(silence_max);
+        }
+    }
+
+    /// No READ has moved for too long, unless the kernel has bytes of one that nobody has read yet.
+    pub(super) fn reads_silent(
+        &mut self,
+        tables: &mut Tables,
+        staging: &mut [u8; STAGING_BYTES],
+    ) -> Result<(), Fate> {
+        for _ in 0..TURNS_BEHIND_SENDS {
+            self.input.readable = true;
+            self.receive(tables, staging)?;
+            if self.reads_moved || self.input.not_ready || !matches!(self.phase, Phase::Open) {
+                return Ok(());
+            }
+            if !self.input.readable {
+                break;
+            }
+        }
+        Err(Fate::of(DisconnectReason::Transport(libc::ETIMEDOUT)))
+    }
+
+    /// Takes the READ in this slot.
+    pub(in crate::soft::tcp) fn post_read(&mut self, slot: u32) {
+        self.reads.push_back(slot);
+    }
+
+    /// The READ that the peer answers now, and its place in the order.
+    pub(in crate::soft::tcp) fn read_answered(&self) -> Option<(u32, u64)> {
+        let slot = *self.reads.front()?;
+        (self.reads_asked > 0).then_some((slot, self.reads_done))
+    }
+
+    /// The oldest READ is done.
+    pub(in crate::soft::tcp) fn complete_read(&mut self, tables: &mut Tables) {
+        let slot = self.reads.pop_front().expect("it was answered");
+        self.reads_asked -= 1;
+        self.reads_done += 1;
+        self.reads_moved = true;
+        tables.complete_read(slot, Status::Success);
+    }
+
+    pub(super) fn flush_reads(&mut self, tables: &mut Tables, fate: &Fate) {
+        let mut status = fate.read.unwrap_or(Status::Flushed);
+        while let Some(slot) = self.reads.pop_front() {
+            tables.complete_read(slot, std::mem::replace(&mut status, Status::Flushed));
+        }
+        self.reads_asked = 0;
+    }
+}

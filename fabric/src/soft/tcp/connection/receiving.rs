@@ -1,0 +1,427 @@
+//! What arrives on a connection: frames from a stream that may be cut anywhere, their bytes straight into slabs.
+//!
+//! Bytes of a frame that has begun go where they belong with the system call that reads them; what follows the frame
+//! goes through a staging buffer that all connections share, so that many small SENDs come with one read and the next
+//! header comes with a large READ's tail. What of it cannot be used yet (a part of a header; SENDs that meet no SRQ
+//! entry) is carried by the connection until it can.
+
+use super::{Connection, Fate, Phase, Served};
+use crate::later::later;
+use crate::nic::{DisconnectReason, Event, PRIVATE_DATA_MAX, PrivateData, Sge, Status};
+use crate::soft::options::SCATTER_MAX;
+use crate::soft::tables::Tables;
+use crate::soft::tables::qps::QpState;
+use crate::soft::tcp::frame::{FRAME_BYTES, Fault, Frame, HEADER};
+use crate::soft::tcp::input::{Body, READ_BUDGET, STAGED_WITH_READS, STAGING_BYTES, receive_stretch};
+use crate::soft::tcp::socket::{self, IoVec, Moved};
+
+/// The longest unfinished frame that is carried: a handshake with its private data.
+const CARRIED_PART_MAX: usize = FRAME_BYTES + PRIVATE_DATA_MAX;
+/// Stretches of one read: a READ's scatter list, or an SRQ entry's two, and the staging buffer.
+const STRETCHES_MAX: usize = SCATTER_MAX + 1;
+
+impl Connection {
+    /// Reads what the socket has and does what it says, for one turn.
+    pub(in crate::soft::tcp) fn receive(
+        &mut self,
+        tables: &mut Tables,
+        staging: &mut [u8; STAGING_BYTES],
+    ) -> Result<(), Fate> {
+        if self.input.not_ready {
+            self.resume(tables)?;
+        }
+        if self.input.not_ready && self.is_lost() {
+            // Nobody waits for these SENDs to be taken any more.
+            return Err(Fate::of(DisconnectReason::Peer));
+        }
+        let mut budget = READ_BUDGET;
+        while self.input.readable && !self.input.not_ready && budget > 0 {
+            match self.read_once(tables, staging)? {
+                Moved::Bytes(bytes) => {
+                    budget = budget.saturating_sub(bytes);
+                    if self.input.not_ready && self.is_lost() {
+                        return Err(Fate::of(DisconnectReason::Peer));
+                    }
+                }
+                Moved::Blocked => {
+                    self.input.readable = false;
+                    self.read_dry()?;
+                }
+                Moved::End => return Err(Fate::of(DisconnectReason::Peer)),
+                Moved::Failed(errno) => return Err(Fate::of_errno(errno)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes on with what was carried while there was no SRQ entry.
+    fn resume(&mut self, tables: &mut Tables) -> Result<(), Fate> {
+        if matches!(self.phase, Phase::Open) {
+            if tables.srq.is_empty() {
+                return Ok(());
+            }
+            self.deadline = None;
+        }
+        self.input.not_ready = false;
+        let carried = std::mem::take(&mut self.input.carried);
+        let from = self.input.carried_from;
+        let result = self.take(tables, &carried[from..]);
+        self.input.carried = carried;
+        self.input.carried_from = from + result?;
+        if !self.input.not_ready {
+            self.input.carried.drain(..self.input.carried_from);
+            self.input.carried_from = 0;
+        }
+        Ok(())
+    }
+
+    /// One read.
+    fn read_once(&mut self, tables: &mut Tables, staging: &mut [u8; STAGING_BYTES]) -> Result<Moved, Fate> {
+        let mut stretches = [IoVec { iov_base: std::ptr::null_mut(), iov_len: 0 }; STRETCHES_MAX];
+        let (mut count, mut direct) = (0, 0);
+        let mut add = |base: *mut u8, bytes: usize| {
+            stretches[count] = IoVec { iov_base: base.cast(), iov_len: bytes };
+            count += 1;
+        };
+        match self.input.body {
+            Body::None | Body::ReadWhole | Body::Discard { .. } => {}
+            Body::Receive { entry, payload_bytes, done } => {
+                let mut filled = done;
+                while let Some(stretch) = receive_stretch(&entry, payload_bytes, filled) {
+                    let Some(base) = tables.regions.translate(stretch) else {
+                        return Err(self.entry_lost(tables));
+                    };
+                    add(base, stretch.bytes as usize);
+                    filled += stretch.bytes;
+                }
+                direct = (filled - done) as usize;
+            }
+            Body::Read { left } => {
+                let (slot, _) = self.read_answered().expect("a body has its READ");
+                let mut walk = *tables.reads.get(slot);
+                let mut open = left;
+                while open > 0 {
+                    let stretch = walk.next_stretch(open).expect("a piece fits its READ");
+                    let Some(base) = tables.regions.translate(stretch) else {
+                        return Err(Self::scatter_lost());
+                    };
+                    add(base, stretch.bytes as usize);
+                    walk.advance(stretch.bytes);
+                    open -= stretch.bytes;
+                }
+                direct = left as usize;
+            }
+        }
+        // Parts of a frame are carried only where no body is open.
+        let part = self.input.carried.len();
+        staging[..part].copy_from_slice(&self.input.carried);
+        self.input.carried.clear();
+        let room = if self.read_answered().is_some() { STAGED_WITH_READS } else { STAGING_BYTES };
+        let staged = part..(part + room).min(STAGING_BYTES);
+        add(staging[staged.clone()].as_mut_ptr(), staged.len());
+        // SAFETY: the stretches lie in registered memory that was looked up just now and stays mapped while it is in
+        // the table, and in the staging buffer, which is borrowed mutably. Nobody holds references into slabs.
+        let moved = unsafe { socket::read(self.socket(), &stretches[..count]) };
+        let Moved::Bytes(bytes) = moved else {
+            // The part stays carried.
+            self.input.carried.extend_from_slice(&staging[..part]);
+            return Ok(moved);
+        };
+        if bytes < direct + staged.len() {
+            // A short read has emptied the socket; what comes later is told by epoll.
+            self.input.readable = self.input.hung_up;
+        }
+        self.filled(tables, bytes.min(direct));
+        let arrived = &staging[..part + bytes.saturating_sub(direct)];
+        let used = self.take(tables, arrived)?;
+        let left = &arrived[used..];
+        assert!(self.input.not_ready || left.len() < CARRIED_PART_MAX, "only a part of a frame is left");
+        self.input.carried.extend_from_slice(left);
+        self.input.carried_from = 0;
+        Ok(moved)
+    }
+
+    /// The SRQ entry's memory was deregistered under a SEND that arrives.
+    fn entry_lost(&mut self, tables: &mut Tables) -> Fate {
+        if let Body::Receive { entry, .. } = std::mem::replace(&mut self.input.body, Body::None) {
+            tables.complete_receive(self.qp, entry.id, 0, Status::LocalProtection);
+        }
+        Fate::of(DisconnectReason::WorkRequest(Status::LocalProtection))
+    }
+
+    /// The memory that a READ was to fill was deregistered.
+    fn scatter_lost() -> Fate {
+        let status = Status::LocalProtection;
+        Fate { reason: DisconnectReason::WorkRequest(status), send: None, read: Some(status) }
+    }
+
+    /// Bytes of the body are in their places.
+    fn filled(&mut self, tables: &mut Tables, bytes: usize) {
+        let bytes = u32::try_from(bytes).expect("bodies are short");
+        match &mut self.input.body {
+            Body::None | Body::ReadWhole => {}
+            Body::Receive { entry, payload_bytes, done } => {
+                *done += bytes;
+                if *done == HEADER + *payload_bytes {
+                    let (entry, payload_bytes) = (entry.id, *payload_bytes);
+                    self.input.body = Body::None;
+                    self.taken += 1;
+                    tables.counters.bytes_in += u64::from(payload_bytes);
+                    tables.complete_receive(self.qp, entry, payload_bytes, Status::Success);
+                }
+            }
+            Body::Read { left } => {
+                *left -= bytes;
+                let whole = *left == 0;
+                self.reads_moved |= bytes > 0;
+                let (slot, _) = self.read_answered().expect("a body has its READ");
+                tables.reads.get_mut(slot).advance(bytes);
+                tables.counters.bytes_in += u64::from(bytes);
+                if whole {
+                    self.input.body = Body::ReadWhole;
+                }
+            }
+            Body::Discard { left } => {
+                *left -= bytes;
+                if *left == 0 {
+                    self.input.body = Body::None;
+                }
+            }
+        }
+    }
+
+    /// Uses staged bytes; returns how many. What is left is a part of a frame, or waits for an SRQ entry.
+    fn take(&mut self, tables: &mut Tables, input: &[u8]) -> Result<usize, Fate> {
+        let mut used = 0;
+        loop {
+            let wanted = self.input.wanted();
+            if wanted > 0 {
+                let bytes = wanted.min(input.len() - used);
+                if bytes == 0 {
+                    return Ok(used);
+                }
+                self.place(tables, &input[used..used + bytes])?;
+                used += bytes;
+                continue;
+            }
+            let rest = &input[used..];
+            let Some(head) = rest.first_chunk::<FRAME_BYTES>() else { return Ok(used) };
+            let frame = Frame::parse(head).map_err(|_| Fate::PROTOCOL)?;
+            match self.act(tables, frame, &rest[FRAME_BYTES..])? {
+                Some(behind) => used += FRAME_BYTES + behind,
+                None => return Ok(used),
+            }
+        }
+    }
+
+    /// Copies staged bytes of the body to their places.
+    fn place(&mut self, tables: &mut Tables, mut bytes: &[u8]) -> Result<(), Fate> {
+        while !bytes.is_empty() {
+            let most = u32::try_from(bytes.len()).expect("staged bytes are few");
+            let stretch = match self.input.body {
+                Body::Receive { entry, payload_bytes, done } => receive_stretch(&entry, payload_bytes, done),
+                Body::Read { .. } => {
+                    let (slot, _) = self.read_answered().expect("a body has its READ");
+                    tables.reads.get(slot).next_stretch(most)
+                }
+                Body::Discard { .. } => {
+                    self.filled(tables, bytes.len());
+                    return Ok(());
+                }
+                Body::None | Body::ReadWhole => unreachable!("bytes are placed only where a body wants them"),
+            };
+            let stretch = stretch.expect("a body has a place for its bytes");
+            let stretch = Sge { bytes: stretch.bytes.min(most), ..stretch };
+            let Some(base) = tables.regions.translate(stretch) else {
+                return Err(match self.input.body {
+                    Body::Receive { .. } => self.entry_lost(tables),
+                    _ => Self::scatter_lost(),
+                });
+            };
+            let (now, later) = bytes.split_at(stretch.bytes as usize);
+            // SAFETY: `translate` says that `stretch` lies within registered memory, which stays mapped while it is
+            // in the table and is no part of the staging buffer; nobody holds references into it.
+            unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), base, now.len()) };
+            self.filled(tables, now.len());
+            bytes = later;
+        }
+        Ok(())
+    }
+
+    /// Does what a frame says. `Some`: bytes behind it that were used up; `None`: it must wait.
+    fn act(&mut self, tables: &mut Tables, frame: Frame, behind: &[u8]) -> Result<Option<usize>, Fate> {
+        match (&self.phase, frame) {
+            (Phase::Open, frame) => self.act_open(tables, frame),
+            (Phase::Draining { .. }, frame) => self.act_draining(tables, frame).map(Some),
+            (Phase::AwaitConnect, Frame::Connect { private_bytes, reads_answered }) => {
+                let Some((used, private_data)) = private(behind, private_bytes) else { return Ok(None) };
+                self.phase = Phase::Requested;
+                self.peer_answers = counted(reads_answered);
+                self.deadline = None;
+                self.push_asked();
+                tables.qps.set_state(self.qp, QpState::Requested);
+                tables.push_event(Event::ConnectRequest { qp: self.qp, private_data });
+                Ok(Some(used))
+            }
+            (Phase::AwaitAccept, Frame::Asked) => {
+                // From here on it is the user's time that passes there, and that has no limit.
+                self.deadline = None;
+                Ok(Some(0))
+            }
+            (Phase::AwaitAccept, Frame::Accept { private_bytes, reads_answered }) => {
+                let Some((used, private_data)) = private(behind, private_bytes) else { return Ok(None) };
+                // A listener that answers none is as good as one that does to an end that only sends.
+                let reads_max = tables.agree_on_reads(counted(reads_answered)).unwrap_or(0);
+                self.open(tables, private_data, reads_max);
+                Ok(Some(used))
+            }
+            (Phase::AwaitAccept, Frame::Reject { private_bytes }) => {
+                let Some((_, private_data)) = private(behind, private_bytes) else { return Ok(None) };
+                tables.rejected(self.qp, private_data);
+                self.close(tables);
+                Err(Fate::of(DisconnectReason::Peer))
+            }
+            _ => Err(Fate::PROTOCOL),
+        }
+    }
+
+    fn act_open(&mut self, tables: &mut Tables, frame: Frame) -> Result<Option<usize>, Fate> {
+        // Behind a piece comes the word on whether it counts, and nothing else.
+        if matches!(self.input.body, Body::ReadWhole) {
+            self.act_read_whole(tables, frame)?;
+            return Ok(Some(0));
+        }
+        match frame {
+            Frame::Send { payload_bytes } => return Ok(self.act_send(tables, payload_bytes).then_some(0)),
+            Frame::SendAck { taken } => self.acknowledge(tables, taken)?,
+            Frame::SendError { taken, fault } => return Err(self.send_failed(tables, taken, fault)),
+            Frame::ReadRequest { id, address, key, bytes } => {
+                if id != self.served_next
+                    || self.served.len() >= tables.options.reads_answered_per_qp_max as usize
+                {
+                    return Err(Fate::PROTOCOL);
+                }
+                self.served_next += 1;
+                self.served.push_back(Served { id, address, key, bytes, done: 0 });
+            }
+            Frame::ReadResponse { id, bytes } => {
+                let (slot, _) =
+                    self.read_answered().filter(|&(_, first)| first == id).ok_or(Fate::PROTOCOL)?;
+                let read = tables.reads.get(slot);
+                let left = read.bytes - read.done;
+                if bytes > left || (bytes == 0) != (left == 0) {
+                    return Err(Fate::PROTOCOL);
+                }
+                self.input.body = if bytes == 0 { Body::ReadWhole } else { Body::Read { left: bytes } };
+            }
+            Frame::ReadError { id, fault } => return Err(self.read_failed(id, fault)),
+            Frame::Bye => {
+                self.peer_done = true;
+                self.drain(tables, DisconnectReason::Peer, None, false);
+            }
+            Frame::ReadEnd { .. }
+            | Frame::Connect { .. }
+            | Frame::Asked
+            | Frame::Accept { .. }
+            | Frame::Reject { .. } => {
+                return Err(Fate::PROTOCOL);
+            }
+        }
+        Ok(Some(0))
+    }
+
+    fn act_read_whole(&mut self, tables: &mut Tables, frame: Frame) -> Result<(), Fate> {
+        let (slot, first) = self.read_answered().expect("a body has its READ");
+        match frame {
+            Frame::ReadEnd { id } if id == first => {
+                self.input.body = Body::None;
+                let read = tables.reads.get(slot);
+                if read.done == read.bytes {
+                    self.complete_read(tables);
+                }
+                Ok(())
+            }
+            Frame::ReadError { id, fault } => Err(self.read_failed(id, fault)),
+            _ => Err(Fate::PROTOCOL),
+        }
+    }
+
+    fn read_failed(&self, id: u64, fault: Fault) -> Fate {
+        match self.read_answered() {
+            Some((_, first)) if first == id => {
+                let status = fault.status();
+                Fate { reason: DisconnectReason::WorkRequest(status), send: None, read: Some(status) }
+            }
+            _ => Fate::PROTOCOL,
+        }
+    }
+
+    /// A SEND arrives; `false`: it must wait for an SRQ entry.
+    fn act_send(&mut self, tables: &mut Tables, payload_bytes: u32) -> bool {
+        let Some(entry) = tables.srq.pop() else {
+            tables.counters.rnr += 1;
+            self.input.not_ready = true;
+            if self.deadline.is_none() {
+                self.deadline = tables.options.rnr_timeout.map(later);
+            }
+            return false;
+        };
+        if payload_bytes > entry.payload.map_or(0, |slab| slab.bytes) {
+            tables.complete_receive(self.qp, entry.id, 0, Status::Length);
+            let last = Frame::SendError { taken: self.taken, fault: Fault::Length };
+            self.fail(tables, Some(last), Status::Length);
+            self.input.body = Body::Discard { left: HEADER + payload_bytes };
+            return true;
+        }
+        self.input.body = Body::Receive { entry, payload_bytes, done: 0 };
+        true
+    }
+
+    /// A SEND has waited for an SRQ entry for too long.
+    pub(in crate::soft::tcp) fn never_ready(&mut self, tables: &mut Tables) {
+        let last = Frame::SendError { taken: self.taken, fault: Fault::RnrExhausted };
+        self.fail(tables, Some(last), Status::RnrExhausted);
+    }
+
+    /// While this end says goodbye: acknowledgements still count, nothing else does.
+    fn act_draining(&mut self, tables: &mut Tables, frame: Frame) -> Result<usize, Fate> {
+        match frame {
+            Frame::Send { payload_bytes } => {
+                self.input.body = Body::Discard { left: HEADER + payload_bytes };
+            }
+            Frame::ReadResponse { bytes: left, .. } if left > 0 => self.input.body = Body::Discard { left },
+            Frame::SendAck { taken } if self.has_sends() => {
+                self.acknowledge(tables, taken)?;
+                self.drained()?;
+            }
+            Frame::SendError { taken, fault } if self.has_sends() => {
+                return Err(self.send_failed(tables, taken, fault));
+            }
+            Frame::Bye => {
+                self.peer_done = true;
+                self.drained()?;
+            }
+            Frame::Connect { .. } | Frame::Asked | Frame::Accept { .. } | Frame::Reject { .. } => {
+                return Err(Fate::PROTOCOL);
+            }
+            Frame::ReadResponse { .. }
+            | Frame::SendAck { .. }
+            | Frame::SendError { .. }
+            | Frame::ReadRequest { .. }
+            | Frame::ReadEnd { .. }
+            | Frame::ReadError { .. } => {}
+        }
+        Ok(0)
+    }
+}
+
+/// READs that a peer says it answers: whatever it is, no more are made than this end makes.
+fn counted(reads_answered: u64) -> u32 {
+    u32::try_from(reads_answered).unwrap_or(u32::MAX)
+}
+
+/// Private data, once it is whole.
+fn private(behind: &[u8], bytes: u32) -> Option<(usize, PrivateData)> {
+    let private = behind.get(..bytes as usize)?;
+    Some((private.len(), PrivateData::new(private).expect("the frame's length was checked")))
+}

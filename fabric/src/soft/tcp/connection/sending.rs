@@ -1,0 +1,117 @@
+//! SENDs of this end: posted, written, acknowledged, or failed.
+
+use super::{Connection, Fate, Phase, PostedSend};
+use crate::nic::{DisconnectReason, MemoryKey, Payload, PostError, SendRequest, Status};
+use crate::soft::options::SENDS_PER_QP_MAX;
+use crate::soft::tables::Tables;
+use crate::soft::tcp::frame::{FRAME_BYTES, Fault, Frame};
+use crate::soft::tcp::output::Urgency;
+use jet_wire::message::HEADER_BYTES;
+
+/// Queued bytes that are written without waiting for a doorbell, so that the queue stays in the cache.
+const WRITE_EARLY: usize = 64 << 10;
+
+impl Connection {
+    /// Whether SENDs of this end may still be acknowledged.
+    pub(in crate::soft::tcp) fn has_sends(&self) -> bool {
+        !self.sends.is_empty()
+    }
+
+    /// Queues a SEND.
+    pub(in crate::soft::tcp) fn post_send(
+        &mut self,
+        tables: &mut Tables,
+        request: &SendRequest<'_>,
+    ) -> Result<Result<(), PostError>, Fate> {
+        let (inline, memory): (&[u8], _) = match &request.payload {
+            Payload::None => (&[], None),
+            Payload::Inline(bytes) => (bytes, None),
+            Payload::Registered(sge) => (&[], Some(*sge).filter(|sge| sge.bytes > 0)),
+        };
+        let frame_bytes = FRAME_BYTES + HEADER_BYTES + inline.len();
+        if self.output.queued() >= WRITE_EARLY || !self.output.has_room(frame_bytes, Urgency::Request) {
+            self.write(tables)?;
+            if !matches!(self.phase, Phase::Open) {
+                // A READ of the peer has failed on the way.
+                return Ok(Err(PostError::Stale));
+            }
+        }
+        if self.sends.len() == SENDS_PER_QP_MAX as usize
+            || !self.output.has_room(frame_bytes, Urgency::Request)
+        {
+            return Ok(Err(PostError::QueueFull));
+        }
+        let behind = memory.map_or(inline.len(), |sge| sge.bytes as usize);
+        let payload_bytes = u32::try_from(behind).expect("the limit is 4096");
+        self.push(&Frame::Send { payload_bytes }.to_bytes());
+        self.push(&request.header.0);
+        if !inline.is_empty() {
+            self.push(inline);
+        }
+        if let Some(sge) = memory {
+            self.output.push_payload(sge, self.sends_done + self.sends.len() as u64);
+            self.bytes_pushed += u64::from(sge.bytes);
+        }
+        self.sends.push_back(PostedSend { id: request.id, written_at: self.bytes_pushed });
+        Ok(Ok(()))
+    }
+
+    /// The peer says that it took so many SENDs since the beginning.
+    pub(in crate::soft::tcp) fn acknowledge(&mut self, tables: &mut Tables, taken: u64) -> Result<(), Fate> {
+        let newly = taken.checked_sub(self.sends_done).ok_or(Fate::PROTOCOL)?;
+        let newly = usize::try_from(newly).map_err(|_| Fate::PROTOCOL)?;
+        if newly == 0 {
+            return Ok(());
+        }
+        // Only what left this end whole can have been taken.
+        let written = self.bytes_pushed - self.output.queued() as u64;
+        match self.sends.get(newly - 1) {
+            Some(last) if last.written_at <= written => {}
+            _ => return Err(Fate::PROTOCOL),
+        }
+        for send in self.sends.drain(..newly) {
+            tables.complete_send(self.qp, send.id, Status::Success);
+        }
+        self.sends_done = taken;
+        Ok(())
+    }
+
+    /// The peer says that the SEND after the first `taken` ones failed.
+    pub(in crate::soft::tcp) fn send_failed(
+        &mut self,
+        tables: &mut Tables,
+        taken: u64,
+        fault: Fault,
+    ) -> Fate {
+        if let Err(fate) = self.acknowledge(tables, taken) {
+            return fate;
+        }
+        if self.sends.is_empty() {
+            return Fate::PROTOCOL;
+        }
+        let reason = DisconnectReason::WorkRequest(fault.status());
+        Fate { reason, send: Some((taken, fault.status())), read: None }
+    }
+
+    /// Whether a SEND of this end that has not left names this key; its place in the order.
+    pub(in crate::soft::tcp) fn send_from(&self, key: MemoryKey) -> Option<u64> {
+        self.output.payload_of(key)
+    }
+
+    /// How a connection ends whose SEND lost its payload's memory.
+    pub(in crate::soft::tcp) fn payload_lost(send: u64) -> Fate {
+        let status = Status::LocalProtection;
+        Fate { reason: DisconnectReason::WorkRequest(status), send: Some((send, status)), read: None }
+    }
+
+    pub(super) fn flush_sends(&mut self, tables: &mut Tables, fate: &Fate) {
+        while let Some(send) = self.sends.pop_front() {
+            let status = match fate.send {
+                Some((place, status)) if place == self.sends_done => status,
+                _ => Status::Flushed,
+            };
+            self.sends_done += 1;
+            tables.complete_send(self.qp, send.id, status);
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! What is written: frames of this end, what it owes the peer, and registered memory between them.
+
+use super::{Connection, Fate, Phase};
+use crate::nic::{PrivateData, Sge};
+use crate::soft::tables::Tables;
+use crate::soft::tables::regions::Regions;
+use crate::soft::tcp::frame::{FRAME_BYTES, Fault, Frame, READ_PIECE_MAX};
+use crate::soft::tcp::output::{Lookup, Revoked, Urgency, no_stretches};
+use crate::soft::tcp::socket::{self, Moved};
+
+/// Bytes written by one connection before another has its turn.
+const WRITE_BUDGET: usize = 1 << 20;
+
+impl Lookup for Regions {
+    fn local(&self, memory: &Sge) -> Option<*mut u8> {
+        self.translate(*memory)
+    }
+
+    fn remote(&self, key: u32, address: u64, bytes: u32) -> Option<*mut u8> {
+        self.translate_remote(key, address, bytes).map(<*const u8>::cast_mut)
+    }
+}
+
+impl Connection {
+    /// Whether there is something to write that could be written now, or an end to come to.
+    pub(in crate::soft::tcp) fn wants_to_write(&self) -> bool {
+        self.is_drained()
+            || !self.blocked
+                && self.broken.is_none()
+                && (self.output.queued() > 0
+                    || self.owes_ack()
+                    || self.reads_asked < self.reads.len()
+                    || !self.served.is_empty())
+    }
+
+    pub(super) fn owes_ack(&self) -> bool {
+        self.taken != self.acknowledged
+    }
+
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        self.output.push(bytes);
+        self.bytes_pushed += bytes.len() as u64;
+    }
+
+    /// Queues the first frame of either end.
+    pub(in crate::soft::tcp) fn push_handshake(
+        &mut self,
+        frame: impl Fn(u32) -> Frame,
+        private_data: &PrivateData,
+    ) {
+        let private = private_data.as_slice();
+        let private_bytes = u32::try_from(private.len()).expect("at most 56 bytes");
+        self.push(&frame(private_bytes).to_bytes());
+        self.push(private);
+    }
+
+    /// Tells the connecting end that its request is here.
+    pub(in crate::soft::tcp) fn push_asked(&mut self) {
+        self.push(&Frame::Asked.to_bytes());
+    }
+
+    /// Queues what this end owes, as far as there is room: acknowledgement, READ requests, answers.
+    fn pull(&mut self, tables: &mut Tables) {
+        if self.owes_ack() && self.output.has_room(FRAME_BYTES, Urgency::Answer) {
+            self.acknowledged = self.taken;
+            self.push(&Frame::SendAck { taken: self.taken }.to_bytes());
+        }
+        if !matches!(self.phase, Phase::Open) {
+            return;
+        }
+        while self.reads_asked < self.reads.len() && self.output.has_room(FRAME_BYTES, Urgency::Request) {
+            let read = tables.reads.get(self.reads[self.reads_asked]);
+            let id = self.reads_done + self.reads_asked as u64;
+            let (address, key, bytes) = (read.address, read.key, read.bytes);
+            self.reads_asked += 1;
+            self.push(&Frame::ReadRequest { id, address, key, bytes }.to_bytes());
+        }
+        // Two answers: one being written, one behind it. More would only keep SENDs waiting.
+        while self.output.answers() < 2 && self.output.has_room(2 * FRAME_BYTES, Urgency::Answer) {
+            let Some(served) = self.served.front_mut() else { break };
+            let id = served.id;
+            let left = served.bytes - served.done;
+            let address = served.address.checked_add(u64::from(served.done));
+            let allowed = address
+                .filter(|&address| tables.regions.translate_remote(served.key, address, left).is_some());
+            let Some(address) = allowed else {
+                let fault = Fault::RemoteAccess;
+                self.fail(tables, Some(Frame::ReadError { id, fault }), fault.status());
+                return;
+            };
+            let piece = left.min(READ_PIECE_MAX);
+            let key = served.key;
+            served.done += piece;
+            if served.done == served.bytes {
+                self.served.pop_front();
+            }
+            self.push(&Frame::ReadResponse { id, bytes: piece }.to_bytes());
+            self.output.push_answer(id, key, address, piece);
+            self.bytes_pushed += u64::from(piece);
+            self.push(&Frame::ReadEnd { id }.to_bytes());
+        }
+    }
+
+    /// Writes what is queued until the socket takes no more, or it is others' turn.
+    pub(in crate::soft::tcp) fn write(&mut self, tables: &mut Tables) -> Result<(), Fate> {
+        let mut stretches = no_stretches();
+        let mut budget = WRITE_BUDGET;
+        while !self.blocked && self.broken.is_none() {
+            self.pull(tables);
+            if self.output.queued() == 0 || budget == 0 {
+                break;
+            }
+            let (count, _) = match self.output.gather(&tables.regions, &mut stretches, budget) {
+                Ok(listed) => listed,
+                Err(Revoked::Answer { read: id, behind }) => {
+                    // What is owed of the piece goes out as zeros, and the frame behind it says that they are that.
+                    let fault = Fault::RemoteAccess;
+                    self.output.overwrite(behind, &Frame::ReadError { id, fault }.to_bytes());
+                    self.fail(tables, None, fault.status());
+                    continue;
+                }
+                Err(Revoked::Payload { send }) => return Err(Self::payload_lost(send)),
+            };
+            // SAFETY: the frames' bytes are the queue's own; registered memory was looked up just now, and regions
+            // stay mapped while they are in the table, which nobody changes during this call.
+            match unsafe { socket::write(self.socket(), &mut stretches[..count]) } {
+                Moved::Bytes(bytes) => {
+                    self.output.advance(bytes);
+                    budget = budget.saturating_sub(bytes);
+                }
+                Moved::Blocked | Moved::End => self.blocked = true,
+                Moved::Failed(errno) => {
+                    // The peer's last words may still wait to be read.
+                    self.broken = Some(errno);
+                    self.input.readable = true;
+                }
+            }
+        }
+        self.drained()
+    }
+}

@@ -1,0 +1,74 @@
+//! Whose descriptor is ready: the number that the epoll carries for each.
+
+/// Which transport carries a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// Same host.
+    Shm = 1,
+    /// Any host.
+    Tcp = 2,
+}
+
+/// What of a transport a descriptor belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// The connection of the QP with this index.
+    Connection(u32),
+    /// One of its listeners, counted from 0.
+    Listener(u32),
+}
+
+/// Whose descriptor it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Token {
+    /// The transport that has it watched.
+    pub(crate) kind: Kind,
+    /// What of that transport.
+    pub(crate) place: Place,
+}
+
+const KIND_SHIFT: u32 = 56;
+const IS_LISTENER: u64 = 1 << 32;
+
+impl Token {
+    /// The token as the epoll carries it. The kind makes it differ from [`crate::readiness::TIMER`].
+    pub(crate) fn to_u64(self) -> u64 {
+        let place = match self.place {
+            Place::Connection(index) => u64::from(index),
+            Place::Listener(listener) => IS_LISTENER | u64::from(listener),
+        };
+        (self.kind as u64) << KIND_SHIFT | place
+    }
+
+    /// The token that the epoll gave back; `None` is the timer.
+    pub(crate) fn from_u64(bits: u64) -> Option<Self> {
+        let kind = match bits >> KIND_SHIFT {
+            1 => Kind::Shm,
+            2 => Kind::Tcp,
+            _ => return None,
+        };
+        let index = u32::try_from(bits & u64::from(u32::MAX)).expect("masked to 32 bits");
+        let place = if bits & IS_LISTENER == 0 { Place::Connection(index) } else { Place::Listener(index) };
+        Some(Self { kind, place })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::readiness::TIMER;
+
+    #[test]
+    fn tokens_come_back_as_they_were() {
+        for kind in [Kind::Shm, Kind::Tcp] {
+            for index in [0, 7, u32::MAX] {
+                for place in [Place::Connection(index), Place::Listener(index)] {
+                    let token = Token { kind, place };
+                    assert_eq!(Token::from_u64(token.to_u64()), Some(token));
+                }
+            }
+        }
+        assert_eq!(Token::from_u64(TIMER), None);
+    }
+}
