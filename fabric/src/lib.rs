@@ -7,6 +7,7 @@
 //! * [`soft`]: a software RNIC for machines with none, over `shm:` (same host) and `tcp:` (any host).
 //! * `verbs` (cargo feature `verbs`): RNICs, and the kernel's soft-RoCE, on `rdma-sys` and RDMA CM.
 //! * [`advice`]: what to change where the system refuses.
+//! * [`clock`]: the time, for whoever drives a NIC and has none.
 //! * [`limits`]: what a device can do, what a NIC on it does therefore, and devices by name.
 //! * [`memory`]: sealed shared memory, and passing it between processes; what is registered is made of it.
 //!
@@ -14,7 +15,7 @@
 
 pub mod address;
 pub mod advice;
-mod later;
+pub mod clock;
 pub mod limits;
 pub mod memory;
 pub mod nic;
@@ -25,4 +26,5 @@ pub mod unix;
 pub mod verbs;
 
 pub use address::{Address, AddressError};
+pub use clock::{Clock, CoarseClock};
 pub use nic::{Completion, Event, Nic, Qp};

@@ -17,6 +17,10 @@
 //!   once; after that the [`Qp`] is stale and every call with it fails with [`PostError::Stale`]. No memory named by a
 //!   flushed request is touched after its completion was polled.
 //! * After construction, posting and polling allocate nothing.
+//! * Time is what [`Nic::poll`], [`Nic::poll_event`] and [`Nic::arm`] are told: nanoseconds from a beginning of the caller's own,
+//!   which never go back. Only these three do something because time has passed, and no software NIC asks a clock. What begins to
+//!   wait in another call ([`Nic::connect`], [`Nic::disconnect`], [`Nic::post_read`]) has its whole span from the next of these
+//!   three. A NIC on a device goes by the system's clock, as the device does; one on a thread, by its thread's.
 
 use crate::address::Address;
 use crate::advice::{self, Advised};
@@ -473,15 +477,16 @@ pub trait Nic: Send {
     /// Rings the doorbell for everything posted since the last time. [`Self::poll`] does so too.
     fn flush(&mut self);
 
-    /// Takes completions, at most as many as fit; returns how many.
-    fn poll(&mut self, completions: &mut [Completion]) -> usize;
+    /// Takes completions, at most as many as fit; returns how many. It is `now_ns`.
+    fn poll(&mut self, now_ns: u64, completions: &mut [Completion]) -> usize;
 
-    /// Takes the next connection event.
-    fn poll_event(&mut self) -> Option<Event>;
+    /// Takes the next connection event. It is `now_ns`.
+    fn poll_event(&mut self, now_ns: u64) -> Option<Event>;
 
     /// Becomes readable when there is something to poll, once [`Self::arm`] said that there is nothing now.
     fn wait_fd(&self) -> BorrowedFd<'_>;
 
-    /// Prepares to sleep on [`Self::wait_fd`]. `false`: there is work, poll instead.
-    fn arm(&mut self) -> bool;
+    /// Prepares to sleep on [`Self::wait_fd`]. `false`: there is work, poll instead. It is `now_ns`: the descriptor becomes
+    /// readable in time for what has to happen at a time, too.
+    fn arm(&mut self, now_ns: u64) -> bool;
 }

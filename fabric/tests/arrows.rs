@@ -275,3 +275,21 @@ fn paths_are_found_as_they_are_written() {
     assert_eq!(found("pub(in super::super) fn f(); // super::c::X\n\"super::c::X\""), [""; 0]);
     assert_eq!(found("#[cfg(test)]\nmod tests { use super::super::c::X; }"), [""; 0]);
 }
+
+/// A NIC in virtual time can stand beside the others only where none of them knows another time than the one that it is told.
+#[test]
+fn no_software_nic_asks_a_clock() {
+    let mut all = BTreeMap::new();
+    modules(&repository().join(ROOT), &Vec::new(), &mut all);
+    // The thread that a NIC may be given drives it, and says what time it is.
+    all.retain(|module, _| module.first().is_none_or(|first| first != "threaded"));
+    assert!(all.len() > 20, "modules are found: {:?}", all.keys());
+    let asking: Vec<_> = all
+        .iter()
+        .flat_map(|(module, text)| tokens(text).into_iter().map(move |token| (module.join("::"), token)))
+        .filter(|(_, token)| {
+            ["Instant", "SystemTime", "Clock", "CoarseClock", "clock_gettime"].contains(&token.as_str())
+        })
+        .collect();
+    assert_eq!(asking, []);
+}

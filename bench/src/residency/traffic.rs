@@ -13,7 +13,7 @@ use jet_fabric::nic::{
     Status, Work,
 };
 use jet_fabric::soft::{SoftNic, SoftOptions};
-use jet_fabric::{Address, Nic};
+use jet_fabric::{Address, CoarseClock, Nic};
 use jet_wire::SLAB_BYTES;
 use jet_wire::message::hello::{AppName, Hello, Welcome, features};
 use jet_wire::message::{
@@ -110,6 +110,8 @@ pub struct Traffic {
     connections: Vec<Connection>,
     completions: Box<[Completion]>,
     clock: Instant,
+    /// What the NIC is told, which goes on from turn to turn.
+    nic_clock: CoarseClock,
     latencies: Histogram<u64>,
     late: Histogram<u64>,
     ended: u64,
@@ -151,6 +153,7 @@ impl Traffic {
             connections: Vec::with_capacity(shape.connections),
             completions: vec![nothing; 64].into_boxed_slice(),
             clock: Instant::now(),
+            nic_clock: CoarseClock::start(),
             latencies: Histogram::new_with_bounds(100, 60_000_000_000, 3)?,
             late: Histogram::new_with_bounds(100, 60_000_000_000, 3)?,
             ended: 0,
@@ -293,7 +296,7 @@ impl Traffic {
     }
 
     fn sleep(&mut self) -> Result<(), Box<dyn Error>> {
-        if self.nic.arm() {
+        if self.nic.arm(self.nic_clock.look()) {
             let bound = Timespec { tv_sec: 1, tv_nsec: 0 };
             poll(&mut [PollFd::from_borrowed_fd(self.nic.wait_fd(), PollFlags::IN)], Some(&bound))?;
         }
@@ -308,7 +311,8 @@ impl Traffic {
 
     /// Takes what came.
     fn look(&mut self) -> Result<(), Box<dyn Error>> {
-        let taken = self.nic.poll(&mut self.completions);
+        let now_ns = self.nic_clock.turn();
+        let taken = self.nic.poll(now_ns, &mut self.completions);
         for at in 0..taken {
             let Completion { qp, work, status } = self.completions[at];
             if status != Status::Success {
@@ -319,7 +323,7 @@ impl Traffic {
                 self.post_receive(entry)?;
             }
         }
-        while let Some(event) = self.nic.poll_event() {
+        while let Some(event) = self.nic.poll_event(now_ns) {
             match event {
                 Event::Connected { qp, private_data, .. } => {
                     let welcome = Welcome::decode(private_data.as_slice())

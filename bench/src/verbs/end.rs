@@ -1,5 +1,6 @@
 //! One end of connections between two NICs, without receiver and application.
 
+use jet_fabric::CoarseClock;
 use jet_fabric::memory::SharedMemory;
 use jet_fabric::nic::{
     Access, Completion, Event, MemoryKey, Nic, Payload, PrivateData, Qp, SendRequest, Sge, SrqEntry, Status,
@@ -22,6 +23,7 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(60);
 /// One end.
 pub struct End {
     pub nic: VerbsNic,
+    clock: CoarseClock,
     /// Its connections, in the order in which they were asked for or accepted.
     pub qps: Vec<Qp>,
     connected: usize,
@@ -51,6 +53,7 @@ impl End {
         };
         let mut end = Self {
             nic,
+            clock: CoarseClock::start(),
             qps: Vec::with_capacity(room),
             connected: 0,
             headers,
@@ -80,7 +83,8 @@ impl End {
     /// Looks once for what happened.
     pub fn step(&mut self) -> Result<(), Box<dyn Error>> {
         self.polls += 1;
-        let count = self.nic.poll(&mut self.completions);
+        let now_ns = self.clock.turn();
+        let count = self.nic.poll(now_ns, &mut self.completions);
         for at in 0..count {
             let completion = self.completions[at];
             if completion.status != Status::Success {
@@ -96,7 +100,7 @@ impl End {
                 Work::SrqFlush { .. } => {}
             }
         }
-        while let Some(event) = self.nic.poll_event() {
+        while let Some(event) = self.nic.poll_event(now_ns) {
             match event {
                 Event::ConnectRequest { qp, .. } => {
                     self.nic.accept(qp, &nothing()?)?;

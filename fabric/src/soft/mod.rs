@@ -12,6 +12,7 @@
 //! Which module uses which is drawn in docs/architecture.md ("Inside the software NIC"), and `fabric/tests/arrows.rs` holds
 //! the code to it.
 
+mod deadlines;
 mod nic;
 mod options;
 mod shm;

@@ -19,7 +19,7 @@ use jet_wire::message::HEADER_BYTES;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::Duration;
 
 /// Polls between two looks at the epoll while there is work: a system call costs as much as several messages, and new
 /// connections can wait a few hundred microseconds.
@@ -101,7 +101,8 @@ impl SoftNic {
         }
     }
 
-    fn progress(&mut self) {
+    fn progress(&mut self, now_ns: u64) {
+        self.tables.deadlines.begin_poll(now_ns);
         self.polled = true;
         self.polls_since_look = self.polls_since_look.saturating_add(1);
         let look_every = if self.worked { LOOK_EVERY_BUSY } else { LOOK_EVERY_IDLE };
@@ -112,6 +113,30 @@ impl SoftNic {
         self.flush();
         self.worked = self.shm.progress(&mut self.tables);
         self.worked |= self.tcp.progress(&mut self.tables);
+        // After that: what came meanwhile came in time.
+        while let Some((place, wait)) = self.tables.deadlines.take_due() {
+            let Token { kind, place } = self.tables.whose_deadline(place);
+            carried_by!(self, kind, expire(place, wait));
+            self.worked = true;
+        }
+        self.tables.deadlines.end_poll();
+    }
+
+    /// Prepares to sleep, within what counts as a poll; `false` where there is work.
+    fn prepare_sleep(&mut self, now_ns: u64) -> bool {
+        // What is ready would wake the user at once.
+        if self.tables.has_news() || self.look() > 0 {
+            return false;
+        }
+        if !self.shm.arm(&mut self.tables) || !self.tcp.arm(&mut self.tables) || self.tables.has_news() {
+            return false;
+        }
+        let wait_ns = match self.tables.deadlines.next_ns() {
+            Some(due_ns) if due_ns <= now_ns => return false,
+            next => next.map(|due_ns| due_ns - now_ns),
+        };
+        self.tables.epoll.set_timer(wait_ns.map(Duration::from_nanos));
+        true
     }
 
     /// Asks the epoll once, and tells the transports; how many descriptors were ready.
@@ -298,14 +323,14 @@ impl Nic for SoftNic {
         self.tcp.flush(&mut self.tables);
     }
 
-    fn poll(&mut self, completions: &mut [Completion]) -> usize {
-        self.progress();
+    fn poll(&mut self, now_ns: u64, completions: &mut [Completion]) -> usize {
+        self.progress(now_ns);
         self.tables.poll(completions)
     }
 
-    fn poll_event(&mut self) -> Option<Event> {
+    fn poll_event(&mut self, now_ns: u64) -> Option<Event> {
         if !std::mem::take(&mut self.polled) {
-            self.progress();
+            self.progress(now_ns);
             self.polled = false;
         }
         self.tables.poll_event()
@@ -315,21 +340,13 @@ impl Nic for SoftNic {
         self.tables.epoll.fd()
     }
 
-    fn arm(&mut self) -> bool {
+    fn arm(&mut self, now_ns: u64) -> bool {
         self.flush();
-        // What is ready would wake the user at once.
-        if self.tables.has_news() || self.look() > 0 {
-            return false;
-        }
-        self.tables.take_wake_at();
-        if !self.shm.arm(&mut self.tables) || !self.tcp.arm(&mut self.tables) || self.tables.has_news() {
-            return false;
-        }
-        let now = Instant::now();
-        let wait = self.tables.take_wake_at().map(|at| at.saturating_duration_since(now));
-        self.tables.epoll.set_timer(wait);
-        self.look_first = true;
-        true
+        self.tables.deadlines.begin_poll(now_ns);
+        let may_sleep = self.prepare_sleep(now_ns);
+        self.tables.deadlines.end_poll();
+        self.look_first |= may_sleep;
+        may_sleep
     }
 }
 

@@ -11,6 +11,7 @@
 //!   connection had gone, with `Other(EINVAL)` where it exceeds the limits. Such a completion may overtake those of
 //!   requests still in flight; the QP lives on, as where the post itself is refused.
 //! * [`PostError::QueueFull`] may also mean that the thread is behind; polling and trying again helps as it always does.
+//! * The time is the thread's own: it has a clock, and says to the inner NIC what that shows.
 //! * [`Nic::remote_address`] of the inner NIC must be linear in the offset.
 //!
 //! Nobody makes a system call while the other side is awake. The thread polls while there is work, then for a time
@@ -501,7 +502,7 @@ impl Nic for Threaded {
         }
     }
 
-    fn poll(&mut self, completions: &mut [Completion]) -> usize {
+    fn poll(&mut self, _now_ns: u64, completions: &mut [Completion]) -> usize {
         self.flush();
         if self.armed {
             self.armed = false;
@@ -523,7 +524,7 @@ impl Nic for Threaded {
         polled
     }
 
-    fn poll_event(&mut self) -> Option<Event> {
+    fn poll_event(&mut self, _now_ns: u64) -> Option<Event> {
         self.flush();
         if !self.event_ready() {
             return None;
@@ -553,7 +554,7 @@ impl Nic for Threaded {
         self.bell.as_fd()
     }
 
-    fn arm(&mut self) -> bool {
+    fn arm(&mut self, _now_ns: u64) -> bool {
         self.flush();
         self.assert_alive();
         self.bell.clear();

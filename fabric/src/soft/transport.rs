@@ -20,6 +20,7 @@
 //! * says what this end answers, `reads_answered_per_qp_max`, in the request and in the answer to one, and ends a
 //!   connection on which more READs of the peer wait, where it can tell;
 //! * completes each posted request once, with `complete_send`, `complete_read`, `complete_receive`;
+//! * says in [`Tables::deadlines`] what a connection waits for, and takes it back when it came or the connection ends;
 //! * ends a connection with [`Tables::finish`] after everything outstanding has completed; the QP's index comes back
 //!   only after the user polled that event.
 //!
@@ -30,6 +31,7 @@
 //! peer's region does not allow completes with `RemoteAccess` at its poster, and both QPs end with
 //! `WorkRequest(RemoteAccess)`.
 
+use super::deadlines::Wait;
 use super::options::SoftOptions;
 use super::tables::Tables;
 use super::token::Place;
@@ -85,7 +87,10 @@ pub(crate) trait Transport: Sized + Send {
     /// `u32::MAX` where it has none.
     fn ready_interval(&self) -> u32;
 
-    /// Prepares to sleep; `false` where there is work. Times to wake at go to [`Tables::wake_at`].
+    /// What a connection, or the listeners, waited for did not come in time; it is in [`Tables::deadlines`] no longer.
+    fn expire(&mut self, tables: &mut Tables, place: Place, wait: Wait);
+
+    /// Prepares to sleep; `false` where there is work.
     fn arm(&mut self, tables: &mut Tables) -> bool;
 
     /// A region for remote READ was registered.

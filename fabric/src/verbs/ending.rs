@@ -3,9 +3,9 @@
 use super::VerbsNic;
 use super::connections::{Last, State};
 use super::device_events::{DeviceEvent, QpEvent};
+use super::later::later;
 use super::polling::Expansion;
 use super::set_up::Order;
-use crate::later::later;
 use crate::nic::{DisconnectReason, Event, Nic, Qp, Status};
 use std::time::Instant;
 

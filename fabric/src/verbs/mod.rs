@@ -25,6 +25,7 @@ mod error;
 mod gather;
 mod handshake;
 mod interfaces;
+mod later;
 mod listening;
 mod lookup;
 mod options;
@@ -398,7 +399,7 @@ impl Nic for VerbsNic {
         self.give_gathered();
     }
 
-    fn poll(&mut self, completions: &mut [Completion]) -> usize {
+    fn poll(&mut self, _now_ns: u64, completions: &mut [Completion]) -> usize {
         self.progress();
         let polled = self.take_completions(completions);
         if polled > 0 {
@@ -407,7 +408,7 @@ impl Nic for VerbsNic {
         polled
     }
 
-    fn poll_event(&mut self) -> Option<Event> {
+    fn poll_event(&mut self, _now_ns: u64) -> Option<Event> {
         if !std::mem::take(&mut self.polled) {
             self.progress();
             self.polled = false;
@@ -419,7 +420,7 @@ impl Nic for VerbsNic {
         self.readiness.fd()
     }
 
-    fn arm(&mut self) -> bool {
+    fn arm(&mut self, _now_ns: u64) -> bool {
         self.flush();
         if self.has_news() || self.look() > 0 {
             return false;

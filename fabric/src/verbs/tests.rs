@@ -49,7 +49,7 @@ fn until<T>(
     };
     loop {
         for nic in nics.iter_mut() {
-            nic.poll(&mut [nothing; 16]);
+            nic.poll(0, &mut [nothing; 16]);
         }
         if let Some(found) = look(nics) {
             return found;
@@ -64,11 +64,11 @@ fn connected(of_server: VerbsOptions, of_client: VerbsOptions) -> ([VerbsNic; 2]
     let words = PrivateData::new(b"hello").unwrap();
     let address = nics[0].listen(&address()).expect("it listens");
     let ours = nics[1].connect(&address, &words).expect("it begins");
-    let request = until(&mut nics, "a request", |nics| nics[0].poll_event());
+    let request = until(&mut nics, "a request", |nics| nics[0].poll_event(0));
     let Event::ConnectRequest { qp: theirs, .. } = request else { panic!("{request:?}") };
     nics[0].accept(theirs, &words).expect("accepted");
     for (at, qp) in [(0, theirs), (1, ours)] {
-        let event = until(&mut nics, "the connection", |nics| nics[at].poll_event());
+        let event = until(&mut nics, "the connection", |nics| nics[at].poll_event(0));
         let Event::Connected { qp: of, reads_max, .. } = event else { panic!("{event:?}") };
         let of_connection = nics[at].connections.get_mut(qp).expect("it stands").reads_max;
         assert_eq!((of, reads_max), (qp, of_connection));
@@ -178,10 +178,10 @@ fn a_device_that_failed_is_there_again_when_it_is_opened_at_the_same_place() {
         let mut nic = nic();
         let place = nic.device.context().as_ptr();
         nic.look();
-        assert_eq!(nic.poll_event(), None, "a device that was just opened");
+        assert_eq!(nic.poll_event(0), None, "a device that was just opened");
         nic.listen(&address()).expect("it listens");
         let _said = say(&mut nic, DEVICE_FATAL, 0);
-        assert_eq!(nic.poll_event(), Some(Event::Gone));
+        assert_eq!(nic.poll_event(0), Some(Event::Gone));
         if place == last {
             return;
         }
@@ -244,8 +244,8 @@ impl Crowd {
             work: Work::Send { id: 0 },
             status: Status::Flushed,
         };
-        self.nic.poll(&mut [unused; 16]);
-        while let Some(event) = self.nic.poll_event() {
+        self.nic.poll(0, &mut [unused; 16]);
+        while let Some(event) = self.nic.poll_event(0) {
             match event {
                 Event::Connected { .. } => self.stands += 1,
                 Event::Disconnected { .. } => self.ended += 1,
@@ -279,8 +279,8 @@ fn a_thousand_come_at_once_and_go_at_once_and_none_of_their_calls_is_where_other
             work: Work::Send { id: 0 },
             status: Status::Flushed,
         };
-        server.poll(&mut [unused; 16]);
-        while let Some(event) = server.poll_event() {
+        server.poll(0, &mut [unused; 16]);
+        while let Some(event) = server.poll_event(0) {
             match event {
                 Event::ConnectRequest { qp, .. } => {
                     asked += 1;

@@ -275,12 +275,12 @@ impl Drop for Foreign {
 fn look_everywhere(world: &mut World, qps: [jet_fabric::Qp; 2]) {
     for (sleeper, waker) in [(SERVER, CLIENT), (CLIENT, SERVER)] {
         world.settle();
-        until(&mut world.ends, "the sleeper may sleep", |ends| ends[sleeper].nic().arm());
+        until(&mut world.ends, "the sleeper may sleep", |ends| ends[sleeper].arm());
         world.ends[waker].send(qps[waker], 1, Payload::None);
         until(&mut world.ends[waker..=waker], "the message is taken", |ends| ends[0].idle());
         let sleeping: &mut End = &mut world.ends[sleeper];
         assert!(is_readable(sleeping.nic().wait_fd(), deadline()), "the sleeper is not woken");
-        sleeping.nic().arm();
+        sleeping.arm();
     }
 }
 

@@ -1,6 +1,7 @@
 //! Two or more ends of a fabric, driven by polling, with the trait's rules checked at every step.
 
 pub use crate::fabrics::Fabric;
+use jet_fabric::Clock;
 use jet_fabric::address::Address;
 use jet_fabric::memory::SharedMemory;
 use jet_fabric::nic::{
@@ -66,6 +67,7 @@ pub struct Received {
 pub struct End {
     pub name: &'static str,
     nic: Option<Box<dyn Nic>>,
+    clock: Clock,
     slabs: Arc<SharedMemory>,
     headers: Arc<SharedMemory>,
     pub slab_key: MemoryKey,
@@ -147,6 +149,7 @@ impl End {
         let mut end = Self {
             name,
             nic: Some(nic),
+            clock: Clock::start(),
             slabs,
             headers,
             slab_key,
@@ -283,6 +286,12 @@ impl End {
         self.sends.values().chain(self.reads.values()).filter(|of| **of == qp).count()
     }
 
+    /// Prepares to sleep; `false` where there is work.
+    pub fn arm(&mut self) -> bool {
+        let now_ns = self.clock.now_ns();
+        self.nic().arm(now_ns)
+    }
+
     /// Polls once; whether anything came.
     pub fn step(&mut self) -> bool {
         let Some(nic) = self.nic.as_deref_mut() else { return false };
@@ -292,10 +301,11 @@ impl End {
             status: Status::Success,
         };
         let mut completions = [unused; 16];
-        let polled = nic.poll(&mut completions[..self.poll_max]);
+        let now_ns = self.clock.now_ns();
+        let polled = nic.poll(now_ns, &mut completions[..self.poll_max]);
         completions[..polled].iter().for_each(|done| self.check_completion(done));
         let mut any = polled > 0;
-        while let Some(event) = self.nic().poll_event() {
+        while let Some(event) = self.nic().poll_event(now_ns) {
             any = true;
             self.check_event(event);
         }

@@ -17,7 +17,7 @@ fn fall_asleep(end: &mut End) {
     let give_up = Instant::now() + deadline();
     loop {
         end.step();
-        if end.nic().arm() {
+        if end.arm() {
             return;
         }
         assert!(Instant::now() < give_up, "{} never falls asleep", end.name);
@@ -68,7 +68,7 @@ pub fn a_sleeper_wakes_for_everything(fabric: &dyn Fabric) {
         let area = ends[SERVER].read_area(0, 50_000);
         ends[SERVER].try_read(theirs, address, key, &[area]).unwrap();
         ends[SERVER].nic().flush();
-        if ends[SERVER].nic().arm() {
+        if ends[SERVER].arm() {
             wakes(ends, SERVER, "the end of a READ");
         }
         until(ends, "the READ", |ends| ends[SERVER].idle());
@@ -96,7 +96,7 @@ pub fn a_sleeper_wakes_for_everything(fabric: &dyn Fabric) {
 
 /// Waits on the descriptor, as an application does.
 fn sleep(end: &mut End) {
-    if end.nic().arm() {
+    if end.arm() {
         let fd = end.nic().wait_fd();
         let mut fds = [PollFd::new(&fd, PollFlags::IN)];
         let limit = Timespec::try_from(deadline()).unwrap();

@@ -215,6 +215,12 @@ impl Driver {
         nanoseconds(self.start.elapsed())
     }
 
+    /// Prepares to sleep on the NIC; `false` where it has work.
+    pub(super) fn arm(&mut self) -> bool {
+        let now_ns = self.now_ns();
+        self.nic.arm(now_ns)
+    }
+
     /// How long until the protocol wants to be told the time.
     pub(super) fn until_timeout(&self) -> Option<Duration> {
         let at = self.protocol.poll_timeout()?;
@@ -233,10 +239,10 @@ impl Driver {
         if idle_ns > SELDOM_NS && !matches!(self.address, Address::Rdma(_)) {
             // A software NIC looks at its sockets once in many polls, and at once after it was armed. Whether there is
             // something already does not matter: the poll that follows sees it.
-            let _ = self.nic.arm();
+            let _ = self.nic.arm(now_ns);
         }
         self.take_completions(now_ns);
-        while let Some(event) = self.nic.poll_event() {
+        while let Some(event) = self.nic.poll_event(now_ns) {
             self.handle_event(event, now_ns);
         }
         if self.device == DeviceState::Leaving && self.qp.is_none() {
@@ -278,7 +284,7 @@ impl Driver {
 
     fn take_completions(&mut self, now_ns: u64) {
         loop {
-            let taken = self.nic.poll(&mut self.completions);
+            let taken = self.nic.poll(now_ns, &mut self.completions);
             for at in 0..taken {
                 let NicCompletion { qp, work, status } = self.completions[at];
                 match work {

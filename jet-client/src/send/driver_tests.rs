@@ -122,14 +122,14 @@ impl Nic for ScriptedNic {
 
     fn flush(&mut self) {}
 
-    fn poll(&mut self, completions: &mut [Completion]) -> usize {
+    fn poll(&mut self, _: u64, completions: &mut [Completion]) -> usize {
         let mut script = self.script();
         let taken = completions.len().min(script.completions.len());
         completions.iter_mut().zip(script.completions.drain(..taken)).for_each(|(to, from)| *to = from);
         taken
     }
 
-    fn poll_event(&mut self) -> Option<Event> {
+    fn poll_event(&mut self, _: u64) -> Option<Event> {
         self.script().events.pop_front()
     }
 
@@ -137,7 +137,7 @@ impl Nic for ScriptedNic {
         self.bell.as_fd()
     }
 
-    fn arm(&mut self) -> bool {
+    fn arm(&mut self, _: u64) -> bool {
         true
     }
 }

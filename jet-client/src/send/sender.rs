@@ -358,7 +358,7 @@ impl Sender {
             if found.is_some() {
                 return Ok(found);
             }
-            if !self.driver.nic.arm() {
+            if !self.driver.arm() {
                 continue;
             }
             // A clock of its own: a runtime need not have one.
@@ -466,7 +466,7 @@ impl Sender {
 
     /// Sleeps until the NIC has something, the protocol's time has come, or so long.
     fn sleep(&mut self, left: Option<Duration>) -> Result<(), WaitError> {
-        if !self.driver.nic.arm() {
+        if !self.driver.arm() {
             return Ok(());
         }
         let left = [left, self.driver.until_timeout()].into_iter().flatten().min();

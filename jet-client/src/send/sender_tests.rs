@@ -7,7 +7,7 @@ use jet_fabric::nic::{
     SrqEntry, Status, Work,
 };
 use jet_fabric::soft::{SoftNic, SoftOptions};
-use jet_fabric::{Address, Event, Nic, Qp};
+use jet_fabric::{Address, Clock, Event, Nic, Qp};
 use jet_wire::message::hello::{Hello, Refusal, Welcome, features};
 use jet_wire::message::{AckHeader, AckRange, FromSender, HEADER_BYTES, HeaderBytes, parse_from_sender};
 use jet_wire::{SLAB_BYTES, SLAB_BYTES_U32};
@@ -119,16 +119,18 @@ impl FakeReceiver {
             status: Status::Flushed,
         };
         let mut completions = [nothing; 16];
+        let clock = Clock::start();
         while !stop.load(Ordering::Relaxed) {
-            let taken = self.nic.poll(&mut completions);
+            let now_ns = clock.now_ns();
+            let taken = self.nic.poll(now_ns, &mut completions);
             for completion in &completions[..taken] {
                 self.handle(*completion);
             }
-            while let Some(event) = self.nic.poll_event() {
+            while let Some(event) = self.nic.poll_event(now_ns) {
                 self.handle_event(event);
             }
             self.nic.flush();
-            if taken == 0 && self.nic.arm() {
+            if taken == 0 && self.nic.arm(now_ns) {
                 let bound = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
                 poll(&mut [PollFd::from_borrowed_fd(self.nic.wait_fd(), PollFlags::IN)], Some(&bound))
                     .unwrap();

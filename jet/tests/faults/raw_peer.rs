@@ -7,7 +7,7 @@ use jet_fabric::nic::{
     SrqEntry, Status, Work,
 };
 use jet_fabric::soft::{SoftNic, SoftOptions};
-use jet_fabric::{Address, Event, Nic, Qp};
+use jet_fabric::{Address, Clock, Event, Nic, Qp};
 use jet_wire::message::hello::{AppName, Hello, Refusal, Welcome, features};
 use jet_wire::message::{AckStatus, ByeReason, FromReceiver, HEADER_BYTES, HeaderBytes, parse_from_receiver};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -21,6 +21,7 @@ const _: () = assert!(ENTRY_BYTES as usize == HEADER_BYTES);
 /// One connection of its own NIC.
 pub struct RawPeer {
     nic: Box<dyn Nic>,
+    clock: Clock,
     qp: Qp,
     headers: Arc<SharedMemory>,
     headers_key: MemoryKey,
@@ -74,6 +75,7 @@ impl RawPeer {
         let qp = nic.connect(address, &words).expect("somebody listens");
         let mut peer = Self {
             nic,
+            clock: Clock::start(),
             qp,
             headers,
             headers_key,
@@ -121,7 +123,8 @@ impl RawPeer {
     pub fn turn(&mut self) {
         let nothing = Completion { qp: self.qp, work: Work::Send { id: 0 }, status: Status::Flushed };
         let mut completions = [nothing; 64];
-        let count = self.nic.poll(&mut completions);
+        let now_ns = self.clock.now_ns();
+        let count = self.nic.poll(now_ns, &mut completions);
         for completion in &completions[..count] {
             if let Work::Receive { entry, payload_bytes } = completion.work {
                 if completion.status == Status::Success {
@@ -137,7 +140,7 @@ impl RawPeer {
                 self.post_receive(entry);
             }
         }
-        while let Some(event) = self.nic.poll_event() {
+        while let Some(event) = self.nic.poll_event(now_ns) {
             match event {
                 Event::Connected { private_data, .. } => self.connected = Some(private_data),
                 Event::Rejected { private_data, .. } => self.rejected = Some(private_data),
@@ -159,7 +162,7 @@ impl RawPeer {
             }
             let left = deadline.saturating_duration_since(Instant::now());
             assert!(!left.is_zero(), "waited {PATIENCE:?} for {what}");
-            if self.nic.arm() {
+            if self.nic.arm(self.clock.now_ns()) {
                 let left = Timespec::try_from(left).expect("short");
                 poll(&mut [PollFd::from_borrowed_fd(self.nic.wait_fd(), PollFlags::IN)], Some(&left))
                     .expect("poll");

@@ -9,7 +9,7 @@ use jet_fabric::nic::{
     SrqEntry, Status, Work,
 };
 use jet_fabric::soft::{SoftNic, SoftOptions};
-use jet_fabric::{Address, Nic};
+use jet_fabric::{Address, CoarseClock, Nic};
 use jet_wire::message::hello::Welcome;
 use jet_wire::message::{
     ACK_RANGES_MAX, AckHeader, AckRange, AckStatus, FromSender, HEADER_BYTES, HeaderBytes, parse_from_sender,
@@ -153,14 +153,16 @@ impl Driver {
         };
         let mut completions = [nothing; 64];
         let mut idle_since = None;
+        let mut clock = CoarseClock::start();
         loop {
             let mut worked = false;
-            let taken = self.nic.poll(&mut completions);
+            let now_ns = clock.turn();
+            let taken = self.nic.poll(now_ns, &mut completions);
             for completion in &completions[..taken] {
                 worked = true;
                 self.handle(completion)?;
             }
-            while let Some(event) = self.nic.poll_event() {
+            while let Some(event) = self.nic.poll_event(now_ns) {
                 worked = true;
                 self.handle_event(&event)?;
             }
@@ -176,7 +178,7 @@ impl Driver {
             }
             let since = *idle_since.get_or_insert_with(Instant::now);
             // What the application gives back rings no bell: while it has something the NIC's thread stays awake.
-            if since.elapsed() > SPIN && self.shared.arrived.is_empty() && self.nic.arm() {
+            if since.elapsed() > SPIN && self.shared.arrived.is_empty() && self.nic.arm(clock.look()) {
                 let bound = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
                 poll(&mut [PollFd::from_borrowed_fd(self.nic.wait_fd(), PollFlags::IN)], Some(&bound))?;
                 idle_since = None;

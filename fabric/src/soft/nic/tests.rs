@@ -98,12 +98,12 @@ fn connected(profile: Profile) -> (SoftNic, SoftNic, Qp, tempfile::TempDir) {
     let (mut ours, mut stands) = (None, false);
     loop {
         assert!(Instant::now() < give_up, "never connected");
-        match reader.poll_event() {
+        match reader.poll_event(0) {
             Some(Event::ConnectRequest { qp, .. }) => reader.accept(qp, &nothing).unwrap(),
             Some(Event::Connected { qp, .. }) => ours = Some(qp),
             other => assert!(other.is_none(), "{other:?}"),
         }
-        stands |= matches!(read.poll_event(), Some(Event::Connected { .. }));
+        stands |= matches!(read.poll_event(0), Some(Event::Connected { .. }));
         if let Some(qp) = ours.filter(|_| stands) {
             return (reader, read, qp, place);
         }
@@ -128,7 +128,7 @@ fn a_read_waits_for_no_send_that_the_peers_user_does_not_look_at() {
         reader.post_send(qp, SendRequest { id: 3, ..send }).unwrap();
         let give_up = Instant::now() + Duration::from_secs(60);
         let mut done = [Completion { qp, work: Work::Send { id: 0 }, status: Status::Success }; 4];
-        while reader.poll(&mut done) == 0 {
+        while reader.poll(0, &mut done) == 0 {
             assert!(Instant::now() < give_up, "{}: the READ waits", profile.name());
         }
         assert_eq!((done[0].work, done[0].status), (Work::Read { id: 2 }, Status::Success));

@@ -19,7 +19,6 @@ use rustix::event::epoll::EventFlags;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Instant;
 
 /// Why a connection ends.
 #[derive(Clone, Copy, Debug)]
@@ -60,25 +59,7 @@ struct PostedSend {
     staged: bool,
 }
 
-/// Why a connection is looked at by time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Deadline {
-    /// Who came in has not said what it wants, or who was asked has not answered.
-    Handshake(Instant),
-    /// Its last SENDs have not been taken.
-    Farewell(Instant),
-    /// Its SEND waits for an SRQ entry.
-    Rnr(Instant),
-}
-
-impl Deadline {
-    pub(super) fn instant(self) -> Instant {
-        match self {
-            Self::Handshake(at) | Self::Farewell(at) | Self::Rnr(at) => at,
-        }
-    }
-}
-
+/// A connection.
 pub(super) struct Connection {
     pub(super) qp: Qp,
     socket: OwnedFd,
@@ -107,8 +88,8 @@ pub(super) struct Connection {
     pub(super) peer_answers: u32,
     /// A SEND waits for an SRQ entry, and was counted.
     rnr: bool,
-    /// Something is to be done at a time.
-    pub(super) deadline: Option<Deadline>,
+    /// Its user ended it; its last SENDs are still to be taken.
+    pub(super) closing: bool,
     /// The other end is closed; what it sent before is still taken.
     pub(super) hung_up: bool,
     /// In the list of connections that have SENDs to show.
@@ -117,8 +98,6 @@ pub(super) struct Connection {
     pub(super) hot: bool,
     /// In the queue of connections with READs.
     pub(super) reading: bool,
-    /// In the list of connections with a deadline.
-    pub(super) timed: bool,
     /// Polls in a row that found nothing.
     pub(super) idle_polls: u32,
     /// A post found the ring broken; the next look ends the connection.
@@ -147,12 +126,11 @@ impl Connection {
             reads: ReadList::default(),
             peer_answers: 0,
             rnr: false,
-            deadline: None,
+            closing: false,
             hung_up: false,
             dirty: false,
             hot: false,
             reading: false,
-            timed: false,
             idle_polls: 0,
             broken: false,
         })
@@ -213,6 +191,7 @@ impl Connection {
             self.link().set_fault(end.fault, received);
         }
         self.unwatch(tables);
+        tables.deadlines.clear(self.qp.index);
         match tables.qps.get(self.qp).expect("a connection's QP lives").state {
             // The user never heard of it.
             QpState::Handshake => {

@@ -12,17 +12,17 @@ mod regions;
 #[cfg(test)]
 mod tests;
 
+use super::deadlines::Wait;
 use super::options::SoftOptions;
 use super::tables::Tables;
 use super::tables::qps::QpState;
 use super::token::{Kind, Place, Token};
 use super::transport::Transport;
 use crate::address::Address;
-use crate::later::later;
 use crate::nic::{
     ConnectError, DisconnectReason, ListenError, MemoryKey, PostError, PrivateData, Qp, SendRequest, Status,
 };
-use connection::{Connection, Deadline, End};
+use connection::{Connection, End};
 use control::Control;
 use link::{Fault, Link};
 use listener::{Listener, connect_to};
@@ -30,7 +30,7 @@ use rustix::event::epoll::EventFlags;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::AsFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Empty polls after which a connection goes cold. Waking it costs its peer a system call, so it stays hot for about as
 /// long as some hundred of those.
@@ -40,8 +40,6 @@ const RECEIVES_PER_POLL: u32 = 128;
 /// Bytes copied for READs in one poll: long enough for the copy to run at full speed, short enough (about 6 us) that
 /// SENDs do not wait behind a fragment.
 const READ_BYTES_PER_POLL: u32 = 64 << 10;
-/// Polls between two looks at the clock, while anything waits for a time.
-const CLOCK_EVERY_POLLS: u32 = 64;
 /// Polls between two looks at the sockets, at most (idle ones look more often).
 const LOOK_EVERY_POLLS: u32 = 1024;
 /// When to try again after the system had no descriptor for a new connection.
@@ -51,8 +49,6 @@ const ACCEPT_BURST: u32 = 64;
 
 /// The transport.
 pub(crate) struct Shm {
-    handshake: Duration,
-    farewell: Duration,
     listeners: Vec<Listener>,
     /// By QP index.
     connections: Vec<Option<Box<Connection>>>,
@@ -62,11 +58,6 @@ pub(crate) struct Shm {
     dirty: Vec<u32>,
     /// Connections with READs, in turn.
     reading: VecDeque<u32>,
-    /// Connections with a deadline, or that had one.
-    timed: Vec<u32>,
-    polls_since_clock: u32,
-    /// The listeners are not watched before this: the system had nothing left for another connection.
-    accept_again: Option<Instant>,
     /// Where in `hot` the next poll begins, so that a scarce SRQ serves all.
     first: usize,
 }
@@ -93,13 +84,6 @@ impl Shm {
         }
     }
 
-    fn note_deadline(&mut self, index: u32) {
-        let Some(connection) = &mut self.connections[index as usize] else { return };
-        if connection.deadline.is_some() && !std::mem::replace(&mut connection.timed, true) {
-            self.timed.push(index);
-        }
-    }
-
     /// Ends a connection.
     fn end(&mut self, tables: &mut Tables, index: u32, end: End) {
         let Some(connection) = self.connections[index as usize].take() else { return };
@@ -113,9 +97,6 @@ impl Shm {
         if connection.reading {
             self.reading.retain(|other| *other != index);
         }
-        if connection.timed {
-            self.timed.retain(|other| *other != index);
-        }
         connection.end(tables, end);
     }
 
@@ -127,17 +108,17 @@ impl Shm {
                 Ok(Some(socket)) => socket,
                 Ok(None) => return,
                 Err(_) => {
-                    self.accept_again = Some(Instant::now() + ACCEPT_AGAIN);
+                    // Not watched before that: the system has nothing left for another connection.
+                    tables.deadlines.set(tables.place_of_listeners(Kind::Shm), Wait::Accept, ACCEPT_AGAIN);
                     return self.watch_listeners(tables, EventFlags::empty());
                 }
             };
             // A full table turns the peer away by closing the socket.
             let Some(qp) = tables.qps.take(Kind::Shm, QpState::Handshake) else { continue };
             match Connection::new(tables, qp, socket, None) {
-                Ok(mut connection) => {
-                    connection.deadline = Some(Deadline::Handshake(later(self.handshake)));
+                Ok(connection) => {
                     self.insert(connection);
-                    self.note_deadline(qp.index);
+                    tables.deadlines.set(qp.index, Wait::Handshake, tables.options.handshake);
                     // Who connects says hello at once.
                     self.look_at_socket(tables, qp.index);
                 }
@@ -194,7 +175,7 @@ impl Shm {
         if connection.hung_up && !received {
             return Err(connection.end_by_peer());
         }
-        if matches!(connection.deadline, Some(Deadline::Farewell(_))) && !connection.has_sends() {
+        if connection.closing && !connection.has_sends() {
             return Err(End::LOCAL);
         }
         Ok(received || completed)
@@ -221,9 +202,6 @@ impl Shm {
                 }
                 Ok(false) => {
                     connection.idle_polls = connection.idle_polls.saturating_add(1);
-                    if connection.deadline.is_some() && !connection.timed {
-                        self.note_deadline(index);
-                    }
                     // The last one moves here where this one leaves, and has its turn.
                     if !self.try_cool(index, place) {
                         place += 1;
@@ -279,41 +257,6 @@ impl Shm {
         true
     }
 
-    /// Ends what has waited too long; whether there was any.
-    fn poll_clock(&mut self, tables: &mut Tables) -> bool {
-        self.polls_since_clock = 0;
-        if self.timed.is_empty() && self.accept_again.is_none() {
-            return false;
-        }
-        let now = Instant::now();
-        if self.accept_again.is_some_and(|again| again <= now) {
-            self.accept_again = None;
-            self.watch_listeners(tables, EventFlags::IN);
-        }
-        let mut worked = false;
-        let mut place = 0;
-        while let Some(index) = self.timed.get(place).copied() {
-            let connection = self.connections[index as usize].as_deref_mut().expect("what is timed exists");
-            let end = match connection.deadline {
-                Some(deadline) if deadline.instant() > now => {
-                    place += 1;
-                    continue;
-                }
-                Some(Deadline::Handshake(_)) => End::SILENCE,
-                Some(Deadline::Farewell(_)) => End::LOCAL,
-                Some(Deadline::Rnr(_)) => End::work(Status::RnrExhausted, Fault::RnrExhausted),
-                None => {
-                    connection.timed = false;
-                    self.timed.swap_remove(place);
-                    continue;
-                }
-            };
-            self.end(tables, index, end);
-            worked = true;
-        }
-        worked
-    }
-
     /// Tells everybody who knows this NIC's regions.
     fn announce(&mut self, tables: &mut Tables, control: Control) {
         for index in 0..self.connections.len() {
@@ -335,16 +278,11 @@ impl Transport for Shm {
     fn new(options: &SoftOptions) -> Self {
         let qps = options.qps_max as usize;
         Self {
-            handshake: options.handshake,
-            farewell: options.farewell,
             listeners: Vec::new(),
             connections: (0..qps).map(|_| None).collect(),
             hot: Vec::with_capacity(qps),
             dirty: Vec::with_capacity(qps),
             reading: VecDeque::with_capacity(qps),
-            timed: Vec::with_capacity(qps),
-            polls_since_clock: 0,
-            accept_again: None,
             first: 0,
         }
     }
@@ -392,9 +330,8 @@ impl Transport for Shm {
             connection.unwatch(tables);
             return Err(system(io::Error::other("the listener's socket does not take what is said")));
         }
-        connection.deadline = Some(Deadline::Handshake(later(self.handshake)));
         self.insert(connection);
-        self.note_deadline(qp.index);
+        tables.deadlines.set(qp.index, Wait::Handshake, tables.options.handshake);
         Ok(())
     }
 
@@ -426,15 +363,14 @@ impl Transport for Shm {
 
     fn disconnect(&mut self, tables: &mut Tables, qp: Qp) {
         let connected = tables.qps.get(qp).is_some_and(|entry| entry.state == QpState::Connected);
-        let farewell = self.farewell;
         let connection = self.get(qp).expect("a living QP has its connection");
         connection.flush_reads(tables);
         if !connected || !connection.has_sends() {
             return self.end(tables, qp.index, End::LOCAL);
         }
-        connection.deadline = Some(Deadline::Farewell(later(farewell)));
+        connection.closing = true;
+        tables.deadlines.set(qp.index, Wait::Farewell, tables.options.farewell);
         tables.qps.set_state(qp, QpState::Closing);
-        self.note_deadline(qp.index);
         self.make_hot(qp.index);
     }
 
@@ -478,11 +414,17 @@ impl Transport for Shm {
     fn progress(&mut self, tables: &mut Tables) -> bool {
         let mut worked = self.poll_hot(tables);
         worked |= self.poll_reads(tables);
-        self.polls_since_clock += 1;
-        if self.polls_since_clock >= CLOCK_EVERY_POLLS {
-            worked |= self.poll_clock(tables);
-        }
         worked
+    }
+
+    fn expire(&mut self, tables: &mut Tables, place: Place, wait: Wait) {
+        let Place::Connection(index) = place else { return self.watch_listeners(tables, EventFlags::IN) };
+        let end = match wait {
+            Wait::Rnr => End::work(Status::RnrExhausted, Fault::RnrExhausted),
+            Wait::Farewell => End::LOCAL,
+            Wait::Handshake | Wait::ReadSilence | Wait::Accept => End::SILENCE,
+        };
+        self.end(tables, index, end);
     }
 
     fn ready(&mut self, tables: &mut Tables, place: Place, _flags: EventFlags) {
@@ -497,7 +439,7 @@ impl Transport for Shm {
     }
 
     fn arm(&mut self, tables: &mut Tables) -> bool {
-        if !self.reading.is_empty() || self.poll_clock(tables) || self.poll_hot(tables) {
+        if !self.reading.is_empty() || self.poll_hot(tables) {
             return false;
         }
         let mut place = 0;
@@ -511,15 +453,6 @@ impl Transport for Shm {
             } else {
                 return false;
             }
-        }
-        for index in &self.timed {
-            let connection = self.connections[*index as usize].as_deref();
-            if let Some(deadline) = connection.expect("what is timed exists").deadline {
-                tables.wake_at(deadline.instant());
-            }
-        }
-        if let Some(again) = self.accept_again {
-            tables.wake_at(again);
         }
         true
     }

@@ -1,5 +1,7 @@
-//! What is particular to `shm:`: the handshake, staging, keys, sleep, ends. Hostile peers are in [`hostile`].
+//! What is particular to `shm:`: the handshake, staging, keys, sleep, ends. Hostile peers are in [`hostile`], times
+//! in [`deadlines`].
 
+mod deadlines;
 mod hostile;
 
 use super::connection::Connection;
@@ -33,6 +35,8 @@ struct Host {
     header_key: MemoryKey,
     completions: Vec<Completion>,
     events: Vec<Event>,
+    /// The time, which stands still where no test moves it.
+    now_ns: u64,
 }
 
 impl Host {
@@ -42,7 +46,16 @@ impl Host {
         let headers = Arc::new(SharedMemory::new("jet-test-headers", 64 << 7, false).unwrap());
         let pool_key = nic.register(&pool, Access::LocalWrite).unwrap();
         let header_key = nic.register(&headers, Access::LocalWrite).unwrap();
-        Self { nic, pool, headers, pool_key, header_key, completions: Vec::new(), events: Vec::new() }
+        Self {
+            nic,
+            pool,
+            headers,
+            pool_key,
+            header_key,
+            completions: Vec::new(),
+            events: Vec::new(),
+            now_ns: 0,
+        }
     }
 
     fn entry(&self, id: u32) -> SrqEntry {
@@ -72,9 +85,9 @@ impl Host {
             status: Status::Flushed,
         };
         let mut found = [none; 16];
-        let count = self.nic.poll(&mut found);
+        let count = self.nic.poll(self.now_ns, &mut found);
         self.completions.extend_from_slice(&found[..count]);
-        self.events.extend(self.nic.poll_event());
+        self.events.extend(self.nic.poll_event(self.now_ns));
     }
 
     fn send(&mut self, qp: Qp, id: u64, payload: Payload<'_>) -> Result<(), PostError> {
@@ -370,34 +383,14 @@ fn a_send_without_an_entry_waits_and_is_counted_once() {
     assert_eq!(place.host.nic.counters().rnr, 1);
     assert!(client.completions.is_empty());
     // There is nothing to do for either, so both may sleep.
-    until("asleep", || place.host.nic.arm() && client.nic.arm());
+    until("asleep", || place.host.nic.arm(0) && client.nic.arm(0));
     place.host.post_entries(0..1);
-    assert!(!place.host.nic.arm(), "the waiting SEND can be taken now");
+    assert!(!place.host.nic.arm(0), "the waiting SEND can be taken now");
     until("arrived", || {
         client.turn();
         place.host.turn();
         client.statuses() == [(Work::Send { id: 1 }, Status::Success)]
     });
-}
-
-#[test]
-fn a_send_that_waits_too_long_ends_both_qps() {
-    let timeout = Some(Duration::from_millis(20));
-    let mut place = Place::new(SoftOptions { rnr_timeout: timeout, ..SoftOptions::default() });
-    let mut client = Host::new(SoftOptions::default());
-    let (ours, theirs) = place.connect(&mut client);
-    for id in 0..3 {
-        client.send(ours, id, Payload::None).unwrap();
-    }
-    place.host.post_entries(0..1);
-    let exhausted = DisconnectReason::WorkRequest(Status::RnrExhausted);
-    until("both ends ended", || {
-        client.turn();
-        place.host.turn();
-        client.ended(ours) == Some(exhausted) && place.host.ended(theirs) == Some(exhausted)
-    });
-    let statuses: Vec<_> = client.completions.iter().map(|completion| completion.status).collect();
-    assert_eq!(statuses, [Status::Success, Status::RnrExhausted, Status::Flushed]);
 }
 
 #[test]
@@ -436,7 +429,7 @@ fn sleepers_are_woken_by_sends_and_by_their_own_sends_being_taken() {
         let sleeps = |host: &mut Host| {
             until("asleep", || {
                 host.turn();
-                host.nic.arm()
+                host.nic.arm(0)
             });
         };
         sleeps(&mut place.host);
@@ -462,7 +455,7 @@ fn sleepers_are_woken_by_sends_and_by_their_own_sends_being_taken() {
     // The end of a peer wakes too.
     until("asleep", || {
         place.host.turn();
-        place.host.nic.arm()
+        place.host.nic.arm(0)
     });
     drop(client);
     assert!(ready(&place.host.nic, patiently));
@@ -490,35 +483,6 @@ fn an_idle_connection_goes_cold_and_still_hears() {
         client.statuses() == [(Work::Send { id: 1 }, Status::Success)]
     });
     assert_eq!(place.host.nic.shm.hot, [theirs.index]);
-}
-
-#[test]
-fn a_farewell_arrives_and_waits_no_longer_than_it_may() {
-    let mut place = Place::new(SoftOptions::default());
-    // Where there is an entry the farewell has all the time; where there is none its time is soon up.
-    for (entries, status, farewell) in
-        [(1, Status::Success, PATIENCE), (0, Status::Flushed, Duration::from_millis(20))]
-    {
-        let mut client = Host::new(SoftOptions { farewell, ..SoftOptions::default() });
-        let (ours, theirs) = place.connect(&mut client);
-        place.host.post_entries(0..entries);
-        client.completions.clear();
-        client.send(ours, 1, Payload::None).unwrap();
-        client.nic.disconnect(ours);
-        client.nic.disconnect(ours);
-        assert_eq!(client.send(ours, 2, Payload::None), Err(PostError::Stale));
-        until("both ends ended", || {
-            client.turn();
-            if entries > 0 || client.ended(ours).is_some() {
-                place.host.turn();
-            }
-            client.ended(ours) == Some(DisconnectReason::Local)
-                && place.host.ended(theirs) == Some(DisconnectReason::Peer)
-        });
-        assert_eq!(client.statuses(), [(Work::Send { id: 1 }, status)]);
-        client.events.clear();
-        place.host.events.clear();
-    }
 }
 
 #[test]

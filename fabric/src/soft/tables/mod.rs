@@ -6,7 +6,9 @@ pub(crate) mod reads;
 pub(crate) mod regions;
 pub(crate) mod send_order;
 
+use super::deadlines::Deadlines;
 use super::options::SoftOptions;
+use super::token::{Kind, Place, Token};
 use crate::nic::{Completion, Counters, DisconnectReason, Event, PrivateData, Qp, Status, Work};
 use crate::readiness::Readiness;
 use qps::{QpState, Qps};
@@ -15,7 +17,9 @@ use reads::Reads;
 use regions::Regions;
 use send_order::SendOrder;
 use std::io;
-use std::time::Instant;
+
+/// Transports.
+const KINDS: u32 = 2;
 
 /// The tables of one NIC.
 #[derive(Debug)]
@@ -36,6 +40,8 @@ pub(crate) struct Tables {
     pub(crate) mapped_regions: u32,
     /// Descriptors to wait for.
     pub(crate) epoll: Readiness,
+    /// Times to wait for: of a connection by its QP's index, of a transport's listeners by [`Self::place_of_listeners`].
+    pub(crate) deadlines: Deadlines,
     completions: Completions,
     /// Where SENDs complete as on a device.
     order: Option<SendOrder>,
@@ -45,7 +51,6 @@ pub(crate) struct Tables {
     sends: u32,
     reads_held: u32,
     receives: u32,
-    wake_at: Option<Instant>,
 }
 
 impl Tables {
@@ -59,6 +64,7 @@ impl Tables {
             counters: Counters::default(),
             mapped_regions: 0,
             epoll: Readiness::new()?,
+            deadlines: Deadlines::new(options.qps_max + KINDS),
             completions: Completions::new(options.completions as usize),
             order: options.profile.map(|_| SendOrder::new(options.qps_max, options.sends_max())),
             events: Events::new(options.qps_max as usize * EVENTS_PER_QP),
@@ -66,7 +72,6 @@ impl Tables {
             sends: 0,
             reads_held: 0,
             receives: 0,
-            wake_at: None,
         })
     }
 
@@ -238,13 +243,17 @@ impl Tables {
         !self.completions.is_empty() || !self.events.is_empty()
     }
 
-    /// While arming: wake no later than this.
-    pub(crate) fn wake_at(&mut self, instant: Instant) {
-        self.wake_at = Some(self.wake_at.map_or(instant, |earlier| earlier.min(instant)));
+    /// Where the deadline of a transport's listeners is.
+    pub(crate) fn place_of_listeners(&self, kind: Kind) -> u32 {
+        self.options.qps_max + kind as u32 - 1
     }
 
-    /// The earliest time asked for since the last call.
-    pub(crate) fn take_wake_at(&mut self) -> Option<Instant> {
-        self.wake_at.take()
+    /// Whose deadline is at this place.
+    pub(crate) fn whose_deadline(&self, place: u32) -> Token {
+        match place.checked_sub(self.options.qps_max) {
+            None => Token { kind: self.qps.kind_at(place), place: Place::Connection(place) },
+            Some(0) => Token { kind: Kind::Shm, place: Place::Listener(0) },
+            Some(_) => Token { kind: Kind::Tcp, place: Place::Listener(0) },
+        }
     }
 }

@@ -88,6 +88,11 @@ impl Qps {
             .filter(|entry| entry.used && entry.generation == qp.generation)
     }
 
+    /// Who carries the QP at this place, or carried the last one there.
+    pub(crate) fn kind_at(&self, index: u32) -> Kind {
+        self.entries[index as usize].kind
+    }
+
     /// Moves a living QP on.
     pub(crate) fn set_state(&mut self, qp: Qp, state: QpState) {
         self.get_mut(qp).expect("only a living QP changes its state").state = state;

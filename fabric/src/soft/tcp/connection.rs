@@ -9,8 +9,8 @@ mod writing;
 use super::frame::{FRAME_BYTES, Frame};
 use super::input::{Input, STAGING_BYTES};
 use super::output::{Output, Urgency};
-use crate::later::later;
 use crate::nic::{DisconnectReason, PrivateData, Qp, Status};
+use crate::soft::deadlines::Wait;
 use crate::soft::options::{PAYLOAD_BYTES_MAX, READS_ANSWERED_MAX, SENDS_PER_QP_MAX};
 use crate::soft::tables::Tables;
 use crate::soft::tables::qps::QpState;
@@ -20,7 +20,6 @@ use rustix::event::epoll::EventFlags;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Instant;
 
 /// What a connection's socket is watched for: edges, so that it is never watched for anything else.
 pub(super) const WATCHED: EventFlags =
@@ -111,11 +110,9 @@ pub(super) struct Connection {
     broken: Option<i32>,
     /// Nothing more comes from the peer.
     pub(super) peer_done: bool,
-    /// Handshake, farewell, or wait for an SRQ entry must be over by then.
-    pub(super) deadline: Option<Instant>,
-    /// Bytes of a READ must have come by then. Not set while a deadline is: who waits for an SRQ entry reads nothing.
-    pub(super) reads_due: Option<Instant>,
-    /// Bytes of a READ came since `reads_due` was set.
+    /// Bytes of a READ must come in time.
+    reads_watched: bool,
+    /// Bytes of a READ came since that began.
     pub(super) reads_moved: bool,
     sends: VecDeque<PostedSend>,
     sends_done: u64,
@@ -146,8 +143,7 @@ impl Connection {
             blocked: false,
             broken: None,
             peer_done: false,
-            deadline: None,
-            reads_due: None,
+            reads_watched: false,
             reads_moved: false,
             sends: VecDeque::with_capacity(SENDS_PER_QP_MAX as usize),
             sends_done: 0,
@@ -169,9 +165,9 @@ impl Connection {
     }
 
     /// Makes it a new connection over this socket.
-    pub(super) fn begin(&mut self, qp: Qp, socket: OwnedFd, phase: Phase, deadline: Option<Instant>) {
+    pub(super) fn begin(&mut self, qp: Qp, socket: OwnedFd, phase: Phase) {
         assert!(self.sends.is_empty() && self.reads.is_empty(), "a connection's work completes with it");
-        (self.qp, self.socket, self.phase, self.deadline) = (qp, Some(socket), phase, deadline);
+        (self.qp, self.socket, self.phase) = (qp, Some(socket), phase);
         self.is_over = false;
         self.input.clear();
         self.output.clear();
@@ -179,7 +175,7 @@ impl Connection {
         (self.blocked, self.broken, self.peer_done) = (false, None, false);
         (self.sends_done, self.bytes_pushed, self.taken, self.acknowledged) = (0, 0, 0, 0);
         (self.reads_asked, self.reads_done, self.served_next, self.peer_answers) = (0, 0, 0, 0);
-        (self.reads_due, self.reads_moved) = (None, false);
+        (self.reads_watched, self.reads_moved) = (false, false);
     }
 
     /// Its socket.
@@ -207,11 +203,6 @@ impl Connection {
         self.input.hung_up || self.broken.is_some()
     }
 
-    /// When it must be looked at by time.
-    pub(super) fn due(&self) -> Option<Instant> {
-        self.deadline.or(self.reads_due)
-    }
-
     fn is_drained(&self) -> bool {
         let quiet = self.output.queued() == 0 && (self.sends.is_empty() || self.peer_done);
         matches!(self.phase, Phase::Draining { .. }) && (quiet || self.broken.is_some())
@@ -225,22 +216,22 @@ impl Connection {
         }
     }
 
-    /// Its time is over.
+    /// What it waited for did not come in time.
     pub(super) fn expire(
         &mut self,
         tables: &mut Tables,
         staging: &mut [u8; STAGING_BYTES],
+        wait: Wait,
     ) -> Result<(), Fate> {
-        match self.phase {
-            Phase::Open if self.reads_due.is_some() => self.reads_silent(tables, staging),
-            Phase::Draining { reason } => Err(Fate::of(reason)),
-            Phase::Open | Phase::Requested => {
+        match wait {
+            Wait::ReadSilence => self.reads_silent(tables, staging),
+            Wait::Rnr => {
                 self.never_ready(tables);
                 self.write(tables)
             }
-            Phase::Connecting { .. } | Phase::AwaitAccept | Phase::AwaitConnect => {
-                Err(Fate::of(DisconnectReason::Transport(libc::ETIMEDOUT)))
-            }
+            // It ends for the reason for which it was to end.
+            Wait::Farewell => Err(Fate::of(DisconnectReason::Local)),
+            Wait::Handshake | Wait::Accept => Err(Fate::of(DisconnectReason::Transport(libc::ETIMEDOUT))),
         }
     }
 
@@ -281,7 +272,7 @@ impl Connection {
         keep_sends: bool,
     ) {
         self.phase = Phase::Draining { reason };
-        self.deadline = Some(later(tables.options.farewell));
+        tables.deadlines.set(self.qp.index, Wait::Farewell, tables.options.farewell);
         tables.qps.set_state(self.qp, QpState::Closing);
         self.served.clear();
         self.input.abandon(self.qp, tables);
@@ -324,7 +315,7 @@ impl Connection {
             tables.epoll.remove(socket.as_fd());
         }
         self.is_over = true;
-        (self.deadline, self.reads_due) = (None, None);
+        tables.deadlines.clear(self.qp.index);
         self.served.clear();
     }
 
@@ -340,7 +331,7 @@ impl Connection {
     /// The connection stands.
     pub(super) fn open(&mut self, tables: &mut Tables, private_data: PrivateData, reads_max: u32) {
         self.phase = Phase::Open;
-        self.deadline = None;
+        tables.deadlines.clear(self.qp.index);
         tables.connected(self.qp, private_data, reads_max);
     }
 }

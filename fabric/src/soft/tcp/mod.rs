@@ -15,13 +15,13 @@ mod socket;
 #[cfg(test)]
 mod tests;
 
+use super::deadlines::Wait;
 use super::options::{SoftOptions, TcpOptions};
 use super::tables::Tables;
 use super::tables::qps::QpState;
 use super::token::{Kind, Place, Token};
 use super::transport::Transport;
 use crate::address::Address;
-use crate::later::later;
 use crate::nic::{
     ConnectError, DisconnectReason, ListenError, MemoryKey, PostError, PrivateData, Qp, SendRequest,
 };
@@ -33,7 +33,7 @@ use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Connections accepted that have not said what they want. More wait with the kernel.
 const PENDING_MAX: usize = 128;
@@ -43,8 +43,6 @@ const ACCEPTS_PER_TURN: usize = 32;
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// Connections that have their turn in one `progress`.
 const TURNS_MAX: usize = 16;
-/// Polls between two looks at the clock, while a time is set.
-const POLLS_PER_CLOCK: u32 = 64;
 /// The most polls between two looks at the epoll while sockets are open and nothing comes.
 const LOOK_INTERVAL_MAX: u32 = 8;
 
@@ -83,14 +81,9 @@ pub(crate) struct Tcp {
     /// Need an SRQ entry.
     waiting: VecDeque<u32>,
     listeners: Vec<Listener>,
-    accept_again: Option<Instant>,
+    /// The system has nothing left for another connection.
+    accepts_nobody: bool,
     pending: usize,
-    /// Connections that are due at a time.
-    deadlines: usize,
-    /// None of them is due before this. It lags behind while READs move on, so that nobody searches for each of them.
-    earliest: Option<Instant>,
-    clock_due: bool,
-    polls_since_clock: u32,
     idle_polls: u32,
     staging: Box<[u8; STAGING_BYTES]>,
 }
@@ -106,7 +99,6 @@ impl Tcp {
         let slot = &mut self.slots[index as usize];
         let connection = slot.connection.as_mut()?;
         self.pending -= usize::from(connection.is_pending());
-        self.deadlines -= usize::from(connection.due().is_some());
         let outcome = match act(connection, tables, &mut self.staging) {
             Ok(value) => Some(value),
             Err(fate) => {
@@ -120,11 +112,7 @@ impl Tcp {
             return outcome;
         }
         self.pending += usize::from(connection.is_pending());
-        connection.watch_reads(self.options.read_silence_max);
-        if let Some(at) = connection.due() {
-            self.earliest = Self::earlier(self.earliest.filter(|_| self.deadlines > 0), at);
-            self.deadlines += 1;
-        }
+        connection.watch_reads(tables);
         if connection.wants_srq() {
             if !std::mem::replace(&mut slot.is_waiting, true) {
                 self.waiting.push_back(index);
@@ -139,17 +127,15 @@ impl Tcp {
     }
 
     /// Puts a socket to a QP.
-    fn begin(&mut self, tables: &Tables, qp: Qp, socket: OwnedFd, phase: Phase) -> io::Result<()> {
+    fn begin(&mut self, tables: &mut Tables, qp: Qp, socket: OwnedFd, phase: Phase) -> io::Result<()> {
         tables.epoll.add(socket.as_fd(), Connection::token(qp), WATCHED)?;
         let slot = &mut self.slots[qp.index as usize];
         assert!(slot.connection.is_none(), "a QP's place is free until it is taken");
         let reads_max = self.reads_max;
         let mut connection = self.spare.pop().unwrap_or_else(|| Box::new(Connection::new(reads_max)));
-        let deadline = later(tables.options.handshake);
-        connection.begin(qp, socket, phase, Some(deadline));
+        connection.begin(qp, socket, phase);
+        tables.deadlines.set(qp.index, Wait::Handshake, tables.options.handshake);
         self.pending += usize::from(connection.is_pending());
-        self.earliest = Self::earlier(self.earliest.filter(|_| self.deadlines > 0), deadline);
-        self.deadlines += 1;
         self.open += 1;
         slot.connection = Some(connection);
         Ok(())
@@ -169,7 +155,12 @@ impl Tcp {
                     // The peer has gone already, or a signal came.
                     Err(Errno::CONNABORTED | Errno::INTR) => accepted += 1,
                     Err(_) => {
-                        self.accept_again = Some(Instant::now() + ACCEPT_AGAIN);
+                        self.accepts_nobody = true;
+                        tables.deadlines.set(
+                            tables.place_of_listeners(Kind::Tcp),
+                            Wait::Accept,
+                            ACCEPT_AGAIN,
+                        );
                         return accepted > 0;
                     }
                 }
@@ -190,36 +181,9 @@ impl Tcp {
     }
 
     fn may_accept(&self) -> bool {
-        self.accept_again.is_none()
+        !self.accepts_nobody
             && self.pending < PENDING_MAX
             && self.listeners.iter().any(|listener| listener.ready)
-    }
-
-    fn earlier(earliest: Option<Instant>, at: Instant) -> Option<Instant> {
-        Some(earliest.map_or(at, |earliest| earliest.min(at)))
-    }
-
-    /// Nothing must happen before this time.
-    fn next_time(&self) -> Option<Instant> {
-        self.earliest.filter(|_| self.deadlines > 0).into_iter().chain(self.accept_again).min()
-    }
-
-    /// Does what is due.
-    fn look_at_clock(&mut self, tables: &mut Tables) {
-        (self.clock_due, self.polls_since_clock) = (false, 0);
-        let now = Instant::now();
-        self.accept_again = self.accept_again.filter(|&at| at > now);
-        if self.deadlines == 0 || self.earliest.is_some_and(|at| at > now) {
-            return;
-        }
-        for index in 0..self.slots.len() {
-            let connection = self.slots[index].connection.as_ref();
-            if connection.and_then(|connection| connection.due()).is_some_and(|at| at <= now) {
-                let index = u32::try_from(index).expect("QPs are counted in 32 bits");
-                self.turn(tables, index, |connection, tables, staging| connection.expire(tables, staging));
-            }
-        }
-        self.earliest = self.slots.iter().filter_map(|slot| slot.connection.as_ref()?.due()).min();
     }
 
     /// Opens a socket to the next address that takes one.
@@ -293,12 +257,8 @@ impl Transport for Tcp {
             dirty: VecDeque::with_capacity(qps),
             waiting: VecDeque::with_capacity(qps),
             listeners: Vec::new(),
-            accept_again: None,
+            accepts_nobody: false,
             pending: 0,
-            deadlines: 0,
-            earliest: None,
-            clock_due: false,
-            polls_since_clock: 0,
             idle_polls: 0,
             staging: vec![0; STAGING_BYTES].try_into().expect("of this length"),
         }
@@ -331,7 +291,8 @@ impl Transport for Tcp {
         for listener in self.listeners.drain(..) {
             tables.epoll.remove(listener.socket.as_fd());
         }
-        self.accept_again = None;
+        self.accepts_nobody = false;
+        tables.deadlines.clear(tables.place_of_listeners(Kind::Tcp));
     }
 
     fn connect(
@@ -400,12 +361,6 @@ impl Transport for Tcp {
     }
 
     fn progress(&mut self, tables: &mut Tables) -> bool {
-        if self.deadlines > 0 || self.accept_again.is_some() {
-            self.polls_since_clock += 1;
-            if self.clock_due || self.polls_since_clock >= POLLS_PER_CLOCK {
-                self.look_at_clock(tables);
-            }
-        }
         let mut worked = self.may_accept() && self.accept_waiting(tables);
         if !tables.srq.is_empty() {
             while let Some(index) = self.waiting.pop_front() {
@@ -458,17 +413,21 @@ impl Transport for Tcp {
         if self.ready.is_empty() { (self.idle_polls / 4).clamp(1, LOOK_INTERVAL_MAX) } else { 4 }
     }
 
+    fn expire(&mut self, tables: &mut Tables, place: Place, wait: Wait) {
+        match place {
+            Place::Connection(index) => {
+                self.turn(tables, index, |connection, tables, staging| {
+                    connection.expire(tables, staging, wait)
+                });
+            }
+            Place::Listener(_) => self.accepts_nobody = false,
+        }
+    }
+
     fn arm(&mut self, tables: &mut Tables) -> bool {
         let can_resume = !self.waiting.is_empty() && !tables.srq.is_empty();
         if !self.ready.is_empty() || !self.dirty.is_empty() || can_resume || self.may_accept() {
             return false;
-        }
-        if let Some(at) = self.next_time() {
-            if at <= Instant::now() {
-                self.clock_due = true;
-                return false;
-            }
-            tables.wake_at(at);
         }
         true
     }

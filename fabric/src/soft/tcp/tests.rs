@@ -1,5 +1,5 @@
-//! What is particular to `tcp:`: cut frames, short writes, farewells. Peers that misbehave are in [`hostile`]; what every transport
-//! must do is in the conformance suite.
+//! What is particular to `tcp:`: cut frames, short writes, farewells. Peers that misbehave are in [`hostile`], times
+//! in [`deadlines`] and [`silence`]; what every transport must do is in the conformance suite.
 
 use super::frame::{FRAME_BYTES, Fault, Frame, READ_PIECE_MAX, SEND_BYTES_MAX};
 use crate::address::Address;
@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 /// Long enough for the slowest machine; reached only by a failing test.
 const DEADLINE: Duration = Duration::from_secs(60);
 const SLAB: u32 = 4096;
+const SECOND_NS: u64 = 1_000_000_000;
 
 /// A NIC with memory: `slabs` slabs, and a header area in front of them.
 struct End {
@@ -26,6 +27,8 @@ struct End {
     pool: MemoryKey,
     completions: Vec<Completion>,
     events: Vec<Event>,
+    /// The time, which stands still where no test moves it.
+    now_ns: u64,
 }
 
 const HEADERS: u64 = 64 * HEADER_BYTES as u64;
@@ -36,7 +39,7 @@ impl End {
         let bytes = usize::try_from(HEADERS + slabs * u64::from(SLAB)).unwrap();
         let memory = Arc::new(SharedMemory::new("jet-test", bytes, false).unwrap());
         let pool = nic.register(&memory, Access::LocalWrite).unwrap();
-        Self { nic, memory, pool, completions: Vec::new(), events: Vec::new() }
+        Self { nic, memory, pool, completions: Vec::new(), events: Vec::new(), now_ns: 0 }
     }
 
     fn slab(&self, index: u32) -> Sge {
@@ -59,9 +62,9 @@ impl End {
             work: Work::Send { id: 0 },
             status: Status::Success,
         }; 32];
-        let count = self.nic.poll(&mut some);
+        let count = self.nic.poll(self.now_ns, &mut some);
         self.completions.extend_from_slice(&some[..count]);
-        while let Some(event) = self.nic.poll_event() {
+        while let Some(event) = self.nic.poll_event(self.now_ns) {
             self.events.push(event);
         }
     }
@@ -354,28 +357,6 @@ fn sends_wait_for_entries_without_loss_and_a_farewell_waits_for_them() {
 }
 
 #[test]
-fn a_farewell_that_nobody_takes_ends_in_time_with_everything_flushed() {
-    let options = SoftOptions { farewell: Duration::from_millis(20), ..narrow() };
-    let (mut server, mut client, at_server, at_client) = pair(options);
-    let header = HeaderBytes::ZERO;
-    for id in 0..20 {
-        let request = SendRequest { id, header: &header, payload: Payload::Inline(&[1; 4096]) };
-        client.nic.post_send(at_client, request).unwrap();
-    }
-    let scatter = [client.slab(0)];
-    client.nic.post_read(at_client, ReadRequest { id: 50, address: 0, key: 0, scatter: &scatter }).unwrap();
-    client.nic.disconnect(at_client);
-    until(&mut [&mut client], "ended", |ends| ends[0].ended().is_some());
-    assert_eq!(client.completions.len(), 21);
-    assert!(client.completions.iter().all(|completion| completion.status == Status::Flushed));
-    assert_eq!(client.ended(), Some(DisconnectReason::Local));
-    until(&mut [&mut server], "noticed", |ends| ends[0].ended().is_some());
-    assert_eq!(server.ended(), Some(DisconnectReason::Peer));
-    let stale = server.nic.post_read(at_server, ReadRequest { id: 1, address: 0, key: 0, scatter: &[] });
-    assert_eq!(stale, Err(crate::nic::PostError::Stale));
-}
-
-#[test]
 fn a_payload_whose_key_is_taken_back_before_it_left_fails_and_takes_no_entry() {
     let (mut server, mut client, _, at_client) = pair(SoftOptions::default());
     server.post_srq(0);
@@ -386,20 +367,6 @@ fn a_payload_whose_key_is_taken_back_before_it_left_fails_and_takes_no_entry() {
     until(&mut [&mut server, &mut client], "ended", |ends| ends.iter().all(|end| end.ended().is_some()));
     assert_eq!(client.completions[0].status, Status::LocalProtection);
     assert!(server.completions.is_empty());
-}
-
-#[test]
-fn who_waits_too_long_for_an_entry_hears_it() {
-    let options = SoftOptions { rnr_timeout: Some(Duration::from_millis(20)), ..SoftOptions::default() };
-    let (mut server, mut client, _, at_client) = pair(options);
-    for id in [1, 2] {
-        let request = SendRequest { id, header: &HeaderBytes::ZERO, payload: Payload::None };
-        client.nic.post_send(at_client, request).unwrap();
-    }
-    until(&mut [&mut server, &mut client], "ended", |ends| ends.iter().all(|end| end.ended().is_some()));
-    let statuses: Vec<_> = client.completions.iter().map(|c| c.status).collect();
-    assert_eq!(statuses, [Status::RnrExhausted, Status::Flushed]);
-    assert_eq!(server.nic.counters().rnr, 1);
 }
 
 #[test]
@@ -430,7 +397,7 @@ fn a_sleeper_is_woken_for_everything() {
     let file = Arc::clone(&client.memory);
     let key = client.nic.register(&file, Access::RemoteRead).unwrap();
     let sleep = |end: &mut End| {
-        if end.nic.arm() {
+        if end.nic.arm(0) {
             let fd = end.nic.wait_fd();
             let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
             let limit = rustix::event::Timespec { tv_sec: 60, tv_nsec: 0 };
@@ -462,6 +429,7 @@ fn a_sleeper_is_woken_for_everything() {
     });
 }
 
+mod deadlines;
 mod depth;
 mod hostile;
 mod lost_memory;

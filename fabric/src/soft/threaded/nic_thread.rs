@@ -1,6 +1,7 @@
 //! The thread that owns the inner NIC: carries posts in, completions and events out, and sleeps when there is nothing.
 
 use super::crossing::{Control, Post, RawCompletion, Reply, SGES_IN_FIRST, SendBuffers, Shared, post_kind};
+use crate::clock::CoarseClock;
 use crate::memory::{HeapConsumer, HeapProducer};
 use crate::nic::{
     Completion, Counters, Event, Nic, Payload, PostError, Qp, ReadRequest, SendRequest, Sge, Status, Work,
@@ -13,7 +14,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, SyncSender};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Posts carried in before the next look at completions.
 const POSTS_PER_ROUND: usize = 256;
@@ -52,6 +53,7 @@ pub(super) struct Carried {
     /// The round in which a QP's parked SEND was last refused.
     refused_in: Vec<u64>,
     round: u64,
+    clock: CoarseClock,
     scatter: Vec<Sge>,
     batch: Vec<Completion>,
     pushed: u64,
@@ -68,6 +70,7 @@ impl Carried {
             parked_of_qp: vec![0; qps_max as usize],
             refused_in: vec![0; qps_max as usize],
             round: 0,
+            clock: CoarseClock::start(),
             scatter: Vec::with_capacity(scatter_max as usize),
             batch: vec![empty; BATCH],
             pushed: 0,
@@ -79,21 +82,22 @@ impl Carried {
 
 /// How long the thread has looked in vain, and may.
 struct Idle {
-    since: Option<Instant>,
+    since_ns: Option<u64>,
     rounds: u32,
     budget: Duration,
 }
 
 impl Idle {
     /// One more empty round; whether the next one is still worth it.
-    fn goes_on(&mut self) -> bool {
+    fn goes_on(&mut self, now_ns: u64) -> bool {
         self.rounds = self.rounds.wrapping_add(1);
-        self.since.get_or_insert_with(Instant::now).elapsed() < self.budget
+        let since_ns = *self.since_ns.get_or_insert(now_ns);
+        Duration::from_nanos(now_ns - since_ns) < self.budget
     }
 
     /// Work came. Where it came before the budget was spent, the wait was worth it: wait longer the next time.
     fn over(&mut self, budget_max: Duration) {
-        if self.since.take().is_some() {
+        if self.since_ns.take().is_some() {
             self.budget = (self.budget * 2).min(budget_max);
         }
     }
@@ -115,7 +119,7 @@ impl<N: Nic> NicThread<N> {
     pub(super) fn run(mut self) {
         // Declared last, dropped first: the front's end of the bell closes after the note is written.
         let _note = DeathNote(self.shared.clone());
-        let mut idle = Idle { since: None, rounds: 0, budget: self.spin_max };
+        let mut idle = Idle { since_ns: None, rounds: 0, budget: self.spin_max };
         loop {
             // Looked at before the posts: what was posted before the front went is still carried in.
             let stop = self.shared.stop.load(Ordering::Acquire);
@@ -124,8 +128,9 @@ impl<N: Nic> NicThread<N> {
                 return;
             }
             if busy {
+                self.work.clock.turn();
                 idle.over(self.spin_max);
-            } else if idle.goes_on() {
+            } else if idle.goes_on(self.work.clock.look()) {
                 if idle.rounds.is_multiple_of(YIELD_INTERVAL) {
                     std::thread::yield_now();
                 } else {
@@ -134,8 +139,9 @@ impl<N: Nic> NicThread<N> {
             } else {
                 if self.sleep() {
                     idle.budget = (idle.budget / 2).max(SPIN_MIN).min(self.spin_max);
+                    self.work.clock.look();
                 }
-                idle.since = None;
+                idle.since_ns = None;
             }
         }
     }
@@ -332,7 +338,7 @@ impl<N: Nic> NicThread<N> {
 
     fn poll_once(&mut self) -> usize {
         let mut batch = std::mem::take(&mut self.work.batch);
-        let polled = self.nic.poll(&mut batch);
+        let polled = self.nic.poll(self.work.clock.now_ns(), &mut batch);
         batch[..polled].iter().for_each(|completion| self.push(completion));
         self.work.batch = batch;
         polled
@@ -349,7 +355,7 @@ impl<N: Nic> NicThread<N> {
     fn carry_events(&mut self) -> bool {
         let mut any = false;
         while !self.shared.events.is_full()
-            && let Some(event) = self.nic.poll_event()
+            && let Some(event) = self.nic.poll_event(self.work.clock.now_ns())
         {
             any = true;
             if let Event::Disconnected { .. } = event {
@@ -374,7 +380,7 @@ impl<N: Nic> NicThread<N> {
         if !self.posts.prepare_sleep() {
             return false;
         }
-        if !self.nic.arm() {
+        if !self.nic.arm(self.work.clock.now_ns()) {
             self.posts.awake();
             return false;
         }

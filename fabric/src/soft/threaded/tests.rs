@@ -27,9 +27,9 @@ impl Seen {
     fn poll(&mut self, nic: &mut dyn Nic) {
         let mut completions =
             [Completion { qp: nic_thread::NO_QP, work: Work::Send { id: 0 }, status: Status::Success }; 8];
-        let polled = nic.poll(&mut completions);
+        let polled = nic.poll(0, &mut completions);
         self.completions.extend(&completions[..polled]);
-        self.events.extend(std::iter::from_fn(|| nic.poll_event()));
+        self.events.extend(std::iter::from_fn(|| nic.poll_event(0)));
     }
 
     fn ended(&self, qp: Qp) -> Option<DisconnectReason> {

@@ -181,7 +181,7 @@ impl<N: Nic> Reactor<N> {
             return Ok(());
         }
         let sessions = self.hands.open_count();
-        if !self.commands.is_empty() || !self.hands.arm_workers() || !self.hands.nic.arm() {
+        if !self.commands.is_empty() || !self.hands.arm_workers() || !self.hands.nic.arm(now_ns) {
             self.hands.wake_up(sessions);
             return Ok(());
         }

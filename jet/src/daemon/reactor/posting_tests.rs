@@ -59,10 +59,10 @@ impl Pair {
         let nothing = PrivateData::new(&[]).unwrap();
         sender.connect(&address, &nothing).unwrap();
         let qp = until(|| {
-            sender.poll(&mut []);
-            nic.poll(&mut []);
-            let _ = sender.poll_event();
-            match nic.poll_event() {
+            sender.poll(0, &mut []);
+            nic.poll(0, &mut []);
+            let _ = sender.poll_event(0);
+            match nic.poll_event(0) {
                 Some(Event::ConnectRequest { qp, .. }) => {
                     nic.accept(qp, &nothing).unwrap();
                     None
@@ -118,11 +118,11 @@ impl Pair {
     fn next(&mut self) -> Seen {
         let Self { hands, sender, .. } = self;
         until(|| {
-            sender.poll(&mut []);
-            while sender.poll_event().is_some() {}
+            sender.poll(0, &mut []);
+            while sender.poll_event(0).is_some() {}
             let none = Completion { qp: self.qp, work: Work::Send { id: 0 }, status: Status::Success };
             let mut completions = [none];
-            if hands.nic.poll(&mut completions) == 1 {
+            if hands.nic.poll(0, &mut completions) == 1 {
                 let [Completion { work, status, .. }] = completions;
                 return match work {
                     Work::Read { id } => Some(Seen::Read(id, status)),
@@ -130,7 +130,7 @@ impl Pair {
                     _ => None,
                 };
             }
-            matches!(hands.nic.poll_event(), Some(Event::Disconnected { .. })).then_some(Seen::Disconnected)
+            matches!(hands.nic.poll_event(0), Some(Event::Disconnected { .. })).then_some(Seen::Disconnected)
         })
     }
 }

@@ -78,7 +78,7 @@ impl<N: Nic> Reactor<N> {
 
     fn poll_nic(&mut self, now_ns: u64) -> bool {
         let mut completions = [NOTHING; COMPLETIONS];
-        let count = self.hands.nic.poll(&mut completions);
+        let count = self.hands.nic.poll(now_ns, &mut completions);
         if count > 0 {
             // What a software NIC found lost, it noted before it filled what took its place.
             self.tell_poisoned();
@@ -88,7 +88,7 @@ impl<N: Nic> Reactor<N> {
         }
         let mut worked = count > 0;
         // A connection's end comes after its last completion was polled.
-        while let Some(event) = self.hands.nic.poll_event() {
+        while let Some(event) = self.hands.nic.poll_event(now_ns) {
             self.connection(now_ns, event);
             worked = true;
         }

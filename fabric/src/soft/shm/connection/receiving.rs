@@ -1,8 +1,8 @@
 //! SENDs of the peer: out of the ring, into SRQ entries.
 
-use super::{Connection, Deadline, End};
-use crate::later::later;
+use super::{Connection, End};
 use crate::nic::Status;
+use crate::soft::deadlines::Wait;
 use crate::soft::options::PAYLOAD_BYTES_MAX;
 use crate::soft::shm::link::{BESIDE_BYTES, Fault, SendItem, source};
 use crate::soft::tables::Tables;
@@ -34,7 +34,7 @@ impl Connection {
             *budget -= 1;
         }
         if taken > 0 {
-            self.rnr_ends();
+            self.rnr_ends(tables);
             let link = self.link();
             link.incoming.advance();
             if link.room_is_wanted() {
@@ -48,16 +48,16 @@ impl Connection {
         if !self.rnr && !self.link().incoming.is_empty() {
             self.rnr = true;
             tables.counters.rnr += 1;
-            if let (Some(timeout), None) = (tables.options.rnr_timeout, self.deadline) {
-                self.deadline = Some(Deadline::Rnr(later(timeout)));
+            // A farewell has a time of its own.
+            if let Some(timeout) = tables.options.rnr_timeout.filter(|_| !self.closing) {
+                tables.deadlines.set(self.qp.index, Wait::Rnr, timeout);
             }
         }
     }
 
-    fn rnr_ends(&mut self) {
-        self.rnr = false;
-        if matches!(self.deadline, Some(Deadline::Rnr(_))) {
-            self.deadline = None;
+    fn rnr_ends(&mut self, tables: &mut Tables) {
+        if std::mem::take(&mut self.rnr) {
+            tables.deadlines.clear_if(self.qp.index, Wait::Rnr);
         }
     }
 

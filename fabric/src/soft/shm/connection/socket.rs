@@ -148,13 +148,13 @@ impl Connection {
         match (control, file, state) {
             (Control::Hello { private_data, reads_answered }, Some(file), QpState::Handshake) => {
                 self.join(&file)?;
-                self.deadline = None;
+                tables.deadlines.clear(self.qp.index);
                 self.peer_answers = reads_answered;
                 tables.qps.set_state(self.qp, QpState::Requested);
                 tables.push_event(Event::ConnectRequest { qp: self.qp, private_data });
             }
             (Control::Accept { private_data, reads_answered }, None, QpState::Connecting) => {
-                self.deadline = None;
+                tables.deadlines.clear(self.qp.index);
                 // A listener that answers none is as good as one that does to an end that only sends.
                 let reads_max = tables.agree_on_reads(reads_answered).unwrap_or(0);
                 tables.connected(self.qp, private_data, reads_max);

@@ -91,34 +91,6 @@ fn a_peer_that_answers_no_read_is_refused_and_one_that_answers_all_gets_what_thi
 }
 
 #[test]
-fn who_says_nothing_is_closed_in_time() {
-    let handshake = Duration::from_millis(20);
-    let mut place = Place::new(SoftOptions { handshake, ..SoftOptions::default() });
-    let socket = connect_to(&place.path).unwrap();
-    until("closed", || {
-        place.host.turn();
-        matches!(receive(&socket), Received::Closed)
-    });
-    assert!(place.host.events.is_empty());
-}
-
-#[test]
-fn who_is_not_answered_gives_up_in_time() {
-    let handshake = Duration::from_millis(20);
-    let mut place = Place::new(SoftOptions::default());
-    let mut client = Host::new(SoftOptions { handshake, ..SoftOptions::default() });
-    let qp = client.nic.connect(&Address::Shm(place.path.clone()), &nothing()).unwrap();
-    until("given up", || {
-        client.turn();
-        client.ended(qp) == Some(DisconnectReason::Transport(libc::ETIMEDOUT))
-    });
-    until("seen there too", || {
-        place.host.turn();
-        matches!(place.host.events[..], [Event::ConnectRequest { .. }, Event::Disconnected { .. }])
-    });
-}
-
-#[test]
 fn impossible_items_end_the_connection_and_change_no_entry() {
     let mut place = Place::new(SoftOptions::default());
     place.host.post_entries(0..1);

@@ -2,22 +2,24 @@
 
 use super::{Connection, Fate, Phase, RING_BYTES};
 use crate::nic::{DisconnectReason, Status};
+use crate::soft::deadlines::Wait;
 use crate::soft::tables::Tables;
 use crate::soft::tcp::input::{READ_BUDGET, STAGING_BYTES};
-use std::time::{Duration, Instant};
 
 /// Turns that read all SENDs which a peer may have put in front of an answer, and what follows them.
 const TURNS_BEHIND_SENDS: usize = RING_BYTES.div_ceil(READ_BUDGET) + 1;
 
 impl Connection {
     /// Sets the time by which outstanding READs must have moved, after anything was done.
-    pub(in crate::soft::tcp) fn watch_reads(&mut self, silence_max: Duration) {
+    pub(in crate::soft::tcp) fn watch_reads(&mut self, tables: &mut Tables) {
         let moved = std::mem::take(&mut self.reads_moved);
-        if self.reads.is_empty() || self.input.not_ready || !matches!(self.phase, Phase::Open) {
-            self.reads_due = None;
-        } else if moved || self.reads_due.is_none() {
-            // A limit beyond all time is none.
-            self.reads_due = Instant::now().checked_add(silence_max);
+        // Who waits for an SRQ entry reads nothing.
+        let watched = !self.reads.is_empty() && !self.input.not_ready && matches!(self.phase, Phase::Open);
+        let was_watched = std::mem::replace(&mut self.reads_watched, watched);
+        if watched && (moved || !was_watched) {
+            tables.deadlines.set(self.qp.index, Wait::ReadSilence, tables.options.tcp.read_silence_max);
+        } else if was_watched && !watched {
+            tables.deadlines.clear_if(self.qp.index, Wait::ReadSilence);
         }
     }
 

@@ -6,8 +6,8 @@
 //! entry) is carried by the connection until it can.
 
 use super::{Connection, Fate, Phase, Served};
-use crate::later::later;
 use crate::nic::{DisconnectReason, Event, PRIVATE_DATA_MAX, PrivateData, Sge, Status};
+use crate::soft::deadlines::Wait;
 use crate::soft::options::SCATTER_MAX;
 use crate::soft::tables::Tables;
 use crate::soft::tables::qps::QpState;
@@ -60,7 +60,7 @@ impl Connection {
             if tables.srq.is_empty() {
                 return Ok(());
             }
-            self.deadline = None;
+            tables.deadlines.clear_if(self.qp.index, Wait::Rnr);
         }
         self.input.not_ready = false;
         let carried = std::mem::take(&mut self.input.carried);
@@ -257,7 +257,7 @@ impl Connection {
                 let Some((used, private_data)) = private(behind, private_bytes) else { return Ok(None) };
                 self.phase = Phase::Requested;
                 self.peer_answers = counted(reads_answered);
-                self.deadline = None;
+                tables.deadlines.clear(self.qp.index);
                 self.push_asked();
                 tables.qps.set_state(self.qp, QpState::Requested);
                 tables.push_event(Event::ConnectRequest { qp: self.qp, private_data });
@@ -265,7 +265,7 @@ impl Connection {
             }
             (Phase::AwaitAccept, Frame::Asked) => {
                 // From here on it is the user's time that passes there, and that has no limit.
-                self.deadline = None;
+                tables.deadlines.clear(self.qp.index);
                 Ok(Some(0))
             }
             (Phase::AwaitAccept, Frame::Accept { private_bytes, reads_answered }) => {
@@ -361,8 +361,8 @@ impl Connection {
         let Some(entry) = tables.srq.pop() else {
             tables.counters.rnr += 1;
             self.input.not_ready = true;
-            if self.deadline.is_none() {
-                self.deadline = tables.options.rnr_timeout.map(later);
+            if let Some(timeout) = tables.options.rnr_timeout {
+                tables.deadlines.set(self.qp.index, Wait::Rnr, timeout);
             }
             return false;
         };

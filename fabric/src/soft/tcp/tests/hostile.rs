@@ -29,21 +29,6 @@ fn who_speaks_garbage_before_the_handshake_is_dropped_and_counted() {
 }
 
 #[test]
-fn who_says_nothing_is_dropped_in_time_and_gives_its_qp_back() {
-    let options = SoftOptions { handshake: Duration::from_millis(50), qps_max: 2, ..SoftOptions::default() };
-    let (mut server, address) = listening(options);
-    let mut silent: Vec<_> = (0..2).map(|_| raw(&address)).collect();
-    silent[1].write_all(&connect_frame(9).to_bytes()[..20]).unwrap();
-    for stream in &mut silent {
-        stream.set_nonblocking(true).unwrap();
-        until(&mut [&mut server], "dropped", |_| matches!(stream.read(&mut [0; 8]), Ok(0)));
-    }
-    // Who does shake hands has all the time of a busy machine.
-    server.nic.tables.options.handshake = DEADLINE;
-    still_serves(&mut server, &address);
-}
-
-#[test]
 fn every_frame_that_cannot_be_ends_that_connection_only() {
     let piece = |id, bytes| Frame::ReadResponse { id, bytes }.to_bytes().to_vec();
     let cases: Vec<(&str, Vec<u8>)> = vec![

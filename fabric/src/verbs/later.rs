@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 /// So long from now; what is too far away to be a deadline, [`Duration::MAX`] say, is never reached.
-pub(crate) fn later(span: Duration) -> Instant {
+pub(super) fn later(span: Duration) -> Instant {
     const CENTURY: Duration = Duration::from_secs(100 * 366 * 86_400);
     let now = Instant::now();
     now.checked_add(span).unwrap_or_else(|| now + CENTURY)

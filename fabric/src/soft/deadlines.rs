@@ -1,0 +1,280 @@
+//! Times by which something must have happened: one at a time for each connection, and one for each transport's listeners.
+//!
+//! The time comes in as a number, from whoever polls: nobody here asks a clock. What begins to wait between two polls has its whole
+//! span from the poll after, since nobody knows how long ago the one before was.
+
+use std::time::Duration;
+
+/// What is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// Who came in has to say what it wants; who was asked has to answer.
+    Handshake,
+    /// A SEND needs an SRQ entry.
+    Rnr,
+    /// SENDs of a connection that its user ended have to be taken.
+    Farewell,
+    /// Bytes of a READ have to come.
+    ReadSilence,
+    /// The system has to have a descriptor again for the next connection.
+    Accept,
+}
+
+/// No time.
+const NEVER: u64 = u64::MAX;
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    wait: Option<Wait>,
+    span_ns: u64,
+    due_ns: u64,
+    /// In the list of places that have a deadline, or had one.
+    listed: bool,
+    /// In the list of those that begin with the next poll.
+    begins: bool,
+}
+
+/// All deadlines of a NIC, each at a place of its own. Setting one and taking it back allocates and searches nothing.
+#[derive(Debug)]
+pub(crate) struct Deadlines {
+    entries: Box<[Entry]>,
+    listed: Vec<u32>,
+    beginning: Vec<u32>,
+    /// How many places wait.
+    waiting: u32,
+    /// Nothing is due before this. It lags behind where deadlines are moved on, so that nobody searches at each move.
+    earliest_ns: u64,
+    /// What the poll that is under way was told.
+    now_ns: Option<u64>,
+}
+
+impl Deadlines {
+    /// For so many places.
+    pub(crate) fn new(places: u32) -> Self {
+        let none = Entry { wait: None, span_ns: 0, due_ns: NEVER, listed: false, begins: false };
+        Self {
+            entries: vec![none; places as usize].into(),
+            listed: Vec::with_capacity(places as usize),
+            beginning: Vec::with_capacity(places as usize),
+            waiting: 0,
+            earliest_ns: NEVER,
+            now_ns: None,
+        }
+    }
+
+    /// A poll begins, and says the time. It never goes back.
+    #[inline]
+    pub(crate) fn begin_poll(&mut self, now_ns: u64) {
+        self.now_ns = Some(now_ns);
+        while let Some(place) = self.beginning.pop() {
+            self.entries[place as usize].begins = false;
+            self.start(place, now_ns);
+        }
+    }
+
+    /// The poll is over.
+    #[inline]
+    pub(crate) fn end_poll(&mut self) {
+        self.now_ns = None;
+    }
+
+    /// From now on, or from the next poll on, this is waited for, and nothing else at this place.
+    pub(crate) fn set(&mut self, place: u32, wait: Wait, span: Duration) {
+        let entry = &mut self.entries[place as usize];
+        self.waiting += u32::from(entry.wait.replace(wait).is_none());
+        (entry.span_ns, entry.due_ns) = (u64::try_from(span.as_nanos()).unwrap_or(NEVER), NEVER);
+        if !std::mem::replace(&mut entry.listed, true) {
+            self.listed.push(place);
+        }
+        match self.now_ns {
+            Some(now_ns) => self.start(place, now_ns),
+            None if std::mem::replace(&mut entry.begins, true) => {}
+            None => self.beginning.push(place),
+        }
+    }
+
+    fn start(&mut self, place: u32, now_ns: u64) {
+        let entry = &mut self.entries[place as usize];
+        if entry.wait.is_some() {
+            entry.due_ns = now_ns.saturating_add(entry.span_ns);
+            self.earliest_ns = self.earliest_ns.min(entry.due_ns);
+        }
+    }
+
+    /// Nothing is waited for at this place any more.
+    #[inline]
+    pub(crate) fn clear(&mut self, place: u32) {
+        self.waiting -= u32::from(self.entries[place as usize].wait.take().is_some());
+    }
+
+    /// This is not waited for any more; what else is stays.
+    #[inline]
+    pub(crate) fn clear_if(&mut self, place: u32, wait: Wait) {
+        if self.wait_at(place) == Some(wait) {
+            self.clear(place);
+        }
+    }
+
+    /// What is waited for.
+    #[inline]
+    pub(crate) fn wait_at(&self, place: u32) -> Option<Wait> {
+        self.entries[place as usize].wait
+    }
+
+    /// Takes one whose time is over. Within a poll.
+    #[inline]
+    pub(crate) fn take_due(&mut self) -> Option<(u32, Wait)> {
+        let now_ns = self.now_ns.expect("a poll looks for what is due");
+        if now_ns < self.earliest_ns { None } else { self.search(now_ns) }
+    }
+
+    #[cold]
+    fn search(&mut self, now_ns: u64) -> Option<(u32, Wait)> {
+        self.earliest_ns = NEVER;
+        let mut at = 0;
+        while let Some(&place) = self.listed.get(at) {
+            let entry = &mut self.entries[place as usize];
+            match entry.wait {
+                Some(_) if entry.due_ns > now_ns || entry.due_ns == NEVER => {
+                    self.earliest_ns = self.earliest_ns.min(entry.due_ns);
+                    at += 1;
+                }
+                wait => {
+                    (entry.wait, entry.listed) = (None, false);
+                    self.listed.swap_remove(at);
+                    if let Some(wait) = wait {
+                        self.waiting -= 1;
+                        // Others may be due, too: the next call searches again.
+                        self.earliest_ns = 0;
+                        return Some((place, wait));
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// What is waited for, and when that is over.
+    #[cfg(test)]
+    pub(crate) fn due_at(&self, place: u32) -> Option<(Wait, u64)> {
+        let entry = self.entries[place as usize];
+        entry.wait.map(|wait| (wait, entry.due_ns))
+    }
+
+    /// When a poll is needed at the latest. It may be earlier than anything is due; `None` where nothing is waited for.
+    pub(crate) fn next_ns(&self) -> Option<u64> {
+        (self.waiting > 0 && self.earliest_ns != NEVER).then_some(self.earliest_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SPAN: Duration = Duration::from_nanos(100);
+
+    /// One poll at this time: what was due.
+    fn poll(deadlines: &mut Deadlines, now_ns: u64) -> Vec<(u32, Wait)> {
+        deadlines.begin_poll(now_ns);
+        let due = std::iter::from_fn(|| deadlines.take_due()).collect();
+        deadlines.end_poll();
+        due
+    }
+
+    #[test]
+    fn what_begins_between_polls_begins_with_the_next_one() {
+        let mut deadlines = Deadlines::new(2);
+        assert_eq!(poll(&mut deadlines, 1_000), []);
+        // Whoever asks may have polled last an hour ago.
+        deadlines.set(1, Wait::Handshake, SPAN);
+        assert_eq!((deadlines.next_ns(), deadlines.wait_at(1)), (None, Some(Wait::Handshake)));
+        assert_eq!(poll(&mut deadlines, 50_000), []);
+        assert_eq!(deadlines.next_ns(), Some(50_100));
+        assert_eq!(poll(&mut deadlines, 50_099), []);
+        assert_eq!(poll(&mut deadlines, 50_100), [(1, Wait::Handshake)]);
+        assert_eq!((poll(&mut deadlines, 99_999), deadlines.next_ns()), (vec![], None));
+    }
+
+    #[test]
+    fn a_span_beyond_all_time_is_never_over() {
+        let mut deadlines = Deadlines::new(1);
+        deadlines.set(0, Wait::Farewell, Duration::MAX);
+        for now_ns in [0, 1, u64::MAX] {
+            assert_eq!((poll(&mut deadlines, now_ns), deadlines.next_ns()), (vec![], None));
+        }
+        assert_eq!(deadlines.wait_at(0), Some(Wait::Farewell));
+    }
+
+    #[test]
+    fn only_what_is_named_is_taken_back() {
+        let mut deadlines = Deadlines::new(1);
+        deadlines.set(0, Wait::Farewell, SPAN);
+        deadlines.clear_if(0, Wait::ReadSilence);
+        assert_eq!(deadlines.wait_at(0), Some(Wait::Farewell));
+        deadlines.clear_if(0, Wait::Farewell);
+        assert_eq!((poll(&mut deadlines, 0), poll(&mut deadlines, 1_000)), (vec![], vec![]));
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Set { place: u32, span_ns: u64, within: bool },
+        Clear { place: u32 },
+        Poll { later_ns: u64 },
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            (0..4u32, 0..50u64, any::<bool>()).prop_map(|(place, span_ns, within)| Step::Set {
+                place,
+                span_ns,
+                within
+            }),
+            (0..4u32).prop_map(|place| Step::Clear { place }),
+            (0..30u64).prop_map(|later_ns| Step::Poll { later_ns }),
+        ]
+    }
+
+    proptest! {
+        /// Whatever is set and taken back when: each poll finds what is due, and nothing else.
+        #[test]
+        fn each_poll_finds_what_is_due(steps in prop::collection::vec(step(), 0..200)) {
+            let mut deadlines = Deadlines::new(4);
+            // For each place when it is due, or the span that begins with the next poll.
+            let mut model: [Option<Result<u64, u64>>; 4] = [None; 4];
+            let mut now_ns = 0;
+            for step in steps {
+                match step {
+                    Step::Set { place, span_ns, within } => {
+                        let span = Duration::from_nanos(span_ns);
+                        if within {
+                            deadlines.begin_poll(now_ns);
+                            model.iter_mut().flatten().for_each(|due| *due = due.or_else(|span| Ok::<_, u64>(now_ns + span)));
+                        }
+                        deadlines.set(place, Wait::Rnr, span);
+                        deadlines.end_poll();
+                        model[place as usize] = Some(if within { Ok(now_ns + span_ns) } else { Err(span_ns) });
+                    }
+                    Step::Clear { place } => {
+                        deadlines.clear(place);
+                        model[place as usize] = None;
+                    }
+                    Step::Poll { later_ns } => {
+                        now_ns += later_ns;
+                        model.iter_mut().flatten().for_each(|due| *due = due.or_else(|span| Ok::<_, u64>(now_ns + span)));
+                        let mut found: Vec<u32> = poll(&mut deadlines, now_ns).into_iter().map(|(place, _)| place).collect();
+                        found.sort_unstable();
+                        let is_due = |place: &u32| matches!(model[*place as usize], Some(Ok(due_ns)) if due_ns <= now_ns);
+                        let expected: Vec<u32> = (0..4).filter(is_due).collect();
+                        expected.iter().for_each(|place| model[*place as usize] = None);
+                        prop_assert_eq!(found, expected);
+                        let next = model.iter().flatten().filter_map(|due| due.ok()).min();
+                        prop_assert!(deadlines.next_ns().is_none_or(|at| at > now_ns), "nothing is due any more");
+                        prop_assert!(next.is_some() || deadlines.next_ns().is_none(), "nothing is waited for");
+                        prop_assert!(next.is_none_or(|next| deadlines.next_ns().is_some_and(|at| at <= next)));
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! What happens at a time. The time is a number here: nobody waits for it. READs' silence is in [`super::silence`].
+
+use super::*;
+use crate::soft::deadlines::Wait;
+use crate::soft::token::Kind;
+use std::net::TcpListener;
+
+/// Polls an end at this time.
+fn turn_at(end: &mut End, now_ns: u64) {
+    end.now_ns = now_ns;
+    end.turn();
+}
+
+#[test]
+fn who_says_nothing_is_dropped_when_the_time_of_the_handshake_is_over_and_gives_its_qp_back() {
+    let options = SoftOptions { handshake: Duration::from_secs(5), qps_max: 2, ..SoftOptions::default() };
+    let (mut server, address) = listening(options);
+    let mut silent: Vec<_> = (0..2).map(|_| raw(&address)).collect();
+    silent[1].write_all(&connect_frame(9).to_bytes()[..20]).unwrap();
+    let waits = |server: &End, index| server.nic.tables.deadlines.wait_at(index) == Some(Wait::Handshake);
+    until(&mut [&mut server], "taken", |ends| waits(ends[0], 0) && waits(ends[0], 1));
+    silent.iter_mut().for_each(|stream| stream.set_nonblocking(true).unwrap());
+    turn_at(&mut server, 5 * SECOND_NS - 1);
+    assert!(waits(&server, 0) && waits(&server, 1));
+    turn_at(&mut server, 5 * SECOND_NS);
+    assert!(!waits(&server, 0) && !waits(&server, 1));
+    for stream in &mut silent {
+        until(&mut [&mut server], "dropped", |_| matches!(stream.read(&mut [0; 8]), Ok(0)));
+    }
+    still_serves(&mut server, &address);
+}
+
+#[test]
+fn who_is_not_answered_gives_up_when_the_time_of_the_handshake_is_over() {
+    // The kernel takes the connection and all that is said; nobody reads it.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = Address::Tcp(listener.local_addr().unwrap().to_string());
+    let mut client = End::new(SoftOptions { handshake: Duration::from_secs(5), ..SoftOptions::default() }, 1);
+    turn_at(&mut client, 7);
+    client.nic.connect(&address, &nothing()).unwrap();
+    // However long ago the poll before was: the time begins with the next one.
+    turn_at(&mut client, 100 * SECOND_NS);
+    for _ in 0..200 {
+        turn_at(&mut client, 105 * SECOND_NS - 1);
+    }
+    assert_eq!(client.ended(), None);
+    turn_at(&mut client, 105 * SECOND_NS);
+    assert_eq!(client.ended(), Some(DisconnectReason::Transport(libc::ETIMEDOUT)));
+}
+
+#[test]
+fn who_was_answered_has_no_time_of_the_handshake_any_more() {
+    let (mut server, mut client, _, _) = pair(SoftOptions::default());
+    turn_at(&mut server, u64::MAX / 2);
+    turn_at(&mut client, u64::MAX / 2);
+    assert_eq!((server.ended(), client.ended()), (None, None));
+}
+
+#[test]
+fn a_send_that_finds_no_entry_in_time_ends_both_qps() {
+    let options = SoftOptions { rnr_timeout: Some(Duration::from_secs(3)), ..SoftOptions::default() };
+    let (mut server, mut client, _, at_client) = pair(options);
+    let send = |client: &mut End, id| {
+        let request = SendRequest { id, header: &HeaderBytes::ZERO, payload: Payload::None };
+        client.nic.post_send(at_client, request).unwrap();
+    };
+    let no_entry = |server: &mut End, client: &mut End, times| {
+        until(&mut [server, client], "no entry", |ends| ends[0].nic.counters().rnr == times);
+    };
+    send(&mut client, 0);
+    no_entry(&mut server, &mut client, 1);
+    // It came in time: the one behind it has a time of its own.
+    server.post_srq(0);
+    turn_at(&mut server, 3 * SECOND_NS);
+    assert_eq!(server.completions.len(), 1);
+    send(&mut client, 1);
+    send(&mut client, 2);
+    no_entry(&mut server, &mut client, 2);
+    turn_at(&mut server, 6 * SECOND_NS - 1);
+    assert_eq!((server.ended(), server.nic.tables.deadlines.wait_at(0)), (None, Some(Wait::Rnr)));
+    turn_at(&mut server, 6 * SECOND_NS);
+    until(&mut [&mut server, &mut client], "ended", |ends| ends.iter().all(|end| end.ended().is_some()));
+    let exhausted = Some(DisconnectReason::WorkRequest(Status::RnrExhausted));
+    assert_eq!((server.ended(), client.ended()), (exhausted, exhausted));
+    let statuses: Vec<_> = client.completions.iter().map(|c| c.status).collect();
+    assert_eq!(statuses, [Status::Success, Status::RnrExhausted, Status::Flushed]);
+    assert_eq!(server.nic.counters().rnr, 2);
+}
+
+#[test]
+fn a_farewell_that_nobody_takes_ends_in_time_with_everything_flushed() {
+    let options = SoftOptions { farewell: Duration::from_secs(1), ..narrow() };
+    let (mut server, mut client, at_server, at_client) = pair(options);
+    let header = HeaderBytes::ZERO;
+    for id in 0..20 {
+        let request = SendRequest { id, header: &header, payload: Payload::Inline(&[1; 4096]) };
+        client.nic.post_send(at_client, request).unwrap();
+    }
+    let scatter = [client.slab(0)];
+    client.nic.post_read(at_client, ReadRequest { id: 50, address: 0, key: 0, scatter: &scatter }).unwrap();
+    client.nic.disconnect(at_client);
+    turn_at(&mut client, 50 * SECOND_NS);
+    turn_at(&mut client, 51 * SECOND_NS - 1);
+    assert_eq!(client.ended(), None);
+    turn_at(&mut client, 51 * SECOND_NS);
+    assert_eq!(client.ended(), Some(DisconnectReason::Local));
+    assert_eq!(client.completions.len(), 21);
+    assert!(client.completions.iter().all(|completion| completion.status == Status::Flushed));
+    until(&mut [&mut server], "noticed", |ends| ends[0].ended().is_some());
+    assert_eq!(server.ended(), Some(DisconnectReason::Peer));
+    let stale = server.nic.post_read(at_server, ReadRequest { id: 1, address: 0, key: 0, scatter: &[] });
+    assert_eq!(stale, Err(crate::nic::PostError::Stale));
+}
+
+#[test]
+fn connections_that_found_no_descriptor_are_accepted_later() {
+    let (mut server, address) = listening(SoftOptions::default());
+    // As after an accept for which the system had nothing left.
+    let nic = &mut server.nic;
+    nic.tcp.accepts_nobody = true;
+    nic.tables.deadlines.set(nic.tables.place_of_listeners(Kind::Tcp), Wait::Accept, Duration::from_secs(1));
+    let mut stream = raw(&address);
+    stream.write_all(&connect_frame(0).to_bytes()).unwrap();
+    turn_at(&mut server, 0);
+    for _ in 0..200 {
+        turn_at(&mut server, SECOND_NS - 1);
+    }
+    assert_eq!(server.requested(), None);
+    server.now_ns = SECOND_NS;
+    until(&mut [&mut server], "a request", |ends| ends[0].requested().is_some());
+}
