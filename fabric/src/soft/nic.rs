@@ -106,7 +106,7 @@ impl SoftNic {
         self.polled = true;
         self.polls_since_look = self.polls_since_look.saturating_add(1);
         let look_every = if self.worked { LOOK_EVERY_BUSY } else { LOOK_EVERY_IDLE };
-        let bearable = self.shm.ready_interval().min(self.tcp.ready_interval());
+        let bearable = self.shm.look_interval().min(self.tcp.look_interval());
         if self.look_first || self.polls_since_look >= look_every.min(bearable) {
             self.look();
         }

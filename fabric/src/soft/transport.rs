@@ -85,7 +85,7 @@ pub(crate) trait Transport: Sized + Send {
 
     /// Polls between two looks at the epoll that this transport can bear: 1 where its data comes through sockets,
     /// `u32::MAX` where it has none.
-    fn ready_interval(&self) -> u32;
+    fn look_interval(&self) -> u32;
 
     /// What a connection, or the listeners, waited for did not come in time; it is in [`Tables::deadlines`] no longer.
     fn expire(&mut self, tables: &mut Tables, place: Place, wait: Wait);

@@ -70,7 +70,7 @@ pub(super) struct Connection {
     pub(super) link: Option<Link>,
     sends: VecDeque<PostedSend>,
     /// SENDs that completed, ever; wraps.
-    completed: u32,
+    sends_completed: u32,
     /// SENDs that arrived, ever; wraps.
     received: u32,
     staged_next: u32,
@@ -115,7 +115,7 @@ impl Connection {
             watched_for_room: false,
             link,
             sends: VecDeque::with_capacity(RING_CELLS as usize),
-            completed: 0,
+            sends_completed: 0,
             received: 0,
             staged_next: 0,
             staged_held: 0,
@@ -172,7 +172,7 @@ impl Connection {
     pub(super) fn end_by_peer(&self) -> End {
         let fault = self.link.as_ref().and_then(Link::peer_fault).map(|(fault, _)| fault);
         let reason = match fault {
-            Some(Fault::ReadAccess) => DisconnectReason::WorkRequest(Status::RemoteAccess),
+            Some(Fault::RemoteAccess) => DisconnectReason::WorkRequest(Status::RemoteAccess),
             Some(fault) => fault.send_status().map_or(DisconnectReason::Peer, DisconnectReason::WorkRequest),
             None => DisconnectReason::Peer,
         };
@@ -186,7 +186,7 @@ impl Connection {
         tables.mapped_regions -= self.peer_regions.count();
         if self.link.is_some() {
             self.link().outgoing.publish();
-            self.settle_sends(tables);
+            self.flush_sends(tables);
             let received = self.received;
             self.link().set_fault(end.fault, received);
         }
@@ -209,7 +209,7 @@ impl Connection {
     }
 
     /// Says the answer to a request; nothing else follows.
-    pub(super) fn refuse(&mut self, tables: &Tables, private_data: &PrivateData) {
+    pub(super) fn reject(&mut self, tables: &Tables, private_data: &PrivateData) {
         // A socket that was never written to has room; a peer that is gone needs no answer.
         let _ = self.say(tables, Control::Reject(*private_data));
     }

@@ -2,7 +2,7 @@
 //!
 //! | kind | from | with it | fields |
 //! |---|---|---|---|
-//! | hello | connecting end, first | the link's memory file | private data, READs answered at once |
+//! | connect | connecting end, first | the link's memory file | private data, READs answered at once |
 //! | accept | accepting end, first | | private data, READs answered at once |
 //! | reject | accepting end, first | | private data |
 //! | register | either | the region's memory file | key |
@@ -36,7 +36,7 @@ const CONTROL_BYTES: usize = size_of::<RawControl>();
 const BELL: [u8; 1] = [1];
 
 mod kind {
-    pub(super) const HELLO: u16 = 1;
+    pub(super) const CONNECT: u16 = 1;
     pub(super) const ACCEPT: u16 = 2;
     pub(super) const REJECT: u16 = 3;
     pub(super) const REGISTER: u16 = 4;
@@ -47,7 +47,7 @@ mod kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Control {
     /// "This link, please."
-    Hello {
+    Connect {
         /// What the user says.
         private_data: PrivateData,
         /// READs of the other end that this one answers at once.
@@ -90,8 +90,8 @@ pub(super) fn send_control(
     file: Option<BorrowedFd<'_>>,
 ) -> io::Result<bool> {
     let (kind, key, reads_answered, private) = match control {
-        Control::Hello { private_data, reads_answered } => {
-            (kind::HELLO, 0, reads_answered, Some(private_data))
+        Control::Connect { private_data, reads_answered } => {
+            (kind::CONNECT, 0, reads_answered, Some(private_data))
         }
         Control::Accept { private_data, reads_answered } => {
             (kind::ACCEPT, 0, reads_answered, Some(private_data))
@@ -160,7 +160,7 @@ pub(super) fn receive(socket: &OwnedFd) -> Received {
 }
 
 fn carries_file(control: Control) -> bool {
-    matches!(control, Control::Hello { .. } | Control::Register(_))
+    matches!(control, Control::Connect { .. } | Control::Register(_))
 }
 
 fn parse(bytes: &[u8]) -> Option<Control> {
@@ -171,7 +171,7 @@ fn parse(bytes: &[u8]) -> Option<Control> {
     let private = || PrivateData::new(raw.private.get(..raw.private_used as usize)?);
     let reads_answered = raw.reads_answered;
     match raw.kind {
-        kind::HELLO => Some(Control::Hello { private_data: private()?, reads_answered }),
+        kind::CONNECT => Some(Control::Connect { private_data: private()?, reads_answered }),
         kind::ACCEPT => Some(Control::Accept { private_data: private()?, reads_answered }),
         kind::REJECT => Some(Control::Reject(private()?)),
         kind::REGISTER => Some(Control::Register(raw.key)),
@@ -197,7 +197,7 @@ mod tests {
         let memory = SharedMemory::new("jet-test", 4096, false).unwrap();
         let data = PrivateData::new(b"hello").unwrap();
         for control in [
-            Control::Hello { private_data: data, reads_answered: 16 },
+            Control::Connect { private_data: data, reads_answered: 16 },
             Control::Accept { private_data: data, reads_answered: u32::MAX },
             Control::Reject(PrivateData::new(&[7; PRIVATE_DATA_MAX]).unwrap()),
             Control::Register(9),

@@ -65,7 +65,7 @@ pub(super) enum Fault {
     /// The SRQ entry's own memory was deregistered.
     Receiver = 5,
     /// A READ of this peer's memory was outside what it registered.
-    ReadAccess = 6,
+    RemoteAccess = 6,
     /// The peer spoke out of turn.
     Protocol = 7,
 }
@@ -81,7 +81,7 @@ impl Fault {
             Self::PayloadKey,
             Self::RnrExhausted,
             Self::Receiver,
-            Self::ReadAccess,
+            Self::RemoteAccess,
             Self::Protocol,
         ]
         .into_iter()
@@ -95,21 +95,21 @@ impl Fault {
             Self::PayloadKey => Some(Status::LocalProtection),
             Self::RnrExhausted => Some(Status::RnrExhausted),
             Self::Receiver => Some(Status::Other(REMOTE_OPERATION)),
-            Self::Closed | Self::ReadAccess | Self::Protocol => None,
+            Self::Closed | Self::RemoteAccess | Self::Protocol => None,
         }
     }
 }
 
 /// Which end of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum Side {
     /// Who made the link.
     Connecting,
     /// Who was asked.
     Accepting,
 }
 
-impl End {
+impl Side {
     fn other(self) -> Self {
         match self {
             Self::Connecting => Self::Accepting,
@@ -176,7 +176,7 @@ enum Memory {
 /// One end of a link.
 pub(super) struct Link {
     memory: Memory,
-    end: End,
+    side: Side,
     /// SENDs of this end.
     pub(super) outgoing: Producer<SendItem>,
     /// SENDs of the other end.
@@ -187,27 +187,27 @@ impl Link {
     /// Makes a link, as its connecting end.
     pub(super) fn make() -> io::Result<Self> {
         let memory = SharedMemory::lazy("jet-link", LINK_BYTES)?;
-        Ok(Self::at(End::Connecting, Memory::Made(memory)))
+        Ok(Self::at(Side::Connecting, Memory::Made(memory)))
     }
 
     /// Takes part in a link that a stranger made; `None` where it has not the size of one.
     pub(super) fn join(mapping: Mapping) -> Option<Self> {
-        (mapping.bytes() == LINK_BYTES).then(|| Self::at(End::Accepting, Memory::Mapped(mapping)))
+        (mapping.bytes() == LINK_BYTES).then(|| Self::at(Side::Accepting, Memory::Mapped(mapping)))
     }
 
-    fn at(end: End, memory: Memory) -> Self {
+    fn at(side: Side, memory: Memory) -> Self {
         let base = base(&memory);
-        let indices = |end: End| base.wrapping_add(end.indices_offset()).cast::<Indices>().cast_const();
+        let indices = |side: Side| base.wrapping_add(side.indices_offset()).cast::<Indices>().cast_const();
         let cells =
-            |end: End| base.wrapping_add(end.cells_offset()).cast::<RingCell<SendItem>>().cast_const();
+            |side: Side| base.wrapping_add(side.cells_offset()).cast::<RingCell<SendItem>>().cast_const();
         // SAFETY: indices and cells lie within the mapping by the offsets above (its size is LINK_BYTES), aligned
         // because the base is a page; `memory` is kept beside the ends and outlives them; each ring has one producer
         // (the end that it is named for) and one consumer (the other), as each end of a connection is made once. A
         // hostile peer that adds more only harms what it may write anyway.
-        let outgoing = unsafe { Producer::new(indices(end), cells(end), RING_CELLS) };
+        let outgoing = unsafe { Producer::new(indices(side), cells(side), RING_CELLS) };
         // SAFETY: as above.
-        let incoming = unsafe { Consumer::new(indices(end.other()), cells(end.other()), RING_CELLS) };
-        Self { memory, end, outgoing, incoming }
+        let incoming = unsafe { Consumer::new(indices(side.other()), cells(side.other()), RING_CELLS) };
+        Self { memory, side, outgoing, incoming }
     }
 
     /// The file to pass to the other end; none where the other end made it.
@@ -218,66 +218,66 @@ impl Link {
         }
     }
 
-    fn words(&self, end: End) -> &EndWords {
-        let words = base(&self.memory).wrapping_add(end.words_offset()).cast::<EndWords>();
+    fn words(&self, side: Side) -> &EndWords {
+        let words = base(&self.memory).wrapping_add(side.words_offset()).cast::<EndWords>();
         // SAFETY: within the mapping, aligned, valid for every bit pattern, and only accessed as atomics.
         unsafe { &*words }
     }
 
     /// Places where this end stages payloads.
     pub(super) fn staged_places(&self) -> u32 {
-        self.end.staged_places()
+        self.side.staged_places()
     }
 
     /// A place of this end, for a payload on its way out.
     pub(super) fn staged(&self, place: u32) -> *mut u8 {
-        assert!(place < self.end.staged_places());
-        base(&self.memory).wrapping_add(self.end.staged_offset() + place as usize * SLAB_BYTES)
+        assert!(place < self.side.staged_places());
+        base(&self.memory).wrapping_add(self.side.staged_offset() + place as usize * SLAB_BYTES)
     }
 
     /// A place of the other end, by the number that it sent; `None` where there is no such place.
     pub(super) fn staged_by_peer(&self, place: u64) -> Option<*const u8> {
-        let from = self.end.other();
+        let from = self.side.other();
         let place = usize::try_from(place).ok().filter(|place| *place < from.staged_places() as usize)?;
         Some(base(&self.memory).wrapping_add(from.staged_offset() + place * SLAB_BYTES).cast_const())
     }
 
     /// Tells the other end that this one gives up, and how many SENDs it took before.
     pub(super) fn set_fault(&self, fault: Fault, received: u32) {
-        self.words(self.end).set_fault(fault as u32, received);
+        self.words(self.side).set_fault(fault as u32, received);
     }
 
     /// What the other end said when it gave up, and how many SENDs it had taken.
     pub(super) fn peer_fault(&self) -> Option<(Fault, u32)> {
-        let (fault, received) = self.words(self.end.other()).fault();
+        let (fault, received) = self.words(self.side.other()).fault();
         Some((Fault::from_word(fault)?, received))
     }
 
     /// Says how many registrations and deregistrations are on the socket, or on their way there.
     pub(super) fn set_announced(&self, count: u32) {
-        self.words(self.end).set_announced(count);
+        self.words(self.side).set_announced(count);
     }
 
     /// How many the other end says are there to take.
     #[inline]
     pub(super) fn peer_announced(&self) -> u32 {
-        self.words(self.end.other()).announced()
+        self.words(self.side.other()).announced()
     }
 
     /// Says that this end sleeps until its SENDs are taken. Look once more at the ring after this.
     pub(super) fn want_room(&self) {
-        self.words(self.end).room().sleeps();
+        self.words(self.side).room().sleeps();
     }
 
     /// Takes [`Self::want_room`] back.
     pub(super) fn room_unwanted(&self) {
-        self.words(self.end).room().is_up();
+        self.words(self.side).room().is_up();
     }
 
     /// After advancing past SENDs: whether the other end sleeps until that.
     #[inline]
     pub(super) fn room_is_wanted(&self) -> bool {
-        self.words(self.end.other()).room().must_be_woken()
+        self.words(self.side.other()).room().must_be_woken()
     }
 }
 

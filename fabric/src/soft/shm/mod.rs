@@ -41,7 +41,7 @@ const RECEIVES_PER_POLL: u32 = 128;
 /// SENDs do not wait behind a fragment.
 const READ_BYTES_PER_POLL: u32 = 64 << 10;
 /// Polls between two looks at the sockets, at most (idle ones look more often).
-const LOOK_EVERY_POLLS: u32 = 1024;
+const LOOK_INTERVAL: u32 = 1024;
 /// When to try again after the system had no descriptor for a new connection.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// Connections taken in one look at a listener.
@@ -119,7 +119,7 @@ impl Shm {
                 Ok(connection) => {
                     self.insert(connection);
                     tables.deadlines.set(qp.index, Wait::Handshake, tables.options.handshake);
-                    // Who connects says hello at once.
+                    // Who connects says so at once.
                     self.look_at_socket(tables, qp.index);
                 }
                 Err(_) => tables.qps.release(qp),
@@ -324,7 +324,7 @@ impl Transport for Shm {
         let mut connection = Connection::new(tables, qp, socket, Some(link)).map_err(system)?;
         let reads_answered = tables.options.reads_answered_per_qp_max;
         let said = connection
-            .say(tables, Control::Hello { private_data: *private_data, reads_answered })
+            .say(tables, Control::Connect { private_data: *private_data, reads_answered })
             .and_then(|()| connection.announce_all(tables));
         if said.is_err() {
             connection.unwatch(tables);
@@ -355,7 +355,7 @@ impl Transport for Shm {
     }
 
     fn reject(&mut self, tables: &mut Tables, qp: Qp, private_data: &PrivateData) {
-        self.get(qp).expect("a QP that was requested has its connection").refuse(tables, private_data);
+        self.get(qp).expect("a QP that was requested has its connection").reject(tables, private_data);
         // Goes without an event: the user knows.
         tables.qps.set_state(qp, QpState::Handshake);
         self.end(tables, qp.index, End::LOCAL);
@@ -434,8 +434,8 @@ impl Transport for Shm {
         }
     }
 
-    fn ready_interval(&self) -> u32 {
-        LOOK_EVERY_POLLS
+    fn look_interval(&self) -> u32 {
+        LOOK_INTERVAL
     }
 
     fn arm(&mut self, tables: &mut Tables) -> bool {

@@ -132,8 +132,8 @@ fn nothing() -> PrivateData {
 }
 
 /// The first words of a peer by hand, that answers so many READs.
-fn hello(reads_answered: u32) -> Control {
-    Control::Hello { private_data: nothing(), reads_answered }
+fn connect_control(reads_answered: u32) -> Control {
+    Control::Connect { private_data: nothing(), reads_answered }
 }
 
 /// A listening host and where it listens.
@@ -181,7 +181,7 @@ impl Place {
     fn raw_peer(&mut self) -> (OwnedFd, Link, Qp) {
         let socket = connect_to(&self.path).unwrap();
         let link = Link::make().unwrap();
-        assert!(send_control(&socket, hello(32), Some(link.file().unwrap().as_fd())).unwrap());
+        assert!(send_control(&socket, connect_control(32), Some(link.file().unwrap().as_fd())).unwrap());
         let mut found = None;
         until("a request", || {
             self.host.turn();

@@ -34,22 +34,22 @@ const PIECES_MAX: usize = 2 * SENDS_PER_QP_MAX as usize + 64;
 #[derive(Debug)]
 pub(super) enum Phase {
     /// The socket connects; further addresses of the same name follow in this order (last first).
-    Connecting { others: Vec<SocketAddr>, private_data: PrivateData },
+    Opening { others: Vec<SocketAddr>, private_data: PrivateData },
     /// This end has asked.
-    AwaitAccept,
+    Connecting,
     /// A socket came and has said nothing yet.
-    AwaitConnect,
+    Handshake,
     /// The peer has asked, the user has not answered.
     Requested,
     /// It stands.
-    Open,
+    Connected,
     /// It ends for this reason, once what is queued is written.
-    Draining { reason: DisconnectReason },
+    Closing { reason: DisconnectReason },
 }
 
 /// How a connection ends at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Fate {
+pub(super) struct End {
     /// Why.
     pub(super) reason: DisconnectReason,
     /// The SEND, by its place in the order, that does not end flushed.
@@ -58,7 +58,7 @@ pub(super) struct Fate {
     pub(super) read: Option<Status>,
 }
 
-impl Fate {
+impl End {
     pub(super) fn of(reason: DisconnectReason) -> Self {
         Self { reason, send: None, read: None }
     }
@@ -115,15 +115,15 @@ pub(super) struct Connection {
     /// Bytes of a READ came since that began.
     pub(super) reads_moved: bool,
     sends: VecDeque<PostedSend>,
-    sends_done: u64,
+    sends_completed: u64,
     bytes_pushed: u64,
     /// SENDs of the peer that landed here, and how many of them it was told of.
-    pub(super) taken: u64,
+    pub(super) received: u64,
     acknowledged: u64,
     /// Slots of our READs, oldest first; the first `reads_asked` were asked for.
     reads: VecDeque<u32>,
     reads_asked: usize,
-    reads_done: u64,
+    reads_completed: u64,
     pub(super) served: VecDeque<Served>,
     pub(super) served_next: u64,
     /// READs that the peer answers at once, as it said when it asked.
@@ -136,7 +136,7 @@ impl Connection {
         Self {
             qp: Qp { index: 0, generation: 0 },
             socket: None,
-            phase: Phase::AwaitConnect,
+            phase: Phase::Handshake,
             input: Input::new(),
             output: Output::new(RING_BYTES, PIECES_MAX),
             is_over: true,
@@ -146,13 +146,13 @@ impl Connection {
             reads_watched: false,
             reads_moved: false,
             sends: VecDeque::with_capacity(SENDS_PER_QP_MAX as usize),
-            sends_done: 0,
+            sends_completed: 0,
             bytes_pushed: 0,
-            taken: 0,
+            received: 0,
             acknowledged: 0,
             reads: VecDeque::with_capacity(reads_max),
             reads_asked: 0,
-            reads_done: 0,
+            reads_completed: 0,
             served: VecDeque::with_capacity(READS_ANSWERED_MAX as usize),
             served_next: 0,
             peer_answers: 0,
@@ -173,8 +173,8 @@ impl Connection {
         self.output.clear();
         self.served.clear();
         (self.blocked, self.broken, self.peer_done) = (false, None, false);
-        (self.sends_done, self.bytes_pushed, self.taken, self.acknowledged) = (0, 0, 0, 0);
-        (self.reads_asked, self.reads_done, self.served_next, self.peer_answers) = (0, 0, 0, 0);
+        (self.sends_completed, self.bytes_pushed, self.received, self.acknowledged) = (0, 0, 0, 0);
+        (self.reads_asked, self.reads_completed, self.served_next, self.peer_answers) = (0, 0, 0, 0);
         (self.reads_watched, self.reads_moved) = (false, false);
     }
 
@@ -185,17 +185,17 @@ impl Connection {
 
     /// A socket that has not said what it wants.
     pub(super) fn is_pending(&self) -> bool {
-        self.socket.is_some() && matches!(self.phase, Phase::AwaitConnect)
+        self.socket.is_some() && matches!(self.phase, Phase::Handshake)
     }
 
     /// Whether there is something to read that may be read now.
     pub(super) fn wants_to_read(&self) -> bool {
-        self.input.readable || self.input.not_ready
+        self.input.readable || self.input.rnr
     }
 
     /// Whether it waits for an SRQ entry, and for nothing else.
-    pub(super) fn wants_srq(&self) -> bool {
-        self.input.not_ready && matches!(self.phase, Phase::Open) && !self.is_lost()
+    pub(super) fn waits_for_entry(&self) -> bool {
+        self.input.rnr && matches!(self.phase, Phase::Connected) && !self.is_lost()
     }
 
     /// Whether the peer can neither be written to nor will say more than it has.
@@ -203,15 +203,15 @@ impl Connection {
         self.input.hung_up || self.broken.is_some()
     }
 
-    fn is_drained(&self) -> bool {
+    fn is_closed(&self) -> bool {
         let quiet = self.output.queued() == 0 && (self.sends.is_empty() || self.peer_done);
-        matches!(self.phase, Phase::Draining { .. }) && (quiet || self.broken.is_some())
+        matches!(self.phase, Phase::Closing { .. }) && (quiet || self.broken.is_some())
     }
 
-    /// Ends a draining connection that has nothing left to do.
-    pub(super) fn drained(&self) -> Result<(), Fate> {
+    /// Ends a connection that is closing and has nothing left to do.
+    pub(super) fn end_if_closed(&self) -> Result<(), End> {
         match self.phase {
-            Phase::Draining { reason } if self.is_drained() => Err(Fate::of(reason)),
+            Phase::Closing { reason } if self.is_closed() => Err(End::of(reason)),
             _ => Ok(()),
         }
     }
@@ -222,21 +222,21 @@ impl Connection {
         tables: &mut Tables,
         staging: &mut [u8; STAGING_BYTES],
         wait: Wait,
-    ) -> Result<(), Fate> {
+    ) -> Result<(), End> {
         match wait {
             Wait::ReadSilence => self.reads_silent(tables, staging),
             Wait::Rnr => {
-                self.never_ready(tables);
+                self.rnr_exhausted(tables);
                 self.write(tables)
             }
             // It ends for the reason for which it was to end.
-            Wait::Farewell => Err(Fate::of(DisconnectReason::Local)),
-            Wait::Handshake | Wait::Accept => Err(Fate::of(DisconnectReason::Transport(libc::ETIMEDOUT))),
+            Wait::Farewell => Err(End::of(DisconnectReason::Local)),
+            Wait::Handshake | Wait::Accept => Err(End::of(DisconnectReason::Transport(libc::ETIMEDOUT))),
         }
     }
 
     /// Goes on with another socket, while connecting.
-    pub(super) fn change_socket(&mut self, tables: &mut Tables, socket: OwnedFd) -> Result<(), Fate> {
+    pub(super) fn change_socket(&mut self, tables: &mut Tables, socket: OwnedFd) -> Result<(), End> {
         tables.epoll.remove(self.socket());
         self.socket = None;
         match tables.epoll.add(socket.as_fd(), Self::token(self.qp), WATCHED) {
@@ -245,41 +245,41 @@ impl Connection {
                 Ok(())
             }
             Err(error) => {
-                Err(Fate::of(DisconnectReason::Transport(error.raw_os_error().unwrap_or(libc::EIO))))
+                Err(End::of(DisconnectReason::Transport(error.raw_os_error().unwrap_or(libc::EIO))))
             }
         }
     }
 
     /// Nothing more can be read: with a writing side that failed, this is the end.
-    pub(super) fn read_dry(&self) -> Result<(), Fate> {
-        self.broken.map_or(Ok(()), |errno| Err(Fate::of_errno(errno)))
+    pub(super) fn read_dry(&self) -> Result<(), End> {
+        self.broken.map_or(Ok(()), |errno| Err(End::of_errno(errno)))
     }
 
     /// A request of the peer fails: it is told, and the connection ends at both ends.
     pub(super) fn fail(&mut self, tables: &mut Tables, last: Option<Frame>, status: Status) {
-        if matches!(self.phase, Phase::Open) {
-            self.drain(tables, DisconnectReason::WorkRequest(status), last, false);
+        if matches!(self.phase, Phase::Connected) {
+            self.begin_closing(tables, DisconnectReason::WorkRequest(status), last, false);
         }
     }
 
     /// Begins to end the connection: no request is taken any more, what is queued is written, then `last`. SENDs may
     /// still be acknowledged where `keep_sends`; everything else completes flushed.
-    pub(super) fn drain(
+    pub(super) fn begin_closing(
         &mut self,
         tables: &mut Tables,
         reason: DisconnectReason,
         last: Option<Frame>,
         keep_sends: bool,
     ) {
-        self.phase = Phase::Draining { reason };
+        self.phase = Phase::Closing { reason };
         tables.deadlines.set(self.qp.index, Wait::Farewell, tables.options.farewell);
         tables.qps.set_state(self.qp, QpState::Closing);
         self.served.clear();
         self.input.abandon(self.qp, tables);
-        let fate = Fate::of(reason);
-        self.flush_reads(tables, &fate);
+        let end = End::of(reason);
+        self.flush_reads(tables, &end);
         if !keep_sends {
-            self.flush_sends(tables, &fate);
+            self.flush_sends(tables, &end);
         }
         if let Some(frame) = last {
             assert!(self.output.has_room(FRAME_BYTES, Urgency::Last), "the reserve holds the last frame");
@@ -288,19 +288,19 @@ impl Connection {
     }
 
     /// The end: everything outstanding completes, the user is told, the socket closes.
-    pub(super) fn end(&mut self, tables: &mut Tables, fate: &Fate) {
+    pub(super) fn end(&mut self, tables: &mut Tables, end: &End) {
         if self.is_over {
             return;
         }
         // A connection that ends already ends for the first reason.
         let reason = match self.phase {
-            Phase::Draining { reason } => reason,
-            _ => fate.reason,
+            Phase::Closing { reason } => reason,
+            _ => end.reason,
         };
         self.input.abandon(self.qp, tables);
-        self.flush_sends(tables, fate);
-        self.flush_reads(tables, fate);
-        if matches!(self.phase, Phase::AwaitConnect) {
+        self.flush_sends(tables, end);
+        self.flush_reads(tables, end);
+        if matches!(self.phase, Phase::Handshake) {
             tables.counters.protocol_errors += u64::from(reason == DisconnectReason::Protocol);
             tables.qps.release(self.qp);
         } else {
@@ -320,17 +320,17 @@ impl Connection {
     }
 
     /// The user said yes; an end of the connection where there could be no READs on it.
-    pub(super) fn accept(&mut self, tables: &mut Tables, private_data: &PrivateData) -> Result<(), Fate> {
-        let reads_max = tables.agree_on_reads(self.peer_answers).ok_or(Fate::PROTOCOL)?;
+    pub(super) fn accept(&mut self, tables: &mut Tables, private_data: &PrivateData) -> Result<(), End> {
+        let reads_max = tables.agree_on_reads(self.peer_answers).ok_or(End::PROTOCOL)?;
         let reads_answered = u64::from(tables.options.reads_answered_per_qp_max);
         self.push_handshake(|private_bytes| Frame::Accept { private_bytes, reads_answered }, private_data);
-        self.open(tables, PrivateData::new(&[]).expect("empty"), reads_max);
+        self.connected(tables, PrivateData::new(&[]).expect("empty"), reads_max);
         Ok(())
     }
 
     /// The connection stands.
-    pub(super) fn open(&mut self, tables: &mut Tables, private_data: PrivateData, reads_max: u32) {
-        self.phase = Phase::Open;
+    pub(super) fn connected(&mut self, tables: &mut Tables, private_data: PrivateData, reads_max: u32) {
+        self.phase = Phase::Connected;
         tables.deadlines.clear(self.qp.index);
         tables.connected(self.qp, private_data, reads_max);
     }

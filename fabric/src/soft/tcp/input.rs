@@ -9,7 +9,7 @@ pub(super) const STAGING_BYTES: usize = 64 << 10;
 /// Bytes staged behind a frame's own while READs are outstanding: more would be copied twice.
 pub(super) const STAGED_WITH_READS: usize = 4 << 10;
 /// Bytes taken from one connection before another has its turn: one fragment.
-pub(super) const READ_BUDGET: usize = 256 << 10;
+pub(super) const RECEIVE_BYTES_PER_TURN: usize = 256 << 10;
 
 /// The frame whose bytes come now.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +38,7 @@ pub(super) struct Input {
     /// The peer closed or the socket failed: what it has is all there will be.
     pub(super) hung_up: bool,
     /// A SEND waits for an SRQ entry; nothing is read meanwhile.
-    pub(super) not_ready: bool,
+    pub(super) rnr: bool,
 }
 
 impl Input {
@@ -49,14 +49,14 @@ impl Input {
             carried_from: 0,
             readable: false,
             hung_up: false,
-            not_ready: false,
+            rnr: false,
         }
     }
 
     pub(super) fn clear(&mut self) {
         self.carried.clear();
         (self.body, self.carried_from) = (Body::None, 0);
-        (self.readable, self.hung_up, self.not_ready) = (false, false, false);
+        (self.readable, self.hung_up, self.rnr) = (false, false, false);
     }
 
     /// Gives back what a frame that arrives was to fill: the rest of its bytes is discarded.

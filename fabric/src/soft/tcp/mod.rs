@@ -10,6 +10,7 @@
 mod connection;
 mod frame;
 mod input;
+mod listener;
 mod output;
 mod socket;
 #[cfg(test)]
@@ -25,11 +26,11 @@ use crate::address::Address;
 use crate::nic::{
     ConnectError, DisconnectReason, ListenError, MemoryKey, PostError, PrivateData, Qp, SendRequest,
 };
-use connection::{Connection, Fate, Phase, WATCHED};
+use connection::{Connection, End, Phase, WATCHED};
 use frame::Frame;
 use input::STAGING_BYTES;
+use listener::Listener;
 use rustix::event::epoll::EventFlags;
-use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -38,11 +39,11 @@ use std::time::Duration;
 /// Connections accepted that have not said what they want. More wait with the kernel.
 const PENDING_MAX: usize = 128;
 /// Connections accepted in one go.
-const ACCEPTS_PER_TURN: usize = 32;
+const ACCEPT_BURST: usize = 32;
 /// When to try again after the system had no descriptor for a new connection.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// Connections that have their turn in one `progress`.
-const TURNS_MAX: usize = 16;
+const TURNS_PER_POLL: usize = 16;
 /// The most polls between two looks at the epoll while sockets are open and nothing comes.
 const LOOK_INTERVAL_MAX: u32 = 8;
 
@@ -56,12 +57,6 @@ struct Slot {
     is_ready: bool,
     is_dirty: bool,
     is_waiting: bool,
-}
-
-#[derive(Debug)]
-struct Listener {
-    socket: OwnedFd,
-    ready: bool,
 }
 
 /// The TCP transport.
@@ -94,15 +89,15 @@ impl Tcp {
         &mut self,
         tables: &mut Tables,
         index: u32,
-        act: impl FnOnce(&mut Connection, &mut Tables, &mut [u8; STAGING_BYTES]) -> Result<T, Fate>,
+        act: impl FnOnce(&mut Connection, &mut Tables, &mut [u8; STAGING_BYTES]) -> Result<T, End>,
     ) -> Option<T> {
         let slot = &mut self.slots[index as usize];
         let connection = slot.connection.as_mut()?;
         self.pending -= usize::from(connection.is_pending());
         let outcome = match act(connection, tables, &mut self.staging) {
             Ok(value) => Some(value),
-            Err(fate) => {
-                connection.end(tables, &fate);
+            Err(end) => {
+                connection.end(tables, &end);
                 None
             }
         };
@@ -113,7 +108,7 @@ impl Tcp {
         }
         self.pending += usize::from(connection.is_pending());
         connection.watch_reads(tables);
-        if connection.wants_srq() {
+        if connection.waits_for_entry() {
             if !std::mem::replace(&mut slot.is_waiting, true) {
                 self.waiting.push_back(index);
             }
@@ -142,25 +137,20 @@ impl Tcp {
     }
 
     /// Accepts what waits, within limits; `true` where there was any.
-    fn accept_waiting(&mut self, tables: &mut Tables) -> bool {
+    fn accept_sockets(&mut self, tables: &mut Tables) -> bool {
         let mut accepted = 0;
         for place in 0..self.listeners.len() {
-            while self.listeners[place].ready && accepted < ACCEPTS_PER_TURN && self.pending < PENDING_MAX {
-                match socket::accept(self.listeners[place].socket.as_fd()) {
-                    Ok(socket) => {
+            while self.listeners[place].ready && accepted < ACCEPT_BURST && self.pending < PENDING_MAX {
+                match self.listeners[place].accept() {
+                    Ok(Some(socket)) => {
                         accepted += 1;
-                        self.accepted(tables, socket);
+                        self.accept_socket(tables, socket);
                     }
-                    Err(Errno::AGAIN) => self.listeners[place].ready = false,
-                    // The peer has gone already, or a signal came.
-                    Err(Errno::CONNABORTED | Errno::INTR) => accepted += 1,
+                    Ok(None) => {}
                     Err(_) => {
                         self.accepts_nobody = true;
-                        tables.deadlines.set(
-                            tables.place_of_listeners(Kind::Tcp),
-                            Wait::Accept,
-                            ACCEPT_AGAIN,
-                        );
+                        let place = tables.place_of_listeners(Kind::Tcp);
+                        tables.deadlines.set(place, Wait::Accept, ACCEPT_AGAIN);
                         return accepted > 0;
                     }
                 }
@@ -169,13 +159,13 @@ impl Tcp {
         accepted > 0
     }
 
-    fn accepted(&mut self, tables: &mut Tables, socket: OwnedFd) {
+    fn accept_socket(&mut self, tables: &mut Tables, socket: OwnedFd) {
         // A socket that cannot be set up, or has no place, is closed: its peer hears that at once.
         if socket::prepare(&socket, &self.options).is_err() {
             return;
         }
         let Some(qp) = tables.qps.take(Kind::Tcp, QpState::Handshake) else { return };
-        if self.begin(tables, qp, socket, Phase::AwaitConnect).is_err() {
+        if self.begin(tables, qp, socket, Phase::Handshake).is_err() {
             tables.qps.release(qp);
         }
     }
@@ -204,12 +194,12 @@ impl Tcp {
     /// A socket that connects has news.
     fn connecting(&mut self, tables: &mut Tables, index: u32) {
         let Some(connection) = self.slots[index as usize].connection.as_mut() else { return };
-        let Phase::Connecting { others, private_data } = &mut connection.phase else { return };
+        let Phase::Opening { others, private_data } = &mut connection.phase else { return };
         let (mut others, private_data) = (std::mem::take(others), *private_data);
         let next = match socket::outcome(connection.socket()) {
             // The news was not ours yet.
             Err(libc::ENOTCONN) => {
-                connection.phase = Phase::Connecting { others, private_data };
+                connection.phase = Phase::Opening { others, private_data };
                 return;
             }
             Ok(()) => Ok(None),
@@ -217,18 +207,18 @@ impl Tcp {
         };
         self.turn(tables, index, |connection, tables, _| match next {
             Ok(None) => {
-                connection.phase = Phase::AwaitAccept;
+                connection.phase = Phase::Connecting;
                 let reads_answered = u64::from(tables.options.reads_answered_per_qp_max);
                 let frame = |private_bytes| Frame::Connect { private_bytes, reads_answered };
                 connection.push_handshake(frame, &private_data);
                 connection.write(tables)
             }
             Ok(Some(socket)) => {
-                connection.phase = Phase::Connecting { others, private_data };
+                connection.phase = Phase::Opening { others, private_data };
                 connection.change_socket(tables, socket)
             }
             Err(error) => {
-                Err(Fate::of(DisconnectReason::Transport(error.raw_os_error().unwrap_or(libc::EIO))))
+                Err(End::of(DisconnectReason::Transport(error.raw_os_error().unwrap_or(libc::EIO))))
             }
         });
     }
@@ -268,23 +258,15 @@ impl Transport for Tcp {
         let Address::Tcp(host_port) = address else {
             return Err(ListenError::WrongFabric { address: address.clone() });
         };
-        let system = |source| ListenError::System { address: address.clone(), source };
-        let mut outcome = Err(io::Error::from(io::ErrorKind::NotFound));
-        for candidate in socket::resolve(host_port).map_err(system)? {
-            outcome = socket::listen(&candidate);
-            if outcome.is_ok() {
-                break;
-            }
-        }
-        let (socket, bound) = outcome.map_err(|source| match source.kind() {
-            io::ErrorKind::AddrInUse => ListenError::InUse { address: address.clone() },
-            _ => system(source),
-        })?;
+        let (listener, bound) = Listener::bind(host_port)?;
         let number = u32::try_from(self.listeners.len()).expect("listeners are few");
         let token = Token { kind: Kind::Tcp, place: Place::Listener(number) };
-        tables.epoll.add(socket.as_fd(), token.to_u64(), EventFlags::IN | EventFlags::ET).map_err(system)?;
-        self.listeners.push(Listener { socket, ready: true });
-        Ok(Address::Tcp(bound.to_string()))
+        tables
+            .epoll
+            .add(listener.socket.as_fd(), token.to_u64(), EventFlags::IN | EventFlags::ET)
+            .map_err(|source| ListenError::System { address: address.clone(), source })?;
+        self.listeners.push(listener);
+        Ok(bound)
     }
 
     fn stop_listening(&mut self, tables: &mut Tables) {
@@ -310,7 +292,7 @@ impl Transport for Tcp {
         others.reverse();
         let nowhere = io::Error::from(io::ErrorKind::NotFound);
         let socket = self.open_next(&mut others, nowhere).map_err(system)?;
-        let phase = Phase::Connecting { others, private_data: *private_data };
+        let phase = Phase::Opening { others, private_data: *private_data };
         self.begin(tables, qp, socket, phase).map_err(system)
     }
 
@@ -335,10 +317,10 @@ impl Transport for Tcp {
 
     fn disconnect(&mut self, tables: &mut Tables, qp: Qp) {
         self.turn(tables, qp.index, |connection, tables, _| {
-            if !matches!(connection.phase, Phase::Open) {
-                return Err(Fate::of(DisconnectReason::Local));
+            if !matches!(connection.phase, Phase::Connected) {
+                return Err(End::of(DisconnectReason::Local));
             }
-            connection.drain(tables, DisconnectReason::Local, Some(Frame::Bye), true);
+            connection.begin_closing(tables, DisconnectReason::Local, Some(Frame::Bye), true);
             connection.write(tables)
         });
     }
@@ -361,7 +343,7 @@ impl Transport for Tcp {
     }
 
     fn progress(&mut self, tables: &mut Tables) -> bool {
-        let mut worked = self.may_accept() && self.accept_waiting(tables);
+        let mut worked = self.may_accept() && self.accept_sockets(tables);
         if !tables.srq.is_empty() {
             while let Some(index) = self.waiting.pop_front() {
                 let slot = &mut self.slots[index as usize];
@@ -371,7 +353,7 @@ impl Transport for Tcp {
                 }
             }
         }
-        for _ in 0..self.ready.len().min(TURNS_MAX) {
+        for _ in 0..self.ready.len().min(TURNS_PER_POLL) {
             let index = self.ready.pop_front().expect("counted");
             self.slots[index as usize].is_ready = false;
             self.turn(tables, index, |connection, tables, staging| connection.receive(tables, staging));
@@ -393,7 +375,7 @@ impl Transport for Tcp {
         };
         self.idle_polls = 0;
         let connection = self.slots[index as usize].connection.as_ref();
-        if connection.is_some_and(|connection| matches!(connection.phase, Phase::Connecting { .. })) {
+        if connection.is_some_and(|connection| matches!(connection.phase, Phase::Opening { .. })) {
             return self.connecting(tables, index);
         }
         self.turn(tables, index, |connection, _, _| {
@@ -404,7 +386,7 @@ impl Transport for Tcp {
         });
     }
 
-    fn ready_interval(&self) -> u32 {
+    fn look_interval(&self) -> u32 {
         if self.open == 0 {
             return u32::MAX;
         }

@@ -21,7 +21,7 @@ const SLAB: u32 = 4096;
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// A NIC with memory: `slabs` slabs, and a header area in front of them.
-struct End {
+struct Host {
     nic: SoftNic,
     memory: Arc<SharedMemory>,
     pool: MemoryKey,
@@ -33,7 +33,7 @@ struct End {
 
 const HEADERS: u64 = 64 * HEADER_BYTES as u64;
 
-impl End {
+impl Host {
     fn new(options: SoftOptions, slabs: u64) -> Self {
         let mut nic = SoftNic::new(options).unwrap();
         let bytes = usize::try_from(HEADERS + slabs * u64::from(SLAB)).unwrap();
@@ -107,7 +107,7 @@ impl End {
 }
 
 /// Gives the ends turns until it is so.
-fn until(ends: &mut [&mut End], what: &str, mut so: impl FnMut(&mut [&mut End]) -> bool) {
+fn until(ends: &mut [&mut Host], what: &str, mut so: impl FnMut(&mut [&mut Host]) -> bool) {
     let deadline = Instant::now() + DEADLINE;
     while !so(ends) {
         assert!(Instant::now() < deadline, "never {what}");
@@ -115,8 +115,8 @@ fn until(ends: &mut [&mut End], what: &str, mut so: impl FnMut(&mut [&mut End]) 
     }
 }
 
-fn listening(options: SoftOptions) -> (End, Address) {
-    let mut end = End::new(options, 64);
+fn listening(options: SoftOptions) -> (Host, Address) {
+    let mut end = Host::new(options, 64);
     let address = end.nic.listen(&"tcp:127.0.0.1:0".parse().unwrap()).unwrap();
     (end, address)
 }
@@ -126,9 +126,9 @@ fn nothing() -> PrivateData {
 }
 
 /// Two connected ends: who listened, who connected, and their QPs.
-fn pair(options: SoftOptions) -> (End, End, Qp, Qp) {
+fn pair(options: SoftOptions) -> (Host, Host, Qp, Qp) {
     let (mut server, address) = listening(options);
-    let mut client = End::new(options, 64);
+    let mut client = Host::new(options, 64);
     client.nic.connect(&address, &PrivateData::new(b"hello").unwrap()).unwrap();
     until(&mut [&mut server, &mut client], "a request", |ends| ends[0].requested().is_some());
     let at_server = server.requested().unwrap();
@@ -161,7 +161,7 @@ fn raw(address: &Address) -> TcpStream {
 }
 
 /// A stream that has shaken hands.
-fn raw_connected(server: &mut End, address: &Address) -> (TcpStream, Qp) {
+fn raw_connected(server: &mut Host, address: &Address) -> (TcpStream, Qp) {
     let mut stream = raw(address);
     stream.write_all(&connect_frame(0).to_bytes()).unwrap();
     until(&mut [server], "a request", |ends| ends[0].requested().is_some());
@@ -174,7 +174,7 @@ fn raw_connected(server: &mut End, address: &Address) -> (TcpStream, Qp) {
     (stream, qp)
 }
 
-fn next_frame(server: &mut End, stream: &mut TcpStream) -> Frame {
+fn next_frame(server: &mut Host, stream: &mut TcpStream) -> Frame {
     server.turn();
     let mut bytes = [0; FRAME_BYTES];
     stream.read_exact(&mut bytes).unwrap();
@@ -182,7 +182,7 @@ fn next_frame(server: &mut End, stream: &mut TcpStream) -> Frame {
 }
 
 /// The server still serves others.
-fn still_serves(server: &mut End, address: &Address) {
+fn still_serves(server: &mut Host, address: &Address) {
     server.events.clear();
     server.completions.clear();
     let (mut stream, _) = raw_connected(server, address);
@@ -372,7 +372,7 @@ fn a_payload_whose_key_is_taken_back_before_it_left_fails_and_takes_no_entry() {
 #[test]
 fn nobody_listening_and_a_refusal_are_told_apart() {
     let (mut server, address) = listening(SoftOptions::default());
-    let mut client = End::new(SoftOptions::default(), 1);
+    let mut client = Host::new(SoftOptions::default(), 1);
     let qp = client.nic.connect(&address, &nothing()).unwrap();
     until(&mut [&mut server, &mut client], "a request", |ends| ends[0].requested().is_some());
     server.nic.reject(server.requested().unwrap(), &PrivateData::new(b"no").unwrap());
@@ -396,7 +396,7 @@ fn a_sleeper_is_woken_for_everything() {
     client.fill(client.slab(1), |at| u8::try_from(at % 200).unwrap());
     let file = Arc::clone(&client.memory);
     let key = client.nic.register(&file, Access::RemoteRead).unwrap();
-    let sleep = |end: &mut End| {
+    let sleep = |end: &mut Host| {
         if end.nic.arm(0) {
             let fd = end.nic.wait_fd();
             let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];

@@ -13,8 +13,8 @@ impl Connection {
             let read = tables.reads.get(slot);
             let (key, address, bytes) = (read.key, read.address, read.bytes);
             let Some(from) = self.translate_peer(tables, key, address, bytes)? else {
-                self.end_read(tables, Status::RemoteAccess);
-                return Err(End::work(Status::RemoteAccess, Fault::ReadAccess));
+                self.complete_read(tables, Status::RemoteAccess);
+                return Err(End::work(Status::RemoteAccess, Fault::RemoteAccess));
             };
             while tables.reads.get(slot).done < bytes {
                 if budget == 0 {
@@ -22,7 +22,7 @@ impl Connection {
                 }
                 let stretch = tables.reads.get(slot).next_stretch(budget).expect("bytes are missing");
                 let Some(to) = tables.regions.translate(stretch) else {
-                    self.end_read(tables, Status::LocalProtection);
+                    self.complete_read(tables, Status::LocalProtection);
                     return Err(End::work(Status::LocalProtection, Fault::Closed));
                 };
                 let done = tables.reads.get(slot).done as usize;
@@ -34,13 +34,13 @@ impl Connection {
                 tables.counters.bytes_in += u64::from(stretch.bytes);
                 budget -= stretch.bytes;
             }
-            self.end_read(tables, Status::Success);
+            self.complete_read(tables, Status::Success);
         }
         Ok(false)
     }
 
     /// Completes the oldest READ.
-    fn end_read(&mut self, tables: &mut Tables, status: Status) {
+    fn complete_read(&mut self, tables: &mut Tables, status: Status) {
         let slot = tables.reads.pop(&mut self.reads).expect("there is a READ to end");
         tables.complete_read(slot, status);
     }
@@ -48,7 +48,7 @@ impl Connection {
     /// Completes all READs as flushed.
     pub(in crate::soft::shm) fn flush_reads(&mut self, tables: &mut Tables) {
         while self.reads.front().is_some() {
-            self.end_read(tables, Status::Flushed);
+            self.complete_read(tables, Status::Flushed);
         }
     }
 }

@@ -116,7 +116,7 @@ impl Connection {
         for _ in 0..count {
             let Some(posted) = self.sends.pop_front() else { return };
             self.staged_held -= u32::from(posted.staged);
-            self.completed = self.completed.wrapping_add(1);
+            self.sends_completed = self.sends_completed.wrapping_add(1);
             tables.complete_send(self.qp, posted.id, status);
         }
     }
@@ -127,13 +127,13 @@ impl Connection {
     }
 
     /// Completes all SENDs: as taken, as failed, as flushed.
-    pub(super) fn settle_sends(&mut self, tables: &mut Tables) {
+    pub(super) fn flush_sends(&mut self, tables: &mut Tables) {
         let outstanding = self.sends.len();
         let unread = self.link().outgoing.unread().map_or(outstanding, |unread| unread as usize);
         self.complete_front(tables, outstanding - unread.min(outstanding), Status::Success);
         if let Some((fault, received)) = self.link().peer_fault() {
             // The peer's word, which may be any: what it says it took beyond what there is counts for nothing.
-            let taken = received.wrapping_sub(self.completed) as usize;
+            let taken = received.wrapping_sub(self.sends_completed) as usize;
             if taken <= self.sends.len() {
                 self.complete_front(tables, taken, Status::Success);
                 if let Some(status) = fault.send_status() {

@@ -48,8 +48,8 @@ impl Connection {
     fn empty_outbox(&mut self, tables: &Tables) -> Result<(), End> {
         while let Some(control) = self.outbox.front().copied() {
             let sent = match control {
-                Control::Hello { .. } => {
-                    let file = self.link.as_ref().and_then(Link::file).expect("who says hello made the link");
+                Control::Connect { .. } => {
+                    let file = self.link.as_ref().and_then(Link::file).expect("who connects made the link");
                     send_control(&self.socket, control, Some(file.as_fd()))
                 }
                 Control::Register(key) => match tables.regions.get(MemoryKey(key)) {
@@ -146,7 +146,7 @@ impl Connection {
         let state = tables.qps.get(self.qp).expect("a connection's QP lives").state;
         let accepted = matches!(state, QpState::Requested | QpState::Connected | QpState::Closing);
         match (control, file, state) {
-            (Control::Hello { private_data, reads_answered }, Some(file), QpState::Handshake) => {
+            (Control::Connect { private_data, reads_answered }, Some(file), QpState::Handshake) => {
                 self.join(&file)?;
                 tables.deadlines.clear(self.qp.index);
                 self.peer_answers = reads_answered;

@@ -18,10 +18,10 @@ fn what_is_said_out_of_turn_costs_that_peer_its_connection_only() {
     let link = Link::make().unwrap();
     let unsealed = rustix::fs::memfd_create("jet-loose", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
     rustix::fs::ftruncate(&unsealed, LINK_BYTES as u64).unwrap();
-    let hello = hello(1);
+    let connect = connect_control(1);
     let firsts: [(Control, Option<std::os::fd::BorrowedFd<'_>>); 5] = [
-        (hello, Some(memory.as_fd())),
-        (hello, Some(unsealed.as_fd())),
+        (connect, Some(memory.as_fd())),
+        (connect, Some(unsealed.as_fd())),
         (Control::Accept { private_data: nothing(), reads_answered: 1 }, None),
         (Control::Register(1), Some(memory.as_fd())),
         (Control::Deregister(1), None),
@@ -40,10 +40,10 @@ fn what_is_said_out_of_turn_costs_that_peer_its_connection_only() {
     let socket = connect_to(&place.path).unwrap();
     rustix::net::send(&socket, b"GET / HTTP/1.1\r\n\r\n", rustix::net::SendFlags::empty()).unwrap();
     closes(&mut place, &socket);
-    // A second hello.
+    // A second connect.
     let socket = connect_to(&place.path).unwrap();
     for _ in 0..2 {
-        assert!(send_control(&socket, hello, Some(link.file().unwrap().as_fd())).unwrap());
+        assert!(send_control(&socket, connect, Some(link.file().unwrap().as_fd())).unwrap());
     }
     closes(&mut place, &socket);
     assert_eq!(place.host.nic.counters().protocol_errors, 7);
@@ -65,7 +65,9 @@ fn a_peer_that_answers_no_read_is_refused_and_one_that_answers_all_gets_what_thi
         place.host.events.clear();
         let socket = connect_to(&place.path).unwrap();
         let link = Link::make().unwrap();
-        assert!(send_control(&socket, hello(answered), Some(link.file().unwrap().as_fd())).unwrap());
+        assert!(
+            send_control(&socket, connect_control(answered), Some(link.file().unwrap().as_fd())).unwrap()
+        );
         until("a request", || {
             place.host.turn();
             !place.host.events.is_empty()

@@ -5,14 +5,16 @@
 //! header comes with a large READ's tail. What of it cannot be used yet (a part of a header; SENDs that meet no SRQ
 //! entry) is carried by the connection until it can.
 
-use super::{Connection, Fate, Phase, Served};
+use super::{Connection, End, Phase, Served};
 use crate::nic::{DisconnectReason, Event, PRIVATE_DATA_MAX, PrivateData, Sge, Status};
 use crate::soft::deadlines::Wait;
 use crate::soft::options::SCATTER_MAX;
 use crate::soft::tables::Tables;
 use crate::soft::tables::qps::QpState;
 use crate::soft::tcp::frame::{FRAME_BYTES, Fault, Frame, HEADER};
-use crate::soft::tcp::input::{Body, READ_BUDGET, STAGED_WITH_READS, STAGING_BYTES, receive_stretch};
+use crate::soft::tcp::input::{
+    Body, RECEIVE_BYTES_PER_TURN, STAGED_WITH_READS, STAGING_BYTES, receive_stretch,
+};
 use crate::soft::tcp::socket::{self, IoVec, Moved};
 
 /// The longest unfinished frame that is carried: a handshake with its private data.
@@ -26,49 +28,49 @@ impl Connection {
         &mut self,
         tables: &mut Tables,
         staging: &mut [u8; STAGING_BYTES],
-    ) -> Result<(), Fate> {
-        if self.input.not_ready {
+    ) -> Result<(), End> {
+        if self.input.rnr {
             self.resume(tables)?;
         }
-        if self.input.not_ready && self.is_lost() {
+        if self.input.rnr && self.is_lost() {
             // Nobody waits for these SENDs to be taken any more.
-            return Err(Fate::of(DisconnectReason::Peer));
+            return Err(End::of(DisconnectReason::Peer));
         }
-        let mut budget = READ_BUDGET;
-        while self.input.readable && !self.input.not_ready && budget > 0 {
+        let mut budget = RECEIVE_BYTES_PER_TURN;
+        while self.input.readable && !self.input.rnr && budget > 0 {
             match self.read_once(tables, staging)? {
                 Moved::Bytes(bytes) => {
                     budget = budget.saturating_sub(bytes);
-                    if self.input.not_ready && self.is_lost() {
-                        return Err(Fate::of(DisconnectReason::Peer));
+                    if self.input.rnr && self.is_lost() {
+                        return Err(End::of(DisconnectReason::Peer));
                     }
                 }
                 Moved::Blocked => {
                     self.input.readable = false;
                     self.read_dry()?;
                 }
-                Moved::End => return Err(Fate::of(DisconnectReason::Peer)),
-                Moved::Failed(errno) => return Err(Fate::of_errno(errno)),
+                Moved::End => return Err(End::of(DisconnectReason::Peer)),
+                Moved::Failed(errno) => return Err(End::of_errno(errno)),
             }
         }
         Ok(())
     }
 
     /// Goes on with what was carried while there was no SRQ entry.
-    fn resume(&mut self, tables: &mut Tables) -> Result<(), Fate> {
-        if matches!(self.phase, Phase::Open) {
+    fn resume(&mut self, tables: &mut Tables) -> Result<(), End> {
+        if matches!(self.phase, Phase::Connected) {
             if tables.srq.is_empty() {
                 return Ok(());
             }
             tables.deadlines.clear_if(self.qp.index, Wait::Rnr);
         }
-        self.input.not_ready = false;
+        self.input.rnr = false;
         let carried = std::mem::take(&mut self.input.carried);
         let from = self.input.carried_from;
         let result = self.take(tables, &carried[from..]);
         self.input.carried = carried;
         self.input.carried_from = from + result?;
-        if !self.input.not_ready {
+        if !self.input.rnr {
             self.input.carried.drain(..self.input.carried_from);
             self.input.carried_from = 0;
         }
@@ -76,7 +78,7 @@ impl Connection {
     }
 
     /// One read.
-    fn read_once(&mut self, tables: &mut Tables, staging: &mut [u8; STAGING_BYTES]) -> Result<Moved, Fate> {
+    fn read_once(&mut self, tables: &mut Tables, staging: &mut [u8; STAGING_BYTES]) -> Result<Moved, End> {
         let mut stretches = [IoVec { iov_base: std::ptr::null_mut(), iov_len: 0 }; STRETCHES_MAX];
         let (mut count, mut direct) = (0, 0);
         let mut add = |base: *mut u8, bytes: usize| {
@@ -135,24 +137,24 @@ impl Connection {
         let arrived = &staging[..part + bytes.saturating_sub(direct)];
         let used = self.take(tables, arrived)?;
         let left = &arrived[used..];
-        assert!(self.input.not_ready || left.len() < CARRIED_PART_MAX, "only a part of a frame is left");
+        assert!(self.input.rnr || left.len() < CARRIED_PART_MAX, "only a part of a frame is left");
         self.input.carried.extend_from_slice(left);
         self.input.carried_from = 0;
         Ok(moved)
     }
 
     /// The SRQ entry's memory was deregistered under a SEND that arrives.
-    fn entry_lost(&mut self, tables: &mut Tables) -> Fate {
+    fn entry_lost(&mut self, tables: &mut Tables) -> End {
         if let Body::Receive { entry, .. } = std::mem::replace(&mut self.input.body, Body::None) {
             tables.complete_receive(self.qp, entry.id, 0, Status::LocalProtection);
         }
-        Fate::of(DisconnectReason::WorkRequest(Status::LocalProtection))
+        End::of(DisconnectReason::WorkRequest(Status::LocalProtection))
     }
 
     /// The memory that a READ was to fill was deregistered.
-    fn scatter_lost() -> Fate {
+    fn scatter_lost() -> End {
         let status = Status::LocalProtection;
-        Fate { reason: DisconnectReason::WorkRequest(status), send: None, read: Some(status) }
+        End { reason: DisconnectReason::WorkRequest(status), send: None, read: Some(status) }
     }
 
     /// Bytes of the body are in their places.
@@ -165,7 +167,7 @@ impl Connection {
                 if *done == HEADER + *payload_bytes {
                     let (entry, payload_bytes) = (entry.id, *payload_bytes);
                     self.input.body = Body::None;
-                    self.taken += 1;
+                    self.received += 1;
                     tables.counters.bytes_in += u64::from(payload_bytes);
                     tables.complete_receive(self.qp, entry, payload_bytes, Status::Success);
                 }
@@ -191,7 +193,7 @@ impl Connection {
     }
 
     /// Uses staged bytes; returns how many. What is left is a part of a frame, or waits for an SRQ entry.
-    fn take(&mut self, tables: &mut Tables, input: &[u8]) -> Result<usize, Fate> {
+    fn take(&mut self, tables: &mut Tables, input: &[u8]) -> Result<usize, End> {
         let mut used = 0;
         loop {
             let wanted = self.input.wanted();
@@ -206,7 +208,7 @@ impl Connection {
             }
             let rest = &input[used..];
             let Some(head) = rest.first_chunk::<FRAME_BYTES>() else { return Ok(used) };
-            let frame = Frame::parse(head).map_err(|_| Fate::PROTOCOL)?;
+            let frame = Frame::parse(head).map_err(|_| End::PROTOCOL)?;
             match self.act(tables, frame, &rest[FRAME_BYTES..])? {
                 Some(behind) => used += FRAME_BYTES + behind,
                 None => return Ok(used),
@@ -215,7 +217,7 @@ impl Connection {
     }
 
     /// Copies staged bytes of the body to their places.
-    fn place(&mut self, tables: &mut Tables, mut bytes: &[u8]) -> Result<(), Fate> {
+    fn place(&mut self, tables: &mut Tables, mut bytes: &[u8]) -> Result<(), End> {
         while !bytes.is_empty() {
             let most = u32::try_from(bytes.len()).expect("staged bytes are few");
             let stretch = match self.input.body {
@@ -249,11 +251,11 @@ impl Connection {
     }
 
     /// Does what a frame says. `Some`: bytes behind it that were used up; `None`: it must wait.
-    fn act(&mut self, tables: &mut Tables, frame: Frame, behind: &[u8]) -> Result<Option<usize>, Fate> {
+    fn act(&mut self, tables: &mut Tables, frame: Frame, behind: &[u8]) -> Result<Option<usize>, End> {
         match (&self.phase, frame) {
-            (Phase::Open, frame) => self.act_open(tables, frame),
-            (Phase::Draining { .. }, frame) => self.act_draining(tables, frame).map(Some),
-            (Phase::AwaitConnect, Frame::Connect { private_bytes, reads_answered }) => {
+            (Phase::Connected, frame) => self.act_connected(tables, frame),
+            (Phase::Closing { .. }, frame) => self.act_closing(tables, frame).map(Some),
+            (Phase::Handshake, Frame::Connect { private_bytes, reads_answered }) => {
                 let Some((used, private_data)) = private(behind, private_bytes) else { return Ok(None) };
                 self.phase = Phase::Requested;
                 self.peer_answers = counted(reads_answered);
@@ -263,29 +265,29 @@ impl Connection {
                 tables.push_event(Event::ConnectRequest { qp: self.qp, private_data });
                 Ok(Some(used))
             }
-            (Phase::AwaitAccept, Frame::Asked) => {
+            (Phase::Connecting, Frame::Asked) => {
                 // From here on it is the user's time that passes there, and that has no limit.
                 tables.deadlines.clear(self.qp.index);
                 Ok(Some(0))
             }
-            (Phase::AwaitAccept, Frame::Accept { private_bytes, reads_answered }) => {
+            (Phase::Connecting, Frame::Accept { private_bytes, reads_answered }) => {
                 let Some((used, private_data)) = private(behind, private_bytes) else { return Ok(None) };
                 // A listener that answers none is as good as one that does to an end that only sends.
                 let reads_max = tables.agree_on_reads(counted(reads_answered)).unwrap_or(0);
-                self.open(tables, private_data, reads_max);
+                self.connected(tables, private_data, reads_max);
                 Ok(Some(used))
             }
-            (Phase::AwaitAccept, Frame::Reject { private_bytes }) => {
+            (Phase::Connecting, Frame::Reject { private_bytes }) => {
                 let Some((_, private_data)) = private(behind, private_bytes) else { return Ok(None) };
                 tables.rejected(self.qp, private_data);
                 self.close(tables);
-                Err(Fate::of(DisconnectReason::Peer))
+                Err(End::of(DisconnectReason::Peer))
             }
-            _ => Err(Fate::PROTOCOL),
+            _ => Err(End::PROTOCOL),
         }
     }
 
-    fn act_open(&mut self, tables: &mut Tables, frame: Frame) -> Result<Option<usize>, Fate> {
+    fn act_connected(&mut self, tables: &mut Tables, frame: Frame) -> Result<Option<usize>, End> {
         // Behind a piece comes the word on whether it counts, and nothing else.
         if matches!(self.input.body, Body::ReadWhole) {
             self.act_read_whole(tables, frame)?;
@@ -299,38 +301,38 @@ impl Connection {
                 if id != self.served_next
                     || self.served.len() >= tables.options.reads_answered_per_qp_max as usize
                 {
-                    return Err(Fate::PROTOCOL);
+                    return Err(End::PROTOCOL);
                 }
                 self.served_next += 1;
                 self.served.push_back(Served { id, address, key, bytes, done: 0 });
             }
             Frame::ReadResponse { id, bytes } => {
                 let (slot, _) =
-                    self.read_answered().filter(|&(_, first)| first == id).ok_or(Fate::PROTOCOL)?;
+                    self.read_answered().filter(|&(_, first)| first == id).ok_or(End::PROTOCOL)?;
                 let read = tables.reads.get(slot);
                 let left = read.bytes - read.done;
                 if bytes > left || (bytes == 0) != (left == 0) {
-                    return Err(Fate::PROTOCOL);
+                    return Err(End::PROTOCOL);
                 }
                 self.input.body = if bytes == 0 { Body::ReadWhole } else { Body::Read { left: bytes } };
             }
             Frame::ReadError { id, fault } => return Err(self.read_failed(id, fault)),
             Frame::Bye => {
                 self.peer_done = true;
-                self.drain(tables, DisconnectReason::Peer, None, false);
+                self.begin_closing(tables, DisconnectReason::Peer, None, false);
             }
             Frame::ReadEnd { .. }
             | Frame::Connect { .. }
             | Frame::Asked
             | Frame::Accept { .. }
             | Frame::Reject { .. } => {
-                return Err(Fate::PROTOCOL);
+                return Err(End::PROTOCOL);
             }
         }
         Ok(Some(0))
     }
 
-    fn act_read_whole(&mut self, tables: &mut Tables, frame: Frame) -> Result<(), Fate> {
+    fn act_read_whole(&mut self, tables: &mut Tables, frame: Frame) -> Result<(), End> {
         let (slot, first) = self.read_answered().expect("a body has its READ");
         match frame {
             Frame::ReadEnd { id } if id == first => {
@@ -342,17 +344,17 @@ impl Connection {
                 Ok(())
             }
             Frame::ReadError { id, fault } => Err(self.read_failed(id, fault)),
-            _ => Err(Fate::PROTOCOL),
+            _ => Err(End::PROTOCOL),
         }
     }
 
-    fn read_failed(&self, id: u64, fault: Fault) -> Fate {
+    fn read_failed(&self, id: u64, fault: Fault) -> End {
         match self.read_answered() {
             Some((_, first)) if first == id => {
                 let status = fault.status();
-                Fate { reason: DisconnectReason::WorkRequest(status), send: None, read: Some(status) }
+                End { reason: DisconnectReason::WorkRequest(status), send: None, read: Some(status) }
             }
-            _ => Fate::PROTOCOL,
+            _ => End::PROTOCOL,
         }
     }
 
@@ -360,7 +362,7 @@ impl Connection {
     fn act_send(&mut self, tables: &mut Tables, payload_bytes: u32) -> bool {
         let Some(entry) = tables.srq.pop() else {
             tables.counters.rnr += 1;
-            self.input.not_ready = true;
+            self.input.rnr = true;
             if let Some(timeout) = tables.options.rnr_timeout {
                 tables.deadlines.set(self.qp.index, Wait::Rnr, timeout);
             }
@@ -368,7 +370,7 @@ impl Connection {
         };
         if payload_bytes > entry.payload.map_or(0, |slab| slab.bytes) {
             tables.complete_receive(self.qp, entry.id, 0, Status::Length);
-            let last = Frame::SendError { taken: self.taken, fault: Fault::Length };
+            let last = Frame::SendError { taken: self.received, fault: Fault::Length };
             self.fail(tables, Some(last), Status::Length);
             self.input.body = Body::Discard { left: HEADER + payload_bytes };
             return true;
@@ -378,13 +380,13 @@ impl Connection {
     }
 
     /// A SEND has waited for an SRQ entry for too long.
-    pub(in crate::soft::tcp) fn never_ready(&mut self, tables: &mut Tables) {
-        let last = Frame::SendError { taken: self.taken, fault: Fault::RnrExhausted };
+    pub(in crate::soft::tcp) fn rnr_exhausted(&mut self, tables: &mut Tables) {
+        let last = Frame::SendError { taken: self.received, fault: Fault::RnrExhausted };
         self.fail(tables, Some(last), Status::RnrExhausted);
     }
 
     /// While this end says goodbye: acknowledgements still count, nothing else does.
-    fn act_draining(&mut self, tables: &mut Tables, frame: Frame) -> Result<usize, Fate> {
+    fn act_closing(&mut self, tables: &mut Tables, frame: Frame) -> Result<usize, End> {
         match frame {
             Frame::Send { payload_bytes } => {
                 self.input.body = Body::Discard { left: HEADER + payload_bytes };
@@ -392,17 +394,17 @@ impl Connection {
             Frame::ReadResponse { bytes: left, .. } if left > 0 => self.input.body = Body::Discard { left },
             Frame::SendAck { taken } if self.has_sends() => {
                 self.acknowledge(tables, taken)?;
-                self.drained()?;
+                self.end_if_closed()?;
             }
             Frame::SendError { taken, fault } if self.has_sends() => {
                 return Err(self.send_failed(tables, taken, fault));
             }
             Frame::Bye => {
                 self.peer_done = true;
-                self.drained()?;
+                self.end_if_closed()?;
             }
             Frame::Connect { .. } | Frame::Asked | Frame::Accept { .. } | Frame::Reject { .. } => {
-                return Err(Fate::PROTOCOL);
+                return Err(End::PROTOCOL);
             }
             Frame::ReadResponse { .. }
             | Frame::SendAck { .. }

@@ -1,6 +1,6 @@
 //! SENDs of this end: posted, written, acknowledged, or failed.
 
-use super::{Connection, Fate, Phase, PostedSend};
+use super::{Connection, End, Phase, PostedSend};
 use crate::nic::{DisconnectReason, MemoryKey, Payload, PostError, SendRequest, Status};
 use crate::soft::options::SENDS_PER_QP_MAX;
 use crate::soft::tables::Tables;
@@ -22,7 +22,7 @@ impl Connection {
         &mut self,
         tables: &mut Tables,
         request: &SendRequest<'_>,
-    ) -> Result<Result<(), PostError>, Fate> {
+    ) -> Result<Result<(), PostError>, End> {
         let (inline, memory): (&[u8], _) = match &request.payload {
             Payload::None => (&[], None),
             Payload::Inline(bytes) => (bytes, None),
@@ -31,7 +31,7 @@ impl Connection {
         let frame_bytes = FRAME_BYTES + HEADER_BYTES + inline.len();
         if self.output.queued() >= WRITE_EARLY || !self.output.has_room(frame_bytes, Urgency::Request) {
             self.write(tables)?;
-            if !matches!(self.phase, Phase::Open) {
+            if !matches!(self.phase, Phase::Connected) {
                 // A READ of the peer has failed on the way.
                 return Ok(Err(PostError::Stale));
             }
@@ -49,7 +49,7 @@ impl Connection {
             self.push(inline);
         }
         if let Some(sge) = memory {
-            self.output.push_payload(sge, self.sends_done + self.sends.len() as u64);
+            self.output.push_payload(sge, self.sends_completed + self.sends.len() as u64);
             self.bytes_pushed += u64::from(sge.bytes);
         }
         self.sends.push_back(PostedSend { id: request.id, written_at: self.bytes_pushed });
@@ -57,9 +57,9 @@ impl Connection {
     }
 
     /// The peer says that it took so many SENDs since the beginning.
-    pub(in crate::soft::tcp) fn acknowledge(&mut self, tables: &mut Tables, taken: u64) -> Result<(), Fate> {
-        let newly = taken.checked_sub(self.sends_done).ok_or(Fate::PROTOCOL)?;
-        let newly = usize::try_from(newly).map_err(|_| Fate::PROTOCOL)?;
+    pub(in crate::soft::tcp) fn acknowledge(&mut self, tables: &mut Tables, taken: u64) -> Result<(), End> {
+        let newly = taken.checked_sub(self.sends_completed).ok_or(End::PROTOCOL)?;
+        let newly = usize::try_from(newly).map_err(|_| End::PROTOCOL)?;
         if newly == 0 {
             return Ok(());
         }
@@ -67,30 +67,25 @@ impl Connection {
         let written = self.bytes_pushed - self.output.queued() as u64;
         match self.sends.get(newly - 1) {
             Some(last) if last.written_at <= written => {}
-            _ => return Err(Fate::PROTOCOL),
+            _ => return Err(End::PROTOCOL),
         }
         for send in self.sends.drain(..newly) {
             tables.complete_send(self.qp, send.id, Status::Success);
         }
-        self.sends_done = taken;
+        self.sends_completed = taken;
         Ok(())
     }
 
     /// The peer says that the SEND after the first `taken` ones failed.
-    pub(in crate::soft::tcp) fn send_failed(
-        &mut self,
-        tables: &mut Tables,
-        taken: u64,
-        fault: Fault,
-    ) -> Fate {
-        if let Err(fate) = self.acknowledge(tables, taken) {
-            return fate;
+    pub(in crate::soft::tcp) fn send_failed(&mut self, tables: &mut Tables, taken: u64, fault: Fault) -> End {
+        if let Err(end) = self.acknowledge(tables, taken) {
+            return end;
         }
         if self.sends.is_empty() {
-            return Fate::PROTOCOL;
+            return End::PROTOCOL;
         }
         let reason = DisconnectReason::WorkRequest(fault.status());
-        Fate { reason, send: Some((taken, fault.status())), read: None }
+        End { reason, send: Some((taken, fault.status())), read: None }
     }
 
     /// Whether a SEND of this end that has not left names this key; its place in the order.
@@ -99,18 +94,18 @@ impl Connection {
     }
 
     /// How a connection ends whose SEND lost its payload's memory.
-    pub(in crate::soft::tcp) fn payload_lost(send: u64) -> Fate {
+    pub(in crate::soft::tcp) fn payload_lost(send: u64) -> End {
         let status = Status::LocalProtection;
-        Fate { reason: DisconnectReason::WorkRequest(status), send: Some((send, status)), read: None }
+        End { reason: DisconnectReason::WorkRequest(status), send: Some((send, status)), read: None }
     }
 
-    pub(super) fn flush_sends(&mut self, tables: &mut Tables, fate: &Fate) {
+    pub(super) fn flush_sends(&mut self, tables: &mut Tables, end: &End) {
         while let Some(send) = self.sends.pop_front() {
-            let status = match fate.send {
-                Some((place, status)) if place == self.sends_done => status,
+            let status = match end.send {
+                Some((place, status)) if place == self.sends_completed => status,
                 _ => Status::Flushed,
             };
-            self.sends_done += 1;
+            self.sends_completed += 1;
             tables.complete_send(self.qp, send.id, status);
         }
     }

@@ -1,6 +1,6 @@
 //! What is written: frames of this end, what it owes the peer, and registered memory between them.
 
-use super::{Connection, Fate, Phase};
+use super::{Connection, End, Phase};
 use crate::nic::{PrivateData, Sge};
 use crate::soft::tables::Tables;
 use crate::soft::tables::regions::Regions;
@@ -9,7 +9,7 @@ use crate::soft::tcp::output::{Lookup, Revoked, Urgency, no_stretches};
 use crate::soft::tcp::socket::{self, Moved};
 
 /// Bytes written by one connection before another has its turn.
-const WRITE_BUDGET: usize = 1 << 20;
+const WRITE_BYTES_PER_TURN: usize = 1 << 20;
 
 impl Lookup for Regions {
     fn local(&self, memory: &Sge) -> Option<*mut u8> {
@@ -24,7 +24,7 @@ impl Lookup for Regions {
 impl Connection {
     /// Whether there is something to write that could be written now, or an end to come to.
     pub(in crate::soft::tcp) fn wants_to_write(&self) -> bool {
-        self.is_drained()
+        self.is_closed()
             || !self.blocked
                 && self.broken.is_none()
                 && (self.output.queued() > 0
@@ -34,7 +34,7 @@ impl Connection {
     }
 
     pub(super) fn owes_ack(&self) -> bool {
-        self.taken != self.acknowledged
+        self.received != self.acknowledged
     }
 
     pub(super) fn push(&mut self, bytes: &[u8]) {
@@ -62,15 +62,15 @@ impl Connection {
     /// Queues what this end owes, as far as there is room: acknowledgement, READ requests, answers.
     fn pull(&mut self, tables: &mut Tables) {
         if self.owes_ack() && self.output.has_room(FRAME_BYTES, Urgency::Answer) {
-            self.acknowledged = self.taken;
-            self.push(&Frame::SendAck { taken: self.taken }.to_bytes());
+            self.acknowledged = self.received;
+            self.push(&Frame::SendAck { taken: self.received }.to_bytes());
         }
-        if !matches!(self.phase, Phase::Open) {
+        if !matches!(self.phase, Phase::Connected) {
             return;
         }
         while self.reads_asked < self.reads.len() && self.output.has_room(FRAME_BYTES, Urgency::Request) {
             let read = tables.reads.get(self.reads[self.reads_asked]);
-            let id = self.reads_done + self.reads_asked as u64;
+            let id = self.reads_completed + self.reads_asked as u64;
             let (address, key, bytes) = (read.address, read.key, read.bytes);
             self.reads_asked += 1;
             self.push(&Frame::ReadRequest { id, address, key, bytes }.to_bytes());
@@ -102,9 +102,9 @@ impl Connection {
     }
 
     /// Writes what is queued until the socket takes no more, or it is others' turn.
-    pub(in crate::soft::tcp) fn write(&mut self, tables: &mut Tables) -> Result<(), Fate> {
+    pub(in crate::soft::tcp) fn write(&mut self, tables: &mut Tables) -> Result<(), End> {
         let mut stretches = no_stretches();
-        let mut budget = WRITE_BUDGET;
+        let mut budget = WRITE_BYTES_PER_TURN;
         while !self.blocked && self.broken.is_none() {
             self.pull(tables);
             if self.output.queued() == 0 || budget == 0 {
@@ -136,6 +136,6 @@ impl Connection {
                 }
             }
         }
-        self.drained()
+        self.end_if_closed()
     }
 }

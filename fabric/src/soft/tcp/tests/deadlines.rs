@@ -6,7 +6,7 @@ use crate::soft::token::Kind;
 use std::net::TcpListener;
 
 /// Polls an end at this time.
-fn turn_at(end: &mut End, now_ns: u64) {
+fn turn_at(end: &mut Host, now_ns: u64) {
     end.now_ns = now_ns;
     end.turn();
 }
@@ -17,7 +17,7 @@ fn who_says_nothing_is_dropped_when_the_time_of_the_handshake_is_over_and_gives_
     let (mut server, address) = listening(options);
     let mut silent: Vec<_> = (0..2).map(|_| raw(&address)).collect();
     silent[1].write_all(&connect_frame(9).to_bytes()[..20]).unwrap();
-    let waits = |server: &End, index| server.nic.tables.deadlines.wait_at(index) == Some(Wait::Handshake);
+    let waits = |server: &Host, index| server.nic.tables.deadlines.wait_at(index) == Some(Wait::Handshake);
     until(&mut [&mut server], "taken", |ends| waits(ends[0], 0) && waits(ends[0], 1));
     silent.iter_mut().for_each(|stream| stream.set_nonblocking(true).unwrap());
     turn_at(&mut server, 5 * SECOND_NS - 1);
@@ -35,7 +35,8 @@ fn who_is_not_answered_gives_up_when_the_time_of_the_handshake_is_over() {
     // The kernel takes the connection and all that is said; nobody reads it.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = Address::Tcp(listener.local_addr().unwrap().to_string());
-    let mut client = End::new(SoftOptions { handshake: Duration::from_secs(5), ..SoftOptions::default() }, 1);
+    let mut client =
+        Host::new(SoftOptions { handshake: Duration::from_secs(5), ..SoftOptions::default() }, 1);
     turn_at(&mut client, 7);
     client.nic.connect(&address, &nothing()).unwrap();
     // However long ago the poll before was: the time begins with the next one.
@@ -60,11 +61,11 @@ fn who_was_answered_has_no_time_of_the_handshake_any_more() {
 fn a_send_that_finds_no_entry_in_time_ends_both_qps() {
     let options = SoftOptions { rnr_timeout: Some(Duration::from_secs(3)), ..SoftOptions::default() };
     let (mut server, mut client, _, at_client) = pair(options);
-    let send = |client: &mut End, id| {
+    let send = |client: &mut Host, id| {
         let request = SendRequest { id, header: &HeaderBytes::ZERO, payload: Payload::None };
         client.nic.post_send(at_client, request).unwrap();
     };
-    let no_entry = |server: &mut End, client: &mut End, times| {
+    let no_entry = |server: &mut Host, client: &mut Host, times| {
         until(&mut [server, client], "no entry", |ends| ends[0].nic.counters().rnr == times);
     };
     send(&mut client, 0);

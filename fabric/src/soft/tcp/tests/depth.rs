@@ -4,7 +4,7 @@ use super::*;
 use crate::nic::PostError;
 
 /// Connects by hand as a peer that answers so many READs; what the NIC makes of it.
-fn asked_by(server: &mut End, address: &Address, reads_answered: u64) -> (TcpStream, Qp) {
+fn asked_by(server: &mut Host, address: &Address, reads_answered: u64) -> (TcpStream, Qp) {
     server.events.clear();
     let mut stream = raw(address);
     stream.write_all(&Frame::Connect { private_bytes: 0, reads_answered }.to_bytes()).unwrap();
@@ -14,7 +14,7 @@ fn asked_by(server: &mut End, address: &Address, reads_answered: u64) -> (TcpStr
 }
 
 /// The next frame, once the NIC has read what it answers with it.
-fn heard(server: &mut End, stream: &mut TcpStream) -> Frame {
+fn heard(server: &mut Host, stream: &mut TcpStream) -> Frame {
     stream.set_nonblocking(true).unwrap();
     let mut bytes = [0; FRAME_BYTES];
     until(&mut [server], "an answer", |_| matches!(stream.peek(&mut bytes), Ok(FRAME_BYTES)));

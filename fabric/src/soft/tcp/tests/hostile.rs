@@ -21,7 +21,7 @@ fn who_speaks_garbage_before_the_handshake_is_dropped_and_counted() {
         let mut stream = raw(&address);
         stream.write_all(&bytes).unwrap();
         until(&mut [&mut server], "counted", |ends| ends[0].nic.counters().protocol_errors == count);
-        // End of file or a reset, never bytes.
+        // Host of file or a reset, never bytes.
         assert!(!matches!(stream.read(&mut [0; 8]), Ok(1..)));
     }
     assert!(server.events.is_empty(), "{:?}", server.events);
@@ -94,7 +94,7 @@ fn half_a_send_and_a_hang_up_gives_the_entry_back_flushed() {
     }
 }
 
-fn still_serves_once(server: &mut End, address: &Address) {
+fn still_serves_once(server: &mut Host, address: &Address) {
     server.events.clear();
     let (mut stream, _) = raw_connected(server, address);
     stream.write_all(&Frame::Send { payload_bytes: 0 }.to_bytes()).unwrap();

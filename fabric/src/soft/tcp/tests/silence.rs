@@ -6,14 +6,14 @@ use crate::soft::token::Place;
 use crate::soft::transport::Transport;
 
 /// When bytes of a READ must have come.
-fn due_s(end: &End, qp: Qp) -> Option<u64> {
+fn due_s(end: &Host, qp: Qp) -> Option<u64> {
     let (wait, due_ns) = end.nic.tables.deadlines.due_at(qp.index)?;
     assert_eq!(wait, Wait::ReadSilence);
     Some(due_ns / SECOND_NS)
 }
 
 /// Posts a READ of 30 bytes and takes its request off the stream.
-fn ask(server: &mut End, stream: &mut TcpStream, qp: Qp, id: u64) {
+fn ask(server: &mut Host, stream: &mut TcpStream, qp: Qp, id: u64) {
     let scatter = [Sge { bytes: 30, ..server.slab(0) }];
     server.nic.post_read(qp, ReadRequest { id: id + 100, address: 0, key: 1, scatter: &scatter }).unwrap();
     let request = Frame::ReadRequest { id, address: 0, key: 1, bytes: 30 };

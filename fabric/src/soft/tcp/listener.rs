@@ -1,0 +1,53 @@
+//! The TCP sockets that connections come in by.
+
+use super::socket;
+use crate::address::Address;
+use crate::nic::ListenError;
+use rustix::io::Errno;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// A listening socket.
+#[derive(Debug)]
+pub(super) struct Listener {
+    pub(super) socket: OwnedFd,
+    /// Connections may wait: it is so from the edge that the epoll tells until none was found.
+    pub(super) ready: bool,
+}
+
+impl Listener {
+    /// Listens at the first address of `host:port` that lets it; gives the real address, too.
+    pub(super) fn bind(host_port: &str) -> Result<(Self, Address), ListenError> {
+        let address = || Address::Tcp(host_port.to_owned());
+        let system = |source| ListenError::System { address: address(), source };
+        let mut outcome = Err(io::Error::from(io::ErrorKind::NotFound));
+        for candidate in socket::resolve(host_port).map_err(system)? {
+            outcome = socket::listen(&candidate);
+            if outcome.is_ok() {
+                break;
+            }
+        }
+        let (socket, bound) = outcome.map_err(|source| match source.kind() {
+            io::ErrorKind::AddrInUse => ListenError::InUse { address: address() },
+            _ => system(source),
+        })?;
+        Ok((Self { socket, ready: true }, Address::Tcp(bound.to_string())))
+    }
+
+    /// Takes a connection that waits, if there is one. An error means that the system has no descriptor or memory left
+    /// for it: it waits on, and so should the caller.
+    pub(super) fn accept(&mut self) -> io::Result<Option<OwnedFd>> {
+        loop {
+            match socket::accept(self.socket.as_fd()) {
+                Ok(socket) => return Ok(Some(socket)),
+                Err(Errno::AGAIN) => {
+                    self.ready = false;
+                    return Ok(None);
+                }
+                // A signal came, or the peer has gone already.
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
