@@ -56,3 +56,20 @@ impl CoarseClock {
         self.now_ns
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_busy_loop_looks_once_in_many_turns() {
+        let mut clock = CoarseClock::start();
+        let looked = clock.look();
+        for _ in 1..TURNS {
+            assert_eq!((clock.turn(), clock.now_ns()), (looked, looked));
+        }
+        assert_eq!(clock.turns, TURNS - 1);
+        clock.turn();
+        assert_eq!(clock.turns, 0, "this turn looked");
+    }
+}
