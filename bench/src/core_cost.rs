@@ -9,6 +9,7 @@ use jet_core::{
     Arrival, Commands, Config, Copy, CopyFailed, CopyRefused, PeerId, Questions, ReadId, Receiver, Remote,
     SessionEnd, SessionId, Standstill, Sums,
 };
+use jet_wire::message::Versions;
 use jet_wire::message::hello::{AppName, Hello};
 use jet_wire::message::{HeaderBytes, RequestFields, RequestHeader, SmallFields, SmallHeader};
 use jet_wire::segment::{Delivery, Release, release_kind};
@@ -119,7 +120,7 @@ impl Machine {
         receiver.start(0, &mut hands);
         let app = AppName::new("bench").expect("a valid name");
         let session = receiver.handle_session_opened(app, 0, false, None).expect("the first session");
-        let hello = Hello { features: 0, sender_id: 1, receive_entries: 64, app };
+        let hello = Hello { versions: Versions::SPOKEN, features: 0, sender_id: 1, receive_entries: 64, app };
         let peer = receiver.handle_hello(&hello).expect("the first peer").peer;
         receiver.handle_connected(peer, u32::MAX);
         receiver.flush(0, &mut hands);

@@ -39,6 +39,8 @@ pub(crate) struct Moment {
 #[derive(Clone, Copy, Debug)]
 struct Line {
     link: Link,
+    /// The version of the wire that it has.
+    version: u8,
     /// It is in the list of those to be looked at by the next flush.
     dirty: bool,
     /// It understands congestion signals; the last one went out then.
@@ -60,6 +62,7 @@ struct Line {
 impl Line {
     const GONE: Self = Self {
         link: Link::Gone,
+        version: 0,
         dirty: false,
         signals: false,
         signalled_ns: 0,
@@ -77,9 +80,10 @@ impl Line {
         self.link == Link::Stands && self.sends_in_flight < self.sends_max
     }
 
-    /// Adds an end to the pending ranges; `false` where they are full.
+    /// Adds an end to the pending ranges, as the sender's version has it; `false` where they are full.
     #[inline]
     fn add_end(&mut self, sequence: u64, status: AckStatus) -> bool {
+        let status = status.known_in(self.version);
         if let Some(last) = self.range_count.checked_sub(1).map(|last| &mut self.ranges[last])
             && last.status == status
             && last.first.wrapping_add(u64::from(last.count)) == sequence
@@ -143,10 +147,16 @@ impl Ends {
         self.moment.now_ns
     }
 
-    /// A sender was let in.
-    pub fn join(&mut self, peer: u32, sends_max: u32, signals: bool) {
+    /// A sender was let in, with this version of the wire.
+    pub fn join(&mut self, peer: u32, sends_max: u32, signals: bool, version: u8) {
         let spoken = self.moment;
-        *self.line_mut(peer) = Line { link: Link::Asked, sends_max, signals, spoken, ..Line::GONE };
+        *self.line_mut(peer) = Line { link: Link::Asked, version, sends_max, signals, spoken, ..Line::GONE };
+    }
+
+    /// The version of the wire that its connection has.
+    #[inline]
+    pub fn version(&self, peer: u32) -> u8 {
+        self.line(peer).version
     }
 
     /// Its connection stands: it is looked at.
@@ -279,13 +289,15 @@ impl Ends {
         }
     }
 
-    /// Sends a header to a peer that may hear it.
+    /// Sends a header to a peer that may hear it, in the version of its connection.
     pub fn say(&mut self, peer: u32, header: &HeaderBytes, effects: &mut impl Commands) {
         let spoken = self.moment;
         let line = self.line_mut(peer);
         line.sends_in_flight += 1;
         line.spoken = spoken;
-        effects.send(PeerId(peer), header);
+        let mut header = *header;
+        header.set_version(line.version);
+        effects.send(PeerId(peer), &header);
     }
 
     /// A SEND to it was taken by its NIC.

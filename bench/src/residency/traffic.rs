@@ -18,7 +18,7 @@ use jet_wire::SLAB_BYTES;
 use jet_wire::message::hello::{AppName, Hello, Welcome, features};
 use jet_wire::message::{
     AckStatus, CreditReturn, FromReceiver, HEADER_BYTES, HeaderBytes, RequestFields, RequestHeader,
-    SmallFields, SmallHeader, parse_from_receiver,
+    SmallFields, SmallHeader, Versions, WIRE_VERSION, parse_from_receiver,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::VecDeque;
@@ -163,6 +163,7 @@ impl Traffic {
         let app = AppName::new(APP)?;
         for at in 0..shape.connections {
             let hello = Hello {
+                versions: Versions::SPOKEN,
                 features: features::ALL,
                 sender_id: at as u64 + 1,
                 receive_entries: RECEIVE_ENTRIES,
@@ -355,7 +356,9 @@ impl Traffic {
         let places = (self.shape.depth * PLACES) as u64;
         let at = self.connections.iter().position(|connection| connection.qp == qp);
         let connection = &mut self.connections[at.ok_or("a connection that nobody made")?];
-        match parse_from_receiver(&header, payload_bytes).map_err(|error| format!("{error:?}"))? {
+        match parse_from_receiver(WIRE_VERSION, &header, payload_bytes)
+            .map_err(|error| format!("{error:?}"))?
+        {
             FromReceiver::Ack(ack) => {
                 connection.credit_limit = connection.credit_limit.max(ack.credit_limit.get());
                 for range in ack.ranges() {

@@ -34,7 +34,7 @@ impl<P: GrantPolicy> Receiver<P> {
             self.expel(peer, ByeReason::CreditExceeded, effects);
             return;
         }
-        match parse_from_sender(arrival.header, arrival.payload_bytes as usize) {
+        match parse_from_sender(self.ends.version(peer), arrival.header, arrival.payload_bytes as usize) {
             Ok(FromSender::Small(small)) => self.small(now_ns, peer, slab, small, effects),
             Ok(FromSender::Request(request)) => {
                 self.request(now_ns, peer, request, (slab, arrival.payload_bytes), effects);

@@ -5,8 +5,8 @@ use crate::admission::GrantPolicy;
 use crate::config::Checksums;
 use crate::effects::{Effects, PeerId};
 use crate::messages::Life;
-use jet_wire::message::AckStatus;
 use jet_wire::message::hello::{Hello, Refusal, Welcome, features};
+use jet_wire::message::{AckStatus, Versions};
 
 /// A sender was let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,18 +24,21 @@ impl<P: GrantPolicy> Receiver<P> {
     /// # Errors
     /// The [`Refusal`] to answer.
     pub fn handle_hello(&mut self, hello: &Hello) -> Result<Joined, Refusal> {
+        let spoken = Versions::SPOKEN;
+        let version = spoken.agree(hello.versions).ok_or(Refusal::Version(spoken))?;
         if self.draining {
             return Err(Refusal::Draining);
         }
         let peer = self.registry.join(hello.app, hello.sender_id).ok_or(Refusal::TooManyPeers)?;
         // A sender that says it has none posts some all the same: nothing could ever be said to it otherwise.
         let sends_max = self.config.control_sends_max.min(u32::from(hello.receive_entries)).max(1);
-        self.ends.join(peer, sends_max, hello.features & features::CONGESTION != 0);
+        self.ends.join(peer, sends_max, hello.features & features::CONGESTION != 0, version);
         self.admission.join(peer);
         let room = self.credit_room();
         let credit_limit = self.credit.open(peer, room);
         let checks = if self.config.checksums == Checksums::Off { 0 } else { features::CRC32C };
         let welcome = Welcome {
+            versions: spoken.told_to(hello.versions),
             features: hello.features & (features::CONGESTION | checks),
             incarnation: self.incarnation,
             credit_limit,

@@ -130,7 +130,9 @@ impl<P: GrantPolicy> Receiver<P> {
         }
         self.stats.peer_faults += u64::from(!matches!(reason, ByeReason::Draining | ByeReason::Unresponsive));
         self.stats.unresponsive_peers += u64::from(reason == ByeReason::Unresponsive);
-        effects.send(PeerId(peer), &ByeHeader::encode(reason));
+        let mut header = ByeHeader::encode(reason);
+        header.set_version(self.ends.version(peer));
+        effects.send(PeerId(peer), &header);
         effects.disconnect(PeerId(peer));
     }
 

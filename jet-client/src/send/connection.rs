@@ -13,10 +13,13 @@ pub(super) struct Connection {
     /// The receiver asked for what is unused above this.
     recalled_to: Option<u64>,
     pub requests_max: u32,
+    /// The version of the wire that both ends agreed on.
+    pub version: u8,
 }
 
 impl Connection {
-    pub(super) const NONE: Self = Self { credit_limit: 0, sends: 0, recalled_to: None, requests_max: 0 };
+    pub(super) const NONE: Self =
+        Self { credit_limit: 0, sends: 0, recalled_to: None, requests_max: 0, version: 0 };
 
     pub(super) fn new(welcome: &Welcome) -> Self {
         Self {
@@ -24,6 +27,7 @@ impl Connection {
             sends: 0,
             recalled_to: None,
             requests_max: welcome.requests_max,
+            version: welcome.agreed_version(),
         }
     }
 

@@ -15,7 +15,7 @@ use jet_fabric::{Address, Event, Nic, Qp};
 use jet_wire::message::hello::{AppName, Hello, Refusal, Welcome, features};
 use jet_wire::message::{
     CreditReturn, HEADER_BYTES, HeaderBytes, REQUEST_INLINE_USER_HEADER_MAX, RequestFields, RequestHeader,
-    SMALL_USER_HEADER_MAX, SmallFields, SmallHeader,
+    SMALL_USER_HEADER_MAX, SmallFields, SmallHeader, Versions,
 };
 use jet_wire::{SLAB_BYTES, SLAB_BYTES_U32};
 use std::hash::{BuildHasher, Hasher};
@@ -147,7 +147,13 @@ impl Driver {
         let app = AppName::new(&options.app)?;
         // Random, as its keys are; no cipher hangs on it.
         let sender_id = std::hash::RandomState::new().build_hasher().finish();
-        let hello = Hello { features: features::ALL, sender_id, receive_entries: RECEIVE_ENTRIES, app };
+        let hello = Hello {
+            versions: Versions::SPOKEN,
+            features: features::ALL,
+            sender_id,
+            receive_entries: RECEIVE_ENTRIES,
+            app,
+        };
         let hello = PrivateData::new(&hello.encode()).expect("a hello fits the private data");
         let limits = nic.limits();
         let headers =
@@ -512,14 +518,15 @@ impl Driver {
         let (id, index, sequence, redelivered) = match transmit {
             Transmit::Message { id, index, sequence, redelivered } => (id, index, sequence, redelivered),
             Transmit::CreditReturn { credit_limit } => {
-                let header = CreditReturn::encode(credit_limit);
+                let mut header = CreditReturn::encode(credit_limit);
+                header.set_version(self.protocol.version());
                 let request = SendRequest { id: CREDIT_RETURN_ID, header: &header, payload: Payload::None };
                 return self.nic.post_send(qp, request);
             }
         };
         let pending = &self.pending[index as usize];
         let inline_max = self.inline_bytes_max;
-        let (header, payload) = if pending.large {
+        let (mut header, payload) = if pending.large {
             let buffer = pending.buffer.as_ref().expect("a large message has its buffer");
             let long = pending.user_header_bytes > REQUEST_INLINE_USER_HEADER_MAX;
             let header = RequestHeader::encode(&RequestFields {
@@ -553,6 +560,7 @@ impl Driver {
             };
             (header, payload)
         };
+        header.set_version(self.protocol.version());
         self.nic.post_send(qp, SendRequest { id, header: &header, payload })
     }
 }

@@ -13,7 +13,7 @@ use jet_fabric::soft::{SoftNic, SoftOptions};
 use jet_fabric::unix::Doorbell;
 use jet_fabric::{Address, Event, Nic, Qp};
 use jet_wire::message::hello::{Refusal, Welcome};
-use jet_wire::message::{CreditHeader, HEADER_BYTES, HeaderBytes};
+use jet_wire::message::{CreditHeader, HEADER_BYTES, HeaderBytes, Versions};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -27,7 +27,8 @@ struct Script {
     /// Of them: what the peer may READ, and may be given.
     shown: Vec<Arc<SharedMemory>>,
     connects: u16,
-    sends: u32,
+    /// The headers of its SENDs.
+    sent: Vec<HeaderBytes>,
     /// What every SEND is refused with.
     refuses: Option<PostError>,
     disconnected: Vec<Qp>,
@@ -109,10 +110,10 @@ impl Nic for ScriptedNic {
         Ok(())
     }
 
-    fn post_send(&mut self, _: Qp, _: SendRequest<'_>) -> Result<(), PostError> {
+    fn post_send(&mut self, _: Qp, request: SendRequest<'_>) -> Result<(), PostError> {
         let mut script = self.script();
         script.refuses.map_or(Ok(()), Err)?;
-        script.sends += 1;
+        script.sent.push(*request.header);
         Ok(())
     }
 
@@ -168,7 +169,13 @@ fn connecting() -> (Driver, Arc<Mutex<Script>>) {
 
 /// The connection stands, and there is no credit.
 fn connected(qp: Qp) -> Event {
+    connected_to(qp, Versions::SPOKEN)
+}
+
+/// The same to a receiver that speaks these versions.
+fn connected_to(qp: Qp, versions: Versions) -> Event {
     let welcome = Welcome {
+        versions,
         features: 0,
         incarnation: 1,
         credit_limit: 0,
@@ -227,7 +234,7 @@ fn credit_that_comes_together_with_the_welcome_is_used() {
     script.lock().unwrap().events.push_back(connected(qp(1)));
     driver.drive();
     let script = script.lock().unwrap();
-    assert_eq!((script.sends, script.srq.len()), (1, entries));
+    assert_eq!((script.sent.len(), script.srq.len()), (1, entries));
     assert_eq!(driver.protocol.stats().headers_stray, 0);
 }
 
@@ -240,11 +247,11 @@ fn headers_that_come_before_the_welcome_is_told_wait_for_it_in_their_order() {
     script.lock().unwrap().receive(qp(1), &CreditHeader::encode(2, true));
     driver.drive();
     assert_eq!(script.lock().unwrap().srq.len(), entries - 2, "their entries are kept");
-    assert_eq!(script.lock().unwrap().sends, 0);
+    assert_eq!(script.lock().unwrap().sent.len(), 0);
     script.lock().unwrap().events.push_back(connected(qp(1)));
     driver.drive();
     let script = script.lock().unwrap();
-    assert_eq!((script.sends, script.srq.len()), (2, entries), "the recall's answer and the message");
+    assert_eq!((script.sent.len(), script.srq.len()), (2, entries), "the recall's answer and the message");
     let stats = driver.protocol.stats();
     assert_eq!((stats.recalls, stats.headers_stray), (1, 0));
 }
@@ -275,7 +282,7 @@ fn headers_of_another_connection_give_this_one_nothing() {
     driver.drive();
     script.lock().unwrap().receive(qp(7), &credit());
     driver.drive();
-    assert_eq!(script.lock().unwrap().sends, 0);
+    assert_eq!(script.lock().unwrap().sent.len(), 0);
     assert_eq!(driver.protocol.stats().headers_stray, 1);
 }
 
@@ -304,6 +311,39 @@ fn a_nic_that_refuses_a_message_for_good_ends_the_connection_and_the_message_goe
         script.lock().unwrap().receive(qp(2), &credit());
         script.lock().unwrap().events.push_back(connected(qp(2)));
         driver.drive();
-        assert_eq!(script.lock().unwrap().sends, 1, "{error}: the message goes again");
+        assert_eq!(script.lock().unwrap().sent.len(), 1, "{error}: the message goes again");
+    }
+}
+
+#[test]
+fn what_is_sent_has_the_version_that_was_agreed_on() {
+    for ((lowest, highest), agreed) in [((1, 1), 1), ((1, 2), 2), ((2, 9), 2)] {
+        let (mut driver, script) = connecting();
+        let mut recall = CreditHeader::encode(2, true);
+        let mut credit = CreditHeader::encode(9, false);
+        credit.set_version(agreed);
+        recall.set_version(agreed);
+        script.lock().unwrap().events.push_back(connected_to(qp(1), Versions::new(lowest, highest).unwrap()));
+        script.lock().unwrap().receive(qp(1), &credit);
+        script.lock().unwrap().receive(qp(1), &recall);
+        driver.drive();
+        let sent: Vec<_> = script.lock().unwrap().sent.iter().map(HeaderBytes::version).collect();
+        assert_eq!(sent, [agreed, agreed], "the recall's answer and the message");
+        assert_eq!(driver.protocol.stats().malformed, 0);
+    }
+}
+
+#[test]
+fn a_receiver_without_a_version_in_common_is_not_spoken_with() {
+    let theirs = Versions::new(7, 9).unwrap();
+    let refusal = PrivateData::new(&Refusal::Version(theirs).encode()).unwrap();
+    for event in [Event::Rejected { qp: qp(1), private_data: refusal }, connected_to(qp(1), theirs)] {
+        let (mut driver, script) = connecting();
+        script.lock().unwrap().events.push_back(event);
+        script.lock().unwrap().receive(qp(1), &credit());
+        driver.drive();
+        let failure = driver.take_failure().expect("it fails").to_string();
+        assert!(failure.contains("speaks 7 to 9, this end 1 to 2"), "{failure}");
+        assert!(script.lock().unwrap().sent.is_empty());
     }
 }

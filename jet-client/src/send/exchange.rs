@@ -84,6 +84,8 @@ pub struct ProtocolStats {
     pub headers_stray: u64,
     /// Headers that could not be read.
     pub malformed: u64,
+    /// Ranges of ends with a status that a later version brought: each message ended as the nearest that this build knows.
+    pub statuses_unknown: u64,
     /// Connections that stood.
     pub connections: u64,
     /// Recalls of credit.

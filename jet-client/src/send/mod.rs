@@ -36,3 +36,5 @@ mod protocol_tests;
 mod sender_tests;
 #[cfg(test)]
 mod silence_tests;
+#[cfg(test)]
+mod version_tests;

@@ -153,7 +153,7 @@ impl Protocol {
     /// The receiver refused the connection; `None` where it did not say why.
     pub fn handle_refused(&mut self, refusal: Option<Refusal>, now_ns: u64) {
         self.take_back_sent(now_ns);
-        if matches!(refusal, Some(Refusal::Version | Refusal::Malformed)) {
+        if matches!(refusal, Some(Refusal::Version(_) | Refusal::Malformed)) {
             // Another attempt would say the same.
             self.link.give_up();
         } else {
@@ -176,9 +176,10 @@ impl Protocol {
             return self.handle_stray_header();
         }
         self.silence.heard();
-        match parse_from_receiver(header, payload_bytes) {
+        match parse_from_receiver(self.connection.version, header, payload_bytes) {
             Ok(FromReceiver::Ack(ack)) => {
                 self.connection.raise_limit(ack.credit_limit.get());
+                self.stats.statuses_unknown += ack.ranges_of_unknown_status() as u64;
                 for range in ack.ranges() {
                     self.handle_range(range, now_ns);
                 }
@@ -348,6 +349,12 @@ impl Protocol {
     /// The share of its windows that it may use now, in thousandths, 1 to 1000.
     pub fn window_permille(&self) -> u32 {
         self.window.permille()
+    }
+
+    /// The version of the wire that the connection has, if one stands: what is sent on it has this one.
+    #[inline]
+    pub fn version(&self) -> u8 {
+        self.connection.version
     }
 
     /// Whether a connection stands.

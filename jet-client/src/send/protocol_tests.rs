@@ -5,6 +5,7 @@ use super::protocol::{Action, CREDIT_RETURN_ID, Protocol, SubmitError, Transmit}
 use jet_wire::message::hello::{Refusal, Welcome};
 use jet_wire::message::{
     AckHeader, AckRange, AckStatus, ByeHeader, ByeReason, CongestionHeader, CreditHeader, HeaderBytes,
+    Versions,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -27,6 +28,7 @@ pub(super) fn options() -> ProtocolOptions {
 
 pub(super) fn welcome(credit_limit: u64, requests_max: u32) -> Welcome {
     Welcome {
+        versions: Versions::SPOKEN,
         features: 0,
         incarnation: 1,
         credit_limit,
@@ -260,7 +262,7 @@ fn a_refusal_for_good_gives_up_and_one_for_now_does_not() {
     assert_eq!(protocol.poll_action(), Some(Action::Connect));
     protocol.handle_refused(Some(Refusal::Draining), 0);
     assert_eq!(protocol.poll_action(), Some(Action::Connect));
-    protocol.handle_refused(Some(Refusal::Version), 0);
+    protocol.handle_refused(Some(Refusal::Version(Versions::FIRST)), 0);
     assert_eq!(protocol.poll_action(), None);
     assert_eq!(ends(&mut protocol), [(1, AckStatus::PeerLost)]);
 }

@@ -9,7 +9,9 @@ use jet_fabric::nic::{
 use jet_fabric::soft::{SoftNic, SoftOptions};
 use jet_fabric::{Address, Clock, Event, Nic, Qp};
 use jet_wire::message::hello::{Hello, Refusal, Welcome, features};
-use jet_wire::message::{AckHeader, AckRange, FromSender, HEADER_BYTES, HeaderBytes, parse_from_sender};
+use jet_wire::message::{
+    AckHeader, AckRange, FromSender, HEADER_BYTES, HeaderBytes, Versions, WIRE_VERSION, parse_from_sender,
+};
 use jet_wire::{SLAB_BYTES, SLAB_BYTES_U32};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::HashMap;
@@ -155,6 +157,7 @@ impl FakeReceiver {
             return self.nic.reject(qp, &PrivateData::new(&refusal.encode()).unwrap());
         }
         let welcome = Welcome {
+            versions: Versions::SPOKEN,
             features: self.features,
             incarnation: 1,
             credit_limit: 8,
@@ -185,7 +188,7 @@ impl FakeReceiver {
         let header = unsafe { self.headers.base().cast::<HeaderBytes>().add(entry as usize).read_volatile() };
         let payload = self.bytes(entry as usize * SLAB_BYTES, payload_bytes);
         self.post(entry);
-        match parse_from_sender(&header, payload_bytes).unwrap() {
+        match parse_from_sender(WIRE_VERSION, &header, payload_bytes).unwrap() {
             FromSender::Small(small) => {
                 let arrived = Arrived {
                     sequence: small.sequence.get(),

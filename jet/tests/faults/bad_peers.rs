@@ -9,6 +9,7 @@ use jet_fabric::Address;
 use jet_wire::message::hello::{HELLO_BYTES, Refusal};
 use jet_wire::message::{
     AckHeader, ByeReason, CreditReturn, HeaderBytes, RequestFields, RequestHeader, SmallFields, SmallHeader,
+    Versions, WIRE_VERSION,
 };
 use std::io::{Read, Write};
 
@@ -84,11 +85,11 @@ fn headers_that_cannot_be_cost_their_sender_its_connection_and_nobody_else_anyth
     // Bytes 0 version, 1 kind, 2-3 flags, 4-5 count, 6-7 reserved; what follows is the kind's own.
     let mut cases: Vec<(&str, HeaderBytes, Vec<u8>, ByeReason)> = vec![
         ("nothing at all", HeaderBytes::ZERO, vec![], ByeReason::Version),
-        ("the next version", with(small, &[(0, 2)]), vec![], ByeReason::Version),
+        ("the next version", with(small, &[(0, WIRE_VERSION + 1)]), vec![], ByeReason::Version),
         ("no kind", with(small, &[(1, 0)]), vec![], malformed),
         ("an unknown kind", with(small, &[(1, 200)]), vec![], malformed),
         ("a receiver's kind", AckHeader::encode(100, &[]), vec![], malformed),
-        ("an unknown flag", with(small, &[(3, 0x80)]), vec![], malformed),
+        ("an unknown flag", with(small, &[(2, 0x80)]), vec![], malformed),
         ("a misplaced flag", with(small, &[(2, 4)]), vec![], malformed),
         ("reserved bytes", with(small, &[(6, 1)]), vec![], malformed),
         ("a checksum without its flag", with(small, &[(12, 1)]), vec![], malformed),
@@ -117,7 +118,7 @@ fn headers_that_cannot_be_cost_their_sender_its_connection_and_nobody_else_anyth
             vec![],
             malformed,
         ),
-        ("a request with reserved bytes", with(request, &[(60, 1)]), vec![], malformed),
+        ("a request with reserved bytes", with(request, &[(50, 1)]), vec![], malformed),
         ("a credit return below what was sent", CreditReturn::encode(0), vec![], malformed),
         ("a credit return of everything", CreditReturn::encode(u64::MAX), vec![], malformed),
     ];
@@ -125,10 +126,10 @@ fn headers_that_cannot_be_cost_their_sender_its_connection_and_nobody_else_anyth
         let mut header = HeaderBytes::ZERO;
         header.0.fill_with(|| random.next().to_le_bytes()[0]);
         // Such that it is never right by chance.
-        header.0[0] = header.0[0].max(2);
+        header.0[0] = header.0[0].max(WIRE_VERSION + 1);
         let payload = vec![9; random.size_below(4097)];
         cases.push(("random bytes", header, payload, ByeReason::Version));
-        header.0[0] = 1;
+        header.set_version(WIRE_VERSION);
         header.0[7] |= 1;
         cases.push(("random bytes of this version", header, vec![], malformed));
     }
@@ -231,11 +232,20 @@ fn first_words_that_cannot_be_are_refused() {
         words[at] = byte;
         words.to_vec()
     };
+    let versions = |lowest: u8, highest: u8| {
+        let mut words = good;
+        (words[4], words[52]) = (lowest, highest);
+        words.to_vec()
+    };
     let mut cases = vec![
         (vec![], Refusal::Malformed),
         (good[..HELLO_BYTES - 1].to_vec(), Refusal::Malformed),
         (changed(0, b'X'), Refusal::Malformed),
-        (changed(4, 9), Refusal::Version),
+        (changed(4, 9), Refusal::Malformed),
+        (versions(9, 9), Refusal::Version(Versions::SPOKEN)),
+        (versions(3, 255), Refusal::Version(Versions::SPOKEN)),
+        (versions(0, 2), Refusal::Malformed),
+        (changed(53, 1), Refusal::Malformed),
         (changed(5, 0), Refusal::Malformed),
         (changed(5, 33), Refusal::Malformed),
         (changed(20, b' '), Refusal::Malformed),

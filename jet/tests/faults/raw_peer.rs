@@ -9,7 +9,10 @@ use jet_fabric::nic::{
 use jet_fabric::soft::{SoftNic, SoftOptions};
 use jet_fabric::{Address, Clock, Event, Nic, Qp};
 use jet_wire::message::hello::{AppName, Hello, Refusal, Welcome, features};
-use jet_wire::message::{AckStatus, ByeReason, FromReceiver, HEADER_BYTES, HeaderBytes, parse_from_receiver};
+use jet_wire::message::{
+    AckStatus, ByeReason, FromReceiver, HEADER_BYTES, HeaderBytes, Versions, WIRE_VERSION,
+    parse_from_receiver,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::sync::Arc;
 use std::time::Instant;
@@ -37,6 +40,7 @@ pub struct RawPeer {
 /// A hello as it should be.
 pub fn hello(app: &str) -> Hello {
     Hello {
+        versions: Versions::SPOKEN,
         features: features::ALL,
         sender_id: 0xbad,
         receive_entries: 64,
@@ -174,9 +178,11 @@ impl RawPeer {
     #[track_caller]
     pub fn wait_ended(&mut self) -> Option<ByeReason> {
         self.until("the daemon to hang up", |peer| peer.ended);
-        self.heard.iter().find_map(|header| match parse_from_receiver(header, 0).expect("well-formed") {
-            FromReceiver::Bye(bye) => bye.reason(),
-            _ => None,
+        self.heard.iter().find_map(|header| {
+            match parse_from_receiver(WIRE_VERSION, header, 0).expect("well-formed") {
+                FromReceiver::Bye(bye) => bye.reason(),
+                _ => None,
+            }
         })
     }
 
@@ -196,12 +202,13 @@ impl RawPeer {
 
     /// The end of a message, if it came.
     fn heard_end(&self, sequence: u64) -> Option<AckStatus> {
-        let ends = self.heard.iter().filter_map(|header| match parse_from_receiver(header, 0) {
-            Ok(FromReceiver::Ack(ack)) => ack
-                .ranges()
-                .find(|range| (range.first..range.first + u64::from(range.count)).contains(&sequence)),
-            _ => None,
-        });
+        let ends =
+            self.heard.iter().filter_map(|header| match parse_from_receiver(WIRE_VERSION, header, 0) {
+                Ok(FromReceiver::Ack(ack)) => ack
+                    .ranges()
+                    .find(|range| (range.first..range.first + u64::from(range.count)).contains(&sequence)),
+                _ => None,
+            });
         let ends: Vec<_> = ends.map(|range| range.status).collect();
         assert!(ends.len() <= 1, "message {sequence} ended {} times: {ends:?}", ends.len());
         ends.first().copied()

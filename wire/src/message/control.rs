@@ -1,90 +1,13 @@
 //! Headers that carry no message: acknowledgement, credit, congestion, farewell.
 
-use super::{HEADER_BYTES, HeaderBytes, Kind, Prefix, flags};
+use super::status::{self, AckStatus};
+use super::{FIRST_VERSION, HEADER_BYTES, HeaderBytes, Kind, Prefix, flags};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// The most ranges that one acknowledgement carries: they fill the header, so an acknowledgement never has a payload
 /// and a sender needs 128-byte receive entries only.
 pub const ACK_RANGES_MAX: usize = 6;
-
-/// How a message ended, as its sender hears it. Each message has exactly one end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum AckStatus {
-    /// The application released every slice and finished the message.
-    Consumed,
-    /// The application refused the message, with its own code (an errno, say).
-    Rejected(u32),
-    /// The receiver has no room for another queued request; try again later.
-    Busy,
-    /// No application of that name is registered.
-    NoApp,
-    /// The application or the daemon's configuration does not admit this sender or class.
-    Denied,
-    /// Longer than the receiver takes in one message.
-    TooLarge,
-    /// The bytes that arrived do not have the checksum that the sender gave.
-    Corrupt,
-    /// The application went away before it finished the message.
-    AppGone,
-    /// The daemon is draining and takes nothing new.
-    Draining,
-    /// The connection ended before the message did. Never on the wire: a sender's own verdict.
-    PeerLost,
-}
-
-impl AckStatus {
-    fn to_wire(self) -> (u16, u32) {
-        match self {
-            Self::Consumed => (0, 0),
-            Self::Rejected(code) => (1, code),
-            Self::Busy => (2, 0),
-            Self::NoApp => (3, 0),
-            Self::Denied => (4, 0),
-            Self::TooLarge => (5, 0),
-            Self::Corrupt => (6, 0),
-            Self::AppGone => (7, 0),
-            Self::Draining => (8, 0),
-            Self::PeerLost => (9, 0),
-        }
-    }
-
-    pub(super) fn from_wire(status: u16, code: u32) -> Option<Self> {
-        Some(match status {
-            0 => Self::Consumed,
-            1 => Self::Rejected(code),
-            2 => Self::Busy,
-            3 => Self::NoApp,
-            4 => Self::Denied,
-            5 => Self::TooLarge,
-            6 => Self::Corrupt,
-            7 => Self::AppGone,
-            8 => Self::Draining,
-            _ => return None,
-        })
-    }
-}
-
-impl core::fmt::Display for AckStatus {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self {
-            Self::Consumed => f.write_str("consumed"),
-            Self::Rejected(code) => write!(f, "rejected by the application with code {code}"),
-            Self::Busy => f.write_str("busy: the receiver's queue is full; send again later"),
-            Self::NoApp => {
-                f.write_str("no application of that name is registered at the receiver; start it first")
-            }
-            Self::Denied => f.write_str("denied by the receiver's configuration: it has no such class (admission.classes)"),
-            Self::TooLarge => {
-                f.write_str("too large: split the message or raise the receiver's message_bytes_max")
-            }
-            Self::Corrupt => f.write_str("corrupt: the bytes read do not match the sender's checksum, or the receiver's memory lost them"),
-            Self::AppGone => f.write_str("the application went away before it finished the message"),
-            Self::Draining => f.write_str("the receiver is draining; send to the next daemon"),
-            Self::PeerLost => f.write_str("the connection was lost and not made again in time"),
-        }
-    }
-}
 
 /// The end of a run of messages: sequences `first ..= first + count - 1`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,12 +31,17 @@ pub struct RawRange {
 }
 
 impl RawRange {
-    /// Not empty, within the sequences, with a status that exists, and a code only where the status has one.
-    pub(super) fn is_sound(&self) -> bool {
-        let status = AckStatus::from_wire(self.status.get(), self.code.get());
+    /// Not empty, within the sequences, with a status that exists, or that a later version may have, and a code only where the
+    /// status has one.
+    pub(super) fn is_sound(&self, version: u8) -> bool {
+        let (status, code) = (self.status.get(), self.code.get());
+        let is_status = match AckStatus::from_wire(status, code) {
+            Some(known) => known.to_wire() == (status, code),
+            None => version > FIRST_VERSION && status::has_class(status),
+        };
         self.count.get() > 0
             && self.first.get().checked_add(u64::from(self.count.get())).is_some()
-            && status.is_some_and(|status| status.to_wire() == (self.status.get(), self.code.get()))
+            && is_status
     }
 }
 
@@ -170,9 +98,9 @@ pub struct CongestionHeader {
 pub enum ByeReason {
     /// It drains: every message has its end; connect to the next daemon.
     Draining = 1,
-    /// A header could not be read: different builds, or a broken sender.
+    /// A header could not be read: a sender that is broken, or breaks the rules of the version agreed.
     Malformed = 2,
-    /// A wire version that it does not speak.
+    /// A header of another version than the two ends agreed on.
     Version = 3,
     /// More SENDs than the credit allowed.
     CreditExceeded = 4,
@@ -201,8 +129,8 @@ impl core::fmt::Display for ByeReason {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match self {
             Self::Draining => "the receiver is draining",
-            Self::Malformed => "the receiver could not read a header; use the same build of Jet at both ends",
-            Self::Version => "the receiver speaks another wire version; use the same build of Jet at both ends",
+            Self::Malformed => "the receiver could not read a header: one of the two ends is broken, please report it",
+            Self::Version => "a header came with another wire version than was agreed: one of the two ends is broken, please report it",
             Self::CreditExceeded => "more messages were sent than the receiver's credit allowed",
             Self::BadMemory => {
                 "the receiver could not READ the announced memory: the key is not registered or the length lies"
@@ -263,13 +191,22 @@ impl AckHeader {
         zerocopy::transmute!(header)
     }
 
-    /// The ranges, each already checked by [`super::parse_from_receiver`].
+    /// The ranges, each already checked by [`super::parse_from_receiver`]. A status that this build does not know is the nearest
+    /// of its class.
     pub fn ranges(&self) -> impl Iterator<Item = AckRange> + '_ {
-        let count = usize::from(self.prefix.count.get()).min(ACK_RANGES_MAX);
-        self.ranges[..count].iter().filter_map(|raw| {
-            let status = AckStatus::from_wire(raw.status.get(), raw.code.get())?;
+        self.raw_ranges().iter().filter_map(|raw| {
+            let status = AckStatus::from_wire_or_class(raw.status.get(), raw.code.get())?;
             Some(AckRange { first: raw.first.get(), count: raw.count.get(), status })
         })
+    }
+
+    /// How many of the ranges have a status that this build does not know.
+    pub fn ranges_of_unknown_status(&self) -> usize {
+        self.raw_ranges().iter().filter(|raw| !AckStatus::is_known(raw.status.get())).count()
+    }
+
+    fn raw_ranges(&self) -> &[RawRange] {
+        &self.ranges[..usize::from(self.prefix.count.get()).min(ACK_RANGES_MAX)]
     }
 }
 
@@ -323,7 +260,7 @@ impl ByeHeader {
         zerocopy::transmute!(header)
     }
 
-    /// The reason, where this build knows it.
+    /// The reason, where this build knows it: a later version may have others.
     pub fn reason(&self) -> Option<ByeReason> {
         ByeReason::from_wire(self.reason.get())
     }

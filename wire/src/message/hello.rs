@@ -2,8 +2,11 @@
 //!
 //! A hello fits the 56 bytes that RDMA CM leaves an application in a connection request, so the same bytes work on
 //! every fabric. One connection speaks for one sender to one application.
+//!
+//! First words are said before a version is agreed on, so their layout is that of every version: what is there stays where it is.
+//! `docs/wire.md` says how something is added.
 
-use super::WIRE_VERSION;
+use super::{FIRST_VERSION, Versions};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -14,7 +17,8 @@ pub const HELLO_BYTES: usize = 56;
 
 const MAGIC: [u8; 4] = *b"JETh";
 
-/// Feature bits that both ends must know to use; unknown ones are ignored.
+/// Feature bits: what one end understands, whatever the version. The sender says all of its own, the receiver those of them that it
+/// understands, too; only these are used. Unknown ones are ignored.
 pub mod features {
     /// Checksums over payloads are understood; a receiver that leaves this out ignores them.
     pub const CRC32C: u32 = 1;
@@ -83,6 +87,8 @@ impl core::fmt::Debug for AppName {
 /// What a sender says when it connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
+    /// The versions of the wire that the sender speaks.
+    pub versions: Versions,
     /// Bits of [`features`].
     pub features: u32,
     /// The sender's own identity, kept over reconnects, so that an application can tell redelivered messages.
@@ -97,13 +103,18 @@ pub struct Hello {
 #[repr(C)]
 struct RawHello {
     magic: [u8; 4],
-    version: u8,
+    version_lowest: u8,
     app_bytes: u8,
     receive_entries: U16,
     features: U32,
     sender_id: U64,
     app: [u8; APP_NAME_MAX],
-    reserved: [u8; 4],
+    /// 0: as the lowest.
+    version_highest: u8,
+    /// Zero; anything else is refused, for it may be what must be understood.
+    understood: u8,
+    /// Skipped, whatever it is.
+    skipped: [u8; 2],
 }
 
 const _: () = assert!(size_of::<RawHello>() == HELLO_BYTES);
@@ -111,6 +122,8 @@ const _: () = assert!(size_of::<RawHello>() == HELLO_BYTES);
 /// What a receiver answers when it accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Welcome {
+    /// The versions of the wire that the receiver speaks: one of them at least is spoken here, too.
+    pub versions: Versions,
     /// Bits of [`features`] that both ends know.
     pub features: u32,
     /// Changes with every start of the daemon.
@@ -129,8 +142,9 @@ pub struct Welcome {
 #[repr(C)]
 struct RawWelcome {
     magic: [u8; 4],
-    version: u8,
-    reserved: u8,
+    version_lowest: u8,
+    /// 0: as the lowest.
+    version_highest: u8,
     heartbeat_ms: U16,
     features: U32,
     requests_max: U32,
@@ -144,16 +158,15 @@ pub const WELCOME_BYTES: usize = size_of::<RawWelcome>();
 
 /// Why a receiver refuses a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
 pub enum Refusal {
     /// The hello could not be read.
-    Malformed = 1,
-    /// Another wire version.
-    Version = 2,
+    Malformed,
+    /// No version of the wire in common: the receiver speaks these.
+    Version(Versions),
     /// As many peers as the configuration allows are connected.
-    TooManyPeers = 3,
+    TooManyPeers,
     /// The daemon is draining.
-    Draining = 4,
+    Draining,
 }
 
 /// Bytes of a [`Refusal`].
@@ -162,14 +175,23 @@ pub const REFUSAL_BYTES: usize = 8;
 impl core::fmt::Display for Refusal {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match self {
-            Self::Malformed => "the receiver could not read the hello; is it a Jet of the same build?",
-            Self::Version => "the receiver speaks another wire version; use the same build at both ends",
+            Self::Malformed => "the receiver could not read the hello: it may ask for what that Jet does not know; update the older end",
+            Self::Version(theirs) => return no_version_in_common(f, *theirs),
             Self::TooManyPeers => {
                 "the receiver has as many peers as limits.peers allows; raise it or close some"
             }
             Self::Draining => "the receiver is draining; connect to the next daemon",
         })
     }
+}
+
+fn no_version_in_common(f: &mut core::fmt::Formatter<'_>, theirs: Versions) -> core::fmt::Result {
+    let ours = Versions::SPOKEN;
+    let older = if theirs.highest() < ours.lowest() { "the receiver's" } else { "this end's" };
+    write!(
+        f,
+        "no wire version in common: the receiver speaks {theirs}, this end {ours}; update {older} Jet, or use the same build at both"
+    )
 }
 
 /// Why a hello, a welcome or a refusal could not be read.
@@ -182,11 +204,20 @@ pub enum HelloError {
     },
     /// It does not begin as one.
     Magic,
-    /// Another wire version.
-    Version {
-        /// The version found.
-        found: u8,
+    /// No range of versions.
+    Versions {
+        /// The lowest that was said.
+        lowest: u8,
+        /// The highest that was said.
+        highest: u8,
     },
+    /// The receiver took the connection, and speaks no version that this build speaks.
+    NoVersion {
+        /// What it speaks.
+        theirs: Versions,
+    },
+    /// Something is asked for that this build does not know, and that must be understood.
+    Unknown,
     /// The application's name is not one.
     App,
 }
@@ -196,7 +227,11 @@ impl core::fmt::Display for HelloError {
         match *self {
             Self::Truncated { bytes } => write!(f, "a connection's first words are too short: {bytes} bytes"),
             Self::Magic => f.write_str("a connection's first words are not Jet's"),
-            Self::Version { found } => write!(f, "wire version {found}, this build speaks {WIRE_VERSION}"),
+            Self::Versions { lowest, highest } => {
+                write!(f, "wire versions from {lowest} to {highest} are none")
+            }
+            Self::NoVersion { theirs } => no_version_in_common(f, theirs),
+            Self::Unknown => f.write_str("a connection asks for what this build does not know; update it"),
             Self::App => f.write_str("a connection names no valid application"),
         }
     }
@@ -209,13 +244,15 @@ impl Hello {
     pub fn encode(&self) -> [u8; HELLO_BYTES] {
         let raw = RawHello {
             magic: MAGIC,
-            version: WIRE_VERSION,
+            version_lowest: self.versions.lowest(),
             app_bytes: self.app.used,
             receive_entries: self.receive_entries.into(),
             features: self.features.into(),
             sender_id: self.sender_id.into(),
             app: self.app.bytes,
-            reserved: [0; 4],
+            version_highest: self.versions.highest_byte(),
+            understood: 0,
+            skipped: [0; 2],
         };
         zerocopy::transmute!(raw)
     }
@@ -227,9 +264,13 @@ impl Hello {
     pub fn decode(bytes: &[u8]) -> Result<Self, HelloError> {
         let (raw, _) =
             RawHello::ref_from_prefix(bytes).map_err(|_| HelloError::Truncated { bytes: bytes.len() })?;
-        check(raw.magic, raw.version)?;
+        let versions = check(raw.magic, raw.version_lowest, raw.version_highest)?;
+        if raw.understood != 0 {
+            return Err(HelloError::Unknown);
+        }
         let name = raw.app.get(..usize::from(raw.app_bytes)).ok_or(HelloError::App)?;
         Ok(Self {
+            versions,
             features: raw.features.get(),
             sender_id: raw.sender_id.get(),
             receive_entries: raw.receive_entries.get(),
@@ -243,8 +284,8 @@ impl Welcome {
     pub fn encode(&self) -> [u8; WELCOME_BYTES] {
         let raw = RawWelcome {
             magic: MAGIC,
-            version: WIRE_VERSION,
-            reserved: 0,
+            version_lowest: self.versions.lowest(),
+            version_highest: self.versions.highest_byte(),
             heartbeat_ms: self.heartbeat_ms.into(),
             features: self.features.into(),
             requests_max: self.requests_max.into(),
@@ -255,15 +296,19 @@ impl Welcome {
         zerocopy::transmute!(raw)
     }
 
-    /// Reads an accept's private data.
+    /// Reads an accept's private data. What is behind it is ignored: padding, and what later versions add.
     ///
     /// # Errors
     /// [`HelloError`]; the accepting end is to blame.
     pub fn decode(bytes: &[u8]) -> Result<Self, HelloError> {
         let (raw, _) =
             RawWelcome::ref_from_prefix(bytes).map_err(|_| HelloError::Truncated { bytes: bytes.len() })?;
-        check(raw.magic, raw.version)?;
+        let versions = check(raw.magic, raw.version_lowest, raw.version_highest)?;
+        if Versions::SPOKEN.agree(versions).is_none() {
+            return Err(HelloError::NoVersion { theirs: versions });
+        }
         Ok(Self {
+            versions,
             features: raw.features.get(),
             incarnation: raw.incarnation.get(),
             credit_limit: raw.credit_limit.get(),
@@ -272,30 +317,47 @@ impl Welcome {
             heartbeat_ms: raw.heartbeat_ms.get(),
         })
     }
+
+    /// The version of the connection. The lowest one, in a welcome that was not read but made with none that this build speaks.
+    pub fn agreed_version(&self) -> u8 {
+        Versions::SPOKEN.agree(self.versions).unwrap_or(FIRST_VERSION)
+    }
 }
 
 impl Refusal {
+    fn reason(self) -> u8 {
+        match self {
+            Self::Malformed => 1,
+            Self::Version(_) => 2,
+            Self::TooManyPeers => 3,
+            Self::Draining => 4,
+        }
+    }
+
     /// The bytes for the reject.
     pub fn encode(self) -> [u8; REFUSAL_BYTES] {
         let [a, b, c, d] = MAGIC;
-        [a, b, c, d, WIRE_VERSION, self as u8, 0, 0]
+        let spoken = if let Self::Version(spoken) = self { spoken } else { Versions::FIRST };
+        [a, b, c, d, spoken.lowest(), self.reason(), spoken.highest_byte(), 0]
     }
 
     /// Reads a reject's private data; `None` where it is not one of ours.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let reason = *bytes.get(5).filter(|_| bytes.starts_with(&MAGIC))?;
-        [Self::Malformed, Self::Version, Self::TooManyPeers, Self::Draining]
-            .into_iter()
-            .find(|refusal| *refusal as u8 == reason)
+        let spoken = Versions::from_bytes(bytes[4], bytes.get(6).copied().unwrap_or(0));
+        match reason {
+            1 => Some(Self::Malformed),
+            2 => spoken.map(Self::Version),
+            3 => Some(Self::TooManyPeers),
+            4 => Some(Self::Draining),
+            _ => None,
+        }
     }
 }
 
-fn check(magic: [u8; 4], version: u8) -> Result<(), HelloError> {
+fn check(magic: [u8; 4], lowest: u8, highest: u8) -> Result<Versions, HelloError> {
     if magic != MAGIC {
         return Err(HelloError::Magic);
     }
-    if version != WIRE_VERSION {
-        return Err(HelloError::Version { found: version });
-    }
-    Ok(())
+    Versions::from_bytes(lowest, highest).ok_or(HelloError::Versions { lowest, highest })
 }

@@ -18,29 +18,32 @@
 //! | [`Kind::Congestion`] | receiver | [`CongestionHeader`] | none |
 //! | [`Kind::Bye`] | receiver | [`ByeHeader`] | none |
 //!
-//! The [`hello`] travels in the connection's private data, not in a SEND.
+//! The [`hello`] travels in the connection's private data, not in a SEND. In it the two ends say which versions they speak; every
+//! header of the connection has the one that they agree on, and is read by the rules of that one. `docs/wire.md` has the layout and
+//! the rules by which it changes.
 
 mod checksum;
 mod control;
 pub mod hello;
 mod parse;
 mod payload;
+mod status;
+mod version;
 
 pub use checksum::combine_crc32c;
 pub use control::{
-    ACK_RANGES_MAX, AckHeader, AckRange, AckStatus, ByeHeader, ByeReason, CongestionHeader, CreditHeader,
-    CreditReturn,
+    ACK_RANGES_MAX, AckHeader, AckRange, ByeHeader, ByeReason, CongestionHeader, CreditHeader, CreditReturn,
 };
 pub use parse::{FromReceiver, FromSender, HeaderError, parse_from_receiver, parse_from_sender};
 pub use payload::{RequestFields, RequestHeader, SmallFields, SmallHeader};
+pub use status::AckStatus;
+pub use version::{FIRST_VERSION, Versions, WIRE_VERSION};
 
 use zerocopy::little_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Bytes of the header that every SEND begins with (see the module's text for why 128).
 pub const HEADER_BYTES: usize = 128;
-/// The version of the wire format that this build speaks.
-pub const WIRE_VERSION: u8 = 1;
 /// The most user-header bytes that a small message carries.
 pub const SMALL_USER_HEADER_MAX: usize = 96;
 /// The most user-header bytes that a large message carries.
@@ -57,6 +60,19 @@ pub struct HeaderBytes(pub [u8; HEADER_BYTES]);
 impl HeaderBytes {
     /// All zero: no valid header (kind 0 does not exist).
     pub const ZERO: Self = Self([0; HEADER_BYTES]);
+
+    /// The version that the header says that it has.
+    #[inline]
+    pub fn version(&self) -> u8 {
+        self.0[0]
+    }
+
+    /// Makes it a header of the version that a connection has. What is written has [`WIRE_VERSION`]; a version before that has
+    /// the same fields at the same places, and statuses are to be made such that it knows them ([`AckStatus::known_in`]).
+    #[inline]
+    pub fn set_version(&mut self, version: u8) {
+        self.0[0] = version;
+    }
 
     /// Copies a header off the front of bytes that arrived; what follows is its payload.
     ///
@@ -92,7 +108,7 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Prefix {
-    /// [`WIRE_VERSION`].
+    /// The version that the two ends agreed on.
     pub version: u8,
     /// A [`Kind`].
     pub kind: u8,
@@ -100,7 +116,7 @@ pub struct Prefix {
     pub flags: U16,
     /// User-header bytes (small, request) or number of ranges (ack); 0 elsewhere.
     pub count: U16,
-    /// Zero; a receiver refuses anything else, so that a later version can use it.
+    /// Zero; whoever reads it refuses anything else, so that a later version can use it for what must be understood.
     pub reserved: U16,
 }
 
@@ -116,7 +132,7 @@ impl Prefix {
     }
 }
 
-/// Bits of [`Prefix::flags`].
+/// Bits of [`Prefix::flags`]. From version 2 on the lower eight must be understood, and unknown ones of the upper eight are skipped.
 pub mod flags {
     /// The `crc32c` field holds a CRC32C of the whole payload.
     pub const CRC32C: u16 = 1;
@@ -124,9 +140,13 @@ pub mod flags {
     pub const REDELIVERED: u16 = 2;
     /// Only on credit: give back what is unused above the limit.
     pub const RECALL: u16 = 4;
-    /// All bits that this version knows.
+    /// All bits that this build knows.
     pub const KNOWN: u16 = CRC32C | REDELIVERED | RECALL;
+    /// Bits that whoever does not know them skips, from version 2 on.
+    pub const SKIPPED: u16 = 0xff00;
 }
 
+#[cfg(all(test, not(loom)))]
+mod hello_tests;
 #[cfg(all(test, not(loom)))]
 mod tests;

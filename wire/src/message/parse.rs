@@ -1,9 +1,12 @@
 //! From bytes to checked views. Everything a stranger can get wrong is an error here and nowhere later.
+//!
+//! Version 1 refuses every byte that it gives no meaning. From version 2 on some of them are skipped, so that what is added there
+//! costs an older end nothing: `docs/wire.md` says which.
 
 use super::{
-    ACK_RANGES_MAX, AckHeader, ByeHeader, CongestionHeader, CreditHeader, CreditReturn, HEADER_BYTES,
-    HeaderBytes, Kind, Prefix, RequestHeader, SMALL_USER_HEADER_MAX, SmallHeader, USER_HEADER_MAX,
-    WIRE_VERSION, flags,
+    ACK_RANGES_MAX, AckHeader, ByeHeader, CongestionHeader, CreditHeader, CreditReturn, FIRST_VERSION,
+    HEADER_BYTES, HeaderBytes, Kind, Prefix, RequestHeader, SMALL_USER_HEADER_MAX, SmallHeader,
+    USER_HEADER_MAX, flags,
 };
 use crate::SLAB_BYTES;
 use zerocopy::{FromBytes, IntoBytes};
@@ -40,18 +43,20 @@ pub enum HeaderError {
         /// Bytes that arrived.
         bytes: usize,
     },
-    /// Another wire version.
+    /// Another version than the connection has.
     Version {
         /// The version found.
         found: u8,
+        /// The one that was agreed on.
+        agreed: u8,
     },
     /// A kind that does not exist or that this end never gets.
     Kind {
         /// The kind found.
         found: u8,
     },
-    /// Flag bits that this version does not know or that do not belong to the kind, or fields that must be zero and
-    /// are not.
+    /// Flag bits that this build does not know or that do not belong to the kind, or fields that must be zero and
+    /// are not. From version 2 on that is not said of what may be skipped.
     Reserved,
     /// A user header longer than this kind allows.
     UserHeader {
@@ -95,11 +100,8 @@ impl core::fmt::Display for HeaderError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match *self {
             Self::Truncated { bytes } => write!(f, "truncated header: {bytes} of {HEADER_BYTES} bytes"),
-            Self::Version { found } => {
-                write!(
-                    f,
-                    "wire version {found}, this build speaks {WIRE_VERSION}; use the same build at both ends"
-                )
+            Self::Version { found, agreed } => {
+                write!(f, "a header of wire version {found} on a connection of version {agreed}")
             }
             Self::Kind { found } => write!(f, "unknown or misdirected kind {found}"),
             Self::Reserved => f.write_str("unknown or misplaced flags, or fields set that must be zero"),
@@ -125,21 +127,25 @@ impl core::fmt::Display for HeaderError {
 
 impl core::error::Error for HeaderError {}
 
-/// Reads a header that a sender sent; `payload_bytes` is what arrived behind it.
+/// Reads a header that a sender sent on a connection of that version; `payload_bytes` is what arrived behind it.
 ///
 /// # Errors
 /// [`HeaderError`], which always blames the sender.
 #[inline]
-pub fn parse_from_sender(header: &HeaderBytes, payload_bytes: usize) -> Result<FromSender<'_>, HeaderError> {
+pub fn parse_from_sender(
+    version: u8,
+    header: &HeaderBytes,
+    payload_bytes: usize,
+) -> Result<FromSender<'_>, HeaderError> {
     let bytes = &header.0;
-    let prefix = prefix(bytes)?;
+    let prefix = prefix(version, bytes)?;
     let user_bytes = usize::from(prefix.count.get());
     if prefix.kind == Kind::Small as u8 {
         if user_bytes > SMALL_USER_HEADER_MAX {
             return Err(HeaderError::UserHeader { bytes: user_bytes, max: SMALL_USER_HEADER_MAX });
         }
         let small = view::<SmallHeader>(bytes);
-        check_flags(prefix, MESSAGE_FLAGS)?;
+        check_flags(version, prefix, MESSAGE_FLAGS)?;
         check_crc32c(prefix, small.crc32c.get())?;
         let stated = small.payload_bytes.get();
         if stated as usize != payload_bytes || payload_bytes > SLAB_BYTES {
@@ -151,15 +157,13 @@ pub fn parse_from_sender(header: &HeaderBytes, payload_bytes: usize) -> Result<F
             return Err(HeaderError::UserHeader { bytes: user_bytes, max: USER_HEADER_MAX });
         }
         let request = view::<RequestHeader>(bytes);
-        check_flags(prefix, MESSAGE_FLAGS)?;
+        check_flags(version, prefix, MESSAGE_FLAGS)?;
         check_crc32c(prefix, request.crc32c.get())?;
         let behind = if request.user_header_is_payload() { user_bytes } else { 0 };
         if behind != payload_bytes {
             return Err(HeaderError::Payload { stated: behind as u64, arrived: payload_bytes });
         }
-        if request.reserved != [0; 15] {
-            return Err(HeaderError::Reserved);
-        }
+        check_reserved(version, &request.reserved, REQUEST_SKIPPED)?;
         let (address, length) = (request.address.get(), request.length.get());
         if length == 0 || address.checked_add(length).is_none() {
             return Err(HeaderError::Extent { address, length });
@@ -168,46 +172,48 @@ pub fn parse_from_sender(header: &HeaderBytes, payload_bytes: usize) -> Result<F
     } else if prefix.kind == Kind::CreditReturn as u8 {
         no_payload(payload_bytes)?;
         let credit = view::<CreditReturn>(bytes);
-        check_bare(prefix, 0, &credit.reserved)?;
+        check_bare(version, prefix, 0, &credit.reserved)?;
         Ok(FromSender::CreditReturn(credit))
     } else {
         Err(HeaderError::Kind { found: prefix.kind })
     }
 }
 
-/// Reads a header that a receiver sent; `payload_bytes` is what arrived behind it.
+/// Reads a header that a receiver sent on a connection of that version; `payload_bytes` is what arrived behind it.
 ///
 /// # Errors
 /// [`HeaderError`], which always blames the receiver.
 pub fn parse_from_receiver(
+    version: u8,
     header: &HeaderBytes,
     payload_bytes: usize,
 ) -> Result<FromReceiver<'_>, HeaderError> {
     let bytes = &header.0;
-    let prefix = prefix(bytes)?;
+    let prefix = prefix(version, bytes)?;
     no_payload(payload_bytes)?;
     if prefix.kind == Kind::Ack as u8 {
         let ack = view::<AckHeader>(bytes);
-        check_flags(prefix, 0)?;
+        check_flags(version, prefix, 0)?;
         let count = usize::from(prefix.count.get());
         if count > ACK_RANGES_MAX {
             return Err(HeaderError::Range { index: ACK_RANGES_MAX });
         }
         let (used, unused) = ack.ranges.split_at(count);
-        if let Some(index) = used.iter().position(|range| !range.is_sound()) {
+        if let Some(index) = used.iter().position(|range| !range.is_sound(version)) {
             return Err(HeaderError::Range { index });
         }
-        if ack.reserved != [0; 16] || !unused.iter().all(|range| is_zero(range.as_bytes())) {
+        check_reserved(version, &ack.reserved, ACK_SKIPPED)?;
+        if !unused.iter().all(|range| is_zero(range.as_bytes())) {
             return Err(HeaderError::Reserved);
         }
         Ok(FromReceiver::Ack(ack))
     } else if prefix.kind == Kind::Credit as u8 {
         let credit = view::<CreditHeader>(bytes);
-        check_bare(prefix, flags::RECALL, &credit.reserved)?;
+        check_bare(version, prefix, flags::RECALL, &credit.reserved)?;
         Ok(FromReceiver::Credit(credit))
     } else if prefix.kind == Kind::Congestion as u8 {
         let congestion = view::<CongestionHeader>(bytes);
-        check_bare(prefix, 0, &congestion.reserved)?;
+        check_bare(version, prefix, 0, &congestion.reserved)?;
         // A window of 0 would hold the sender's messages for ever without telling anybody.
         let permille = congestion.window_permille.get();
         if !(1..=1000).contains(&permille) {
@@ -216,9 +222,11 @@ pub fn parse_from_receiver(
         Ok(FromReceiver::Congestion(congestion))
     } else if prefix.kind == Kind::Bye as u8 {
         let bye = view::<ByeHeader>(bytes);
-        check_bare(prefix, 0, &bye.reserved)?;
-        if bye.reason().is_none() {
-            return Err(HeaderError::Reason { found: bye.reason.get() });
+        check_bare(version, prefix, 0, &bye.reserved)?;
+        let found = bye.reason.get();
+        // A farewell for a reason of a later version is a farewell all the same.
+        if bye.reason().is_none() && (version == FIRST_VERSION || found == 0) {
+            return Err(HeaderError::Reason { found });
         }
         Ok(FromReceiver::Bye(bye))
     } else {
@@ -227,13 +235,14 @@ pub fn parse_from_receiver(
 }
 
 #[inline]
-fn prefix(bytes: &[u8; HEADER_BYTES]) -> Result<&Prefix, HeaderError> {
+fn prefix(version: u8, bytes: &[u8; HEADER_BYTES]) -> Result<&Prefix, HeaderError> {
     let (prefix, _) =
         Prefix::ref_from_prefix(bytes).expect("128 bytes hold a prefix, which has no alignment");
-    if prefix.version != WIRE_VERSION {
-        return Err(HeaderError::Version { found: prefix.version });
+    if prefix.version != version {
+        return Err(HeaderError::Version { found: prefix.version, agreed: version });
     }
-    if prefix.flags.get() & !flags::KNOWN != 0 || prefix.reserved.get() != 0 {
+    check_flags(version, prefix, flags::KNOWN)?;
+    if prefix.reserved.get() != 0 {
         return Err(HeaderError::Reserved);
     }
     Ok(prefix)
@@ -242,8 +251,23 @@ fn prefix(bytes: &[u8; HEADER_BYTES]) -> Result<&Prefix, HeaderError> {
 /// The flags that a small message and a request may carry.
 const MESSAGE_FLAGS: u16 = flags::CRC32C | flags::REDELIVERED;
 
-fn check_flags(prefix: &Prefix, allowed: u16) -> Result<(), HeaderError> {
-    if prefix.flags.get() & !allowed == 0 { Ok(()) } else { Err(HeaderError::Reserved) }
+#[inline]
+fn check_flags(version: u8, prefix: &Prefix, allowed: u16) -> Result<(), HeaderError> {
+    let skipped = if version == FIRST_VERSION { 0 } else { flags::SKIPPED };
+    if prefix.flags.get() & !(allowed | skipped) == 0 { Ok(()) } else { Err(HeaderError::Reserved) }
+}
+
+/// Of a header's bytes without a meaning the last ones, so many, are skipped from version 2 on. The second cache line of headers
+/// that have nothing there ...
+const BARE_SKIPPED: usize = 64;
+/// ... and eight bytes of those that do.
+const REQUEST_SKIPPED: usize = 8;
+const ACK_SKIPPED: usize = 8;
+
+/// Bytes without a meaning: zero, but for those that the version skips.
+fn check_reserved(version: u8, reserved: &[u8], skipped: usize) -> Result<(), HeaderError> {
+    let skipped = if version == FIRST_VERSION { 0 } else { skipped };
+    if is_zero(&reserved[..reserved.len() - skipped]) { Ok(()) } else { Err(HeaderError::Reserved) }
 }
 
 /// A checksum without its flag would go unchecked though its sender meant it to be.
@@ -251,10 +275,11 @@ fn check_crc32c(prefix: &Prefix, crc32c: u32) -> Result<(), HeaderError> {
     if prefix.flags.get() & flags::CRC32C != 0 || crc32c == 0 { Ok(()) } else { Err(HeaderError::Reserved) }
 }
 
-/// Headers without a count: only these flags, and the rest of the bytes zero.
-fn check_bare(prefix: &Prefix, allowed: u16, reserved: &[u8]) -> Result<(), HeaderError> {
-    check_flags(prefix, allowed)?;
-    if prefix.count.get() == 0 && is_zero(reserved) { Ok(()) } else { Err(HeaderError::Reserved) }
+/// Headers without a count: only these flags, and the rest of the bytes without a meaning.
+fn check_bare(version: u8, prefix: &Prefix, allowed: u16, reserved: &[u8]) -> Result<(), HeaderError> {
+    check_flags(version, prefix, allowed)?;
+    check_reserved(version, reserved, BARE_SKIPPED)?;
+    if prefix.count.get() == 0 { Ok(()) } else { Err(HeaderError::Reserved) }
 }
 
 fn is_zero(bytes: &[u8]) -> bool {

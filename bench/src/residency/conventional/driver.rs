@@ -12,7 +12,8 @@ use jet_fabric::soft::{SoftNic, SoftOptions};
 use jet_fabric::{Address, CoarseClock, Nic};
 use jet_wire::message::hello::Welcome;
 use jet_wire::message::{
-    ACK_RANGES_MAX, AckHeader, AckRange, AckStatus, FromSender, HEADER_BYTES, HeaderBytes, parse_from_sender,
+    ACK_RANGES_MAX, AckHeader, AckRange, AckStatus, FromSender, HEADER_BYTES, HeaderBytes, Versions,
+    WIRE_VERSION, parse_from_sender,
 };
 use jet_wire::{SLAB_BYTES, SLAB_BYTES_U32};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -216,6 +217,7 @@ impl Driver {
                     return Err("more connections than there are buffers for".into());
                 }
                 let welcome = Welcome {
+                    versions: Versions::SPOKEN,
                     features: 0,
                     incarnation: 1,
                     credit_limit: u64::MAX,
@@ -262,7 +264,7 @@ impl Driver {
         let connection = found.ok_or("a message of nobody")?;
         // SAFETY: the NIC completed the entry and leaves it alone until it is posted again.
         let header = unsafe { self.headers.base().cast::<HeaderBytes>().add(entry as usize).read_volatile() };
-        match parse_from_sender(&header, payload_bytes).map_err(|error| format!("{error:?}"))? {
+        match parse_from_sender(WIRE_VERSION, &header, payload_bytes).map_err(|error| format!("{error:?}"))? {
             FromSender::Small(small) => {
                 // The entry and its buffer are the message's until it is consumed.
                 let buffers = std::mem::take(&mut self.entry_buffers[entry as usize]);

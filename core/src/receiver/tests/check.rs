@@ -117,7 +117,13 @@ fn a_part_that_fails_takes_those_that_are_being_checked_with_it() {
 fn where_nobody_checks_senders_are_told_so_and_a_wrong_checksum_is_delivered() {
     let mut bench = Bench::new(Config { checksums: Checksums::Off, ..config() });
     let session = bench.open("disk");
-    let hello = Hello { features: features::ALL, sender_id: 1, receive_entries: 16, app: name("disk") };
+    let hello = Hello {
+        versions: Versions::SPOKEN,
+        features: features::ALL,
+        sender_id: 1,
+        receive_entries: 16,
+        app: name("disk"),
+    };
     let joined = bench.receiver.handle_hello(&hello).unwrap();
     assert_eq!(joined.welcome.features, features::CONGESTION);
     bench.receiver.handle_connected(joined.peer, 1);

@@ -27,7 +27,7 @@ use alloc::vec::Vec;
 use jet_escape::{EscapeConfig, Thresholds};
 use jet_wire::message::hello::{AppName, Hello};
 use jet_wire::message::{
-    AckStatus, FromReceiver, HeaderBytes, RequestFields, RequestHeader, SmallFields, SmallHeader,
+    AckStatus, FromReceiver, HeaderBytes, RequestFields, RequestHeader, SmallFields, SmallHeader, Versions,
     parse_from_receiver,
 };
 use jet_wire::segment::{Delivery, Release, delivery_flags, delivery_kind, release_kind};
@@ -80,7 +80,8 @@ impl Commands for World {
         self.sent.push(peer.0);
         let on_the_way = self.sent.iter().filter(|&&to| to == peer.0).count();
         assert!(on_the_way <= self.sends_max as usize, "{on_the_way} SENDs at once to one peer");
-        match parse_from_receiver(header, 0).expect("what the receiver writes can be read") {
+        match parse_from_receiver(header.version(), header, 0).expect("what the receiver writes can be read")
+        {
             FromReceiver::Ack(ack) => {
                 for range in ack.ranges() {
                     let sequences = range.first..range.first + u64::from(range.count);
@@ -226,7 +227,13 @@ impl Bench {
 
     /// A sender asked, was let in, and its connection does not stand yet.
     fn ask(&mut self, app: &str) -> PeerId {
-        let hello = Hello { features: 2, sender_id: 42, receive_entries: 16, app: name(app) };
+        let hello = Hello {
+            versions: Versions::SPOKEN,
+            features: 2,
+            sender_id: 42,
+            receive_entries: 16,
+            app: name(app),
+        };
         let joined = self.receiver.handle_hello(&hello).unwrap();
         // What was on the way to who had this place before went with its connection.
         self.world.sent.retain(|&to| to != joined.peer.0);

@@ -13,7 +13,13 @@ struct Late {
 impl Late {
     /// To an application that is not there: each message ends at once, and no two ends go together, for their numbers are apart.
     fn new(bench: &mut Bench) -> Self {
-        let hello = Hello { features: 0, sender_id: 1, receive_entries: 1, app: name("nowhere") };
+        let hello = Hello {
+            versions: Versions::SPOKEN,
+            features: 0,
+            sender_id: 1,
+            receive_entries: 1,
+            app: name("nowhere"),
+        };
         let joined = bench.receiver.handle_hello(&hello).unwrap();
         bench.receiver.handle_connected(joined.peer, 4);
         bench.world.limits.insert(joined.peer.0, joined.welcome.credit_limit);

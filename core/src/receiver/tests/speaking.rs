@@ -27,7 +27,13 @@ fn acknowledgements_do_not_wait_for_reads() {
 fn no_more_is_said_at_once_than_a_sender_has_receive_entries_for() {
     let mut bench = Bench::new(config());
     let session = bench.open("disk");
-    let hello = Hello { features: 0, sender_id: 1, receive_entries: 2, app: name("disk") };
+    let hello = Hello {
+        versions: Versions::SPOKEN,
+        features: 0,
+        sender_id: 1,
+        receive_entries: 2,
+        app: name("disk"),
+    };
     let joined = bench.receiver.handle_hello(&hello).unwrap();
     bench.receiver.handle_connected(joined.peer, 1);
     bench.flush();

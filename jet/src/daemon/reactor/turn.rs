@@ -6,7 +6,7 @@ use crate::daemon::workers::Done;
 use jet_core::{Arrival, CopyId, OpenError, ReadId, ReleaseError};
 use jet_fabric::nic::{Completion, Event, Nic, PrivateData, Qp, Status, Work};
 use jet_wire::SLAB_BYTES_U32;
-use jet_wire::message::hello::{Hello, HelloError, Refusal};
+use jet_wire::message::hello::{Hello, Refusal};
 
 /// Completions taken in one turn.
 const COMPLETIONS: usize = 64;
@@ -146,7 +146,6 @@ impl<N: Nic> Reactor<N> {
     fn welcome(&mut self, qp: Qp, private_data: &PrivateData) {
         let joined = match Hello::decode(private_data.as_slice()) {
             Ok(hello) => self.receiver.handle_hello(&hello),
-            Err(HelloError::Version { .. }) => Err(Refusal::Version),
             Err(_) => Err(Refusal::Malformed),
         };
         match joined {

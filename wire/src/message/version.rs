@@ -1,0 +1,142 @@
+//! Which versions of the wire two ends speak, and which of them a connection has.
+//!
+//! `docs/wire.md` says what may change from one to the next, and what differs between those that there are.
+
+/// A range of versions of the wire: what one end speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Versions {
+    lowest: u8,
+    highest: u8,
+}
+
+/// The version whose ends say no range: it is the only one that they speak.
+pub const FIRST_VERSION: u8 = 1;
+/// The newest version that this build speaks.
+pub const WIRE_VERSION: u8 = 2;
+
+impl Versions {
+    /// What this build speaks.
+    pub const SPOKEN: Self = Self { lowest: FIRST_VERSION, highest: WIRE_VERSION };
+    /// What the first builds speak.
+    pub const FIRST: Self = Self { lowest: FIRST_VERSION, highest: FIRST_VERSION };
+
+    /// A range; `None` where it is empty, or has the version 0, which does not exist.
+    pub const fn new(lowest: u8, highest: u8) -> Option<Self> {
+        if lowest == 0 || highest < lowest { None } else { Some(Self { lowest, highest }) }
+    }
+
+    /// The oldest one.
+    pub const fn lowest(self) -> u8 {
+        self.lowest
+    }
+
+    /// The newest one.
+    pub const fn highest(self) -> u8 {
+        self.highest
+    }
+
+    /// The version of a connection between ends that speak these: the highest that both do, which is the lower of the two
+    /// highest. `None`: they have none in common. Both ends come to the same, whoever asks.
+    pub fn agree(self, other: Self) -> Option<u8> {
+        let agreed = self.highest.min(other.highest);
+        (agreed >= self.lowest && agreed >= other.lowest).then_some(agreed)
+    }
+
+    /// What this end says of itself to one that speaks `other`. Builds of the first version say no range and ignore where one
+    /// would stand: they are answered as they always were.
+    #[must_use]
+    pub fn told_to(self, other: Self) -> Self {
+        if other.highest == FIRST_VERSION && self.lowest == FIRST_VERSION { Self::FIRST } else { self }
+    }
+
+    /// From the two bytes of first words; 0 for the highest: only the lowest.
+    pub(super) fn from_bytes(lowest: u8, highest: u8) -> Option<Self> {
+        Self::new(lowest, if highest == 0 { lowest } else { highest })
+    }
+
+    /// The byte for the highest.
+    pub(super) fn highest_byte(self) -> u8 {
+        if self.highest == self.lowest { 0 } else { self.highest }
+    }
+}
+
+impl core::fmt::Display for Versions {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        if self.lowest == self.highest {
+            write!(f, "{}", self.lowest)
+        } else {
+            write!(f, "{} to {}", self.lowest, self.highest)
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::string::ToString;
+
+    fn versions(lowest: u8, highest: u8) -> Versions {
+        Versions::new(lowest, highest).unwrap()
+    }
+
+    #[test]
+    fn the_lower_of_the_two_highest_wins_whoever_asks() {
+        for (one, other, agreed) in [
+            ((1, 1), (1, 1), Some(1)),
+            ((1, 1), (1, 2), Some(1)),
+            ((1, 2), (1, 2), Some(2)),
+            ((1, 5), (2, 3), Some(3)),
+            ((2, 3), (3, 200), Some(3)),
+            ((1, 1), (2, 2), None),
+            ((1, 2), (3, 5), None),
+            ((255, 255), (1, 254), None),
+        ] {
+            let (one, other) = (versions(one.0, one.1), versions(other.0, other.1));
+            assert_eq!(one.agree(other), agreed, "{one} and {other}");
+            assert_eq!(other.agree(one), agreed, "{other} and {one}");
+        }
+    }
+
+    /// The rule says no more than what follows from looking at each version.
+    #[test]
+    fn what_is_agreed_is_the_highest_that_both_speak() {
+        let all = (1..=6).flat_map(|lowest| (lowest..=6).map(move |highest| versions(lowest, highest)));
+        for one in all.clone() {
+            for other in all.clone() {
+                let both = |version: &u8| {
+                    [one, other].iter().all(|end| (end.lowest..=end.highest).contains(version))
+                };
+                assert_eq!(one.agree(other), (1..=6).rev().find(both), "{one} and {other}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_range_that_is_none_is_none() {
+        for (lowest, highest) in [(0, 0), (0, 1), (3, 2), (255, 1)] {
+            assert_eq!(Versions::new(lowest, highest), None);
+        }
+        assert_eq!(Versions::from_bytes(0, 0), None);
+        assert_eq!(Versions::from_bytes(7, 0), Some(versions(7, 7)));
+        assert_eq!(Versions::from_bytes(7, 7), Some(versions(7, 7)));
+        assert_eq!(Versions::from_bytes(7, 6), None);
+        for range in [versions(1, 1), versions(1, 2), versions(9, 255)] {
+            assert_eq!(Versions::from_bytes(range.lowest, range.highest_byte()), Some(range));
+        }
+    }
+
+    #[test]
+    fn the_first_builds_hear_what_they_always_heard() {
+        let first = Versions::FIRST;
+        assert_eq!(versions(1, 9).told_to(first), first);
+        assert_eq!(versions(2, 9).told_to(first), versions(2, 9), "there is nothing in common to say");
+        assert_eq!(versions(1, 9).told_to(versions(1, 2)), versions(1, 9));
+        assert_eq!(Versions::SPOKEN.agree(first), Some(1), "this build speaks with them");
+    }
+
+    #[test]
+    fn ranges_are_said_in_words() {
+        assert_eq!(versions(3, 3).to_string(), "3");
+        assert_eq!(versions(3, 5).to_string(), "3 to 5");
+    }
+}
