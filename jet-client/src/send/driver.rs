@@ -1,102 +1,35 @@
 //! Carries out on a NIC what the protocol says, and tells the protocol what happened.
+//!
+//! It opens no NIC, sleeps for nobody, has no thread and reads no clock: NICs are handed in, time is a number of nanoseconds by any
+//! clock that does not go back. So a simulator drives it as [`super::Sender`] does. After anything that was submitted, whenever the
+//! NIC has something, and at [`Driver::next_timeout_ns`], call [`Driver::drive`], and [`Driver::poll_end`] until it gives nothing.
 
-use super::buffer::BufferPool;
+use super::buffer::{BufferPool, SendBuffer};
+use super::copies::{CopyArea, copies_travel};
 use super::error::SendConnectError;
-use super::nic::{RECEIVE_ENTRIES, nic_for, stand_in};
-use super::options::{ProtocolOptions, RdmaOptions};
-use super::protocol::{Action, CREDIT_RETURN_ID, Protocol, Transmit};
-use super::sender::{Completion, Pending, SenderOptions, Ticket};
+use super::exchange::{Action, ProtocolStats};
+use super::options::{ProtocolOptions, SenderOptions, nanoseconds};
+use super::protocol::Protocol;
+use super::submission::{Pending, Ticket};
 use jet_fabric::memory::SharedMemory;
 use jet_fabric::nic::{
-    Access, Completion as NicCompletion, ConnectError, DisconnectReason, MemoryKey, Payload, PostError,
-    PrivateData, SendRequest, Sge, SrqEntry, Status, Work,
+    Access, Completion, ConnectError, DisconnectReason, MemoryKey, PrivateData, Sge, SrqEntry, Status, Work,
 };
 use jet_fabric::{Address, Event, Nic, Qp};
 use jet_wire::message::hello::{AppName, Hello, Refusal, Welcome, features};
-use jet_wire::message::{
-    CreditReturn, HEADER_BYTES, HeaderBytes, REQUEST_INLINE_USER_HEADER_MAX, RequestFields, RequestHeader,
-    SMALL_USER_HEADER_MAX, SmallFields, SmallHeader, Versions,
-};
-use jet_wire::{SLAB_BYTES, SLAB_BYTES_U32};
-use std::hash::{BuildHasher, Hasher};
-use std::net::IpAddr;
+use jet_wire::message::{AckStatus, ByeReason, HEADER_BYTES, HeaderBytes, Versions};
+use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+
+/// Receive entries for acknowledgements; each carries up to six ranges of ends. A NIC that is handed in takes as many.
+pub const RECEIVE_ENTRIES: u16 = 64;
 
 const HEADER_BYTES_U32: u32 = 128;
 const _: () = assert!(HEADER_BYTES == HEADER_BYTES_U32 as usize);
 /// Completions taken at once.
 const BATCH: usize = 64;
-/// SENDs that are posted before the doorbell is rung for them: so many that ringing costs little, so few that the
-/// receiver works on them while the next are written.
-const SENDS_PER_RING: u32 = 8;
 /// Whoever drives the NIC less often than this is to learn of a connection's end, or of its return, by one call.
 const SELDOM_NS: u64 = 1_000_000;
-/// Over `shm:`, payloads of more bytes are left where they lie, for the receiver's NIC to take them from there; copying
-/// fewer costs no more than finding them.
-const COPIED_BYTES_MAX: u32 = 512;
-
-/// Where copied payloads and long user headers lie: 4 KiB for each message that may be in flight.
-#[derive(Debug)]
-pub(super) struct CopyArea {
-    memory: Arc<SharedMemory>,
-    key: MemoryKey,
-}
-
-impl CopyArea {
-    fn new(nic: &mut dyn Nic, places: u32, access: Access) -> Result<Self, SendConnectError> {
-        let memory = Arc::new(SharedMemory::new("jet-copies", places as usize * SLAB_BYTES, false)?);
-        // It may be passed to the peer, which only reads it.
-        memory.seal_future_writes()?;
-        let key = nic.register(&memory, access)?;
-        Ok(Self { memory, key })
-    }
-
-    /// Copies bytes into a message's place.
-    ///
-    /// # Panics
-    /// Where there is no such place or the bytes exceed it.
-    #[inline]
-    pub(super) fn write(&mut self, index: u32, bytes: &[u8]) {
-        let start = index as usize * SLAB_BYTES;
-        assert!(
-            bytes.len() <= SLAB_BYTES && start < self.memory.bytes(),
-            "place {index} takes no {}",
-            bytes.len()
-        );
-        // SAFETY: within the area, which is this sender's alone; the message of this place is new, so no SEND of it
-        // is outstanding and the NIC does not read it.
-        unsafe {
-            self.memory.base().add(start).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
-        }
-    }
-
-    fn payload(&self, index: u32, bytes: u32, inline_bytes_max: u32) -> Payload<'_> {
-        let offset = u64::from(index) * u64::from(SLAB_BYTES_U32);
-        if bytes == 0 {
-            return Payload::None;
-        }
-        if bytes > inline_bytes_max {
-            return Payload::Registered(Sge { key: self.key, offset, bytes });
-        }
-        // SAFETY: within the area (checked by `write`), and only `write`, which borrows mutably, changes it.
-        Payload::Inline(unsafe {
-            std::slice::from_raw_parts(self.memory.base().add(index as usize * SLAB_BYTES), bytes as usize)
-        })
-    }
-}
-
-/// How copied payloads reach the receiver at this address: who may read where they lie, and the most bytes that the NIC
-/// copies once more when they are posted. Over `shm:` the receiver's NIC reads them itself, which saves that copy; it is
-/// shown nothing but what is sent to it. Other NICs send from their own memory.
-fn copies_travel(address: &Address, nic: &dyn Nic) -> (Access, u32) {
-    let inline_bytes_max = nic.limits().inline_bytes_max;
-    match address {
-        Address::Shm(_) => (Access::RemoteRead, inline_bytes_max.min(COPIED_BYTES_MAX)),
-        Address::Tcp(_) | Address::Rdma(_) => (Access::LocalWrite, inline_bytes_max),
-    }
-}
-
 /// Whether the NIC's device is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DeviceState {
@@ -107,21 +40,51 @@ enum DeviceState {
     Gone,
 }
 
-/// The protocol, the NIC below it and the messages above it.
-pub(super) struct Driver {
-    pub nic: Box<dyn Nic>,
-    pub protocol: Protocol,
-    pub pending: Box<[Pending]>,
-    pub copy_area: CopyArea,
-    pub buffers: BufferPool,
-    pub sender_id: u64,
+/// Where a driver's NICs come from after the first one.
+pub trait NicSource: Send {
+    /// Another one that reaches the same receiver, because the device of the one before was removed.
+    ///
+    /// # Errors
+    /// [`SendConnectError`]: there is none yet. It counts as an attempt to connect that failed.
+    fn open(&mut self) -> Result<Box<dyn Nic>, SendConnectError>;
+
+    /// One without connections, for as long as there is no device: a device can leave only when nobody holds anything of it.
+    ///
+    /// # Errors
+    /// As the system says; the next turn asks again.
+    fn stand_in(&mut self) -> io::Result<Box<dyn Nic>>;
+}
+
+/// A message's end.
+#[derive(Debug)]
+pub struct Ended {
+    /// Which message.
+    pub ticket: Ticket,
+    /// How it ended.
+    pub status: AckStatus,
+    /// Its buffer, to be used again; `None` for one that was copied.
+    pub buffer: Option<SendBuffer>,
+    /// When it was submitted.
+    pub submitted_ns: u64,
+}
+
+/// A sender without a clock: the protocol, the NIC below it and the messages above it.
+pub struct Driver {
+    pub(super) nic: Box<dyn Nic>,
+    pub(super) protocol: Protocol,
+    pub(super) pending: Box<[Pending]>,
+    pub(super) copy_area: CopyArea,
+    pub(super) buffers: BufferPool,
+    pub(super) crc: bool,
+    /// Messages without a checksum though one was asked for.
+    pub(super) unchecked: u64,
+    sender_id: u64,
     address: Address,
-    source: Option<IpAddr>,
-    rdma: RdmaOptions,
+    nics: Box<dyn NicSource>,
     hello: PrivateData,
     headers: Arc<SharedMemory>,
     headers_key: MemoryKey,
-    qp: Option<Qp>,
+    pub(super) qp: Option<Qp>,
     device: DeviceState,
     /// The receiver's welcome on `qp` was handled.
     welcomed: bool,
@@ -129,24 +92,31 @@ pub(super) struct Driver {
     /// entries stay taken, so there are at most [`RECEIVE_ENTRIES`].
     early: Vec<(u32, u32)>,
     /// SENDs posted since the NIC's doorbell was rung.
-    unflushed: u32,
-    inline_bytes_max: u32,
-    completions: Box<[NicCompletion]>,
+    pub(super) unflushed: u32,
+    pub(super) inline_bytes_max: u32,
+    completions: Box<[Completion]>,
     /// When [`Self::drive`] was called last.
     driven_ns: u64,
     /// Why the newest attempt to connect failed.
     failure: Option<SendConnectError>,
-    start: Instant,
 }
 
 impl Driver {
-    pub(super) fn new(options: &SenderOptions, mut nic: Box<dyn Nic>) -> Result<Self, SendConnectError> {
+    /// A driver over a NIC, which wants to connect. `sender_id`: its identity, which the application sees with every message; no
+    /// two senders have the same.
+    ///
+    /// # Errors
+    /// [`SendConnectError`]: options that cannot be, or memory that there is not.
+    pub fn new(
+        options: &SenderOptions,
+        sender_id: u64,
+        mut nic: Box<dyn Nic>,
+        nics: Box<dyn NicSource>,
+    ) -> Result<Self, SendConnectError> {
         if !(1..=1 << 16).contains(&options.in_flight_max) {
             return Err(SendConnectError::Option("in_flight_max must be 1 to 65,536"));
         }
         let app = AppName::new(&options.app)?;
-        // Random, as its keys are; no cipher hangs on it.
-        let sender_id = std::hash::RandomState::new().build_hasher().finish();
         let hello = Hello {
             versions: Versions::SPOKEN,
             features: features::ALL,
@@ -172,18 +142,7 @@ impl Driver {
             retry: options.retry,
             ..ProtocolOptions::default()
         });
-        let pending = || Pending {
-            tag: 0,
-            class: 0,
-            large: false,
-            length: 0,
-            crc32c: None,
-            submitted_ns: 0,
-            buffer: None,
-            user_header_bytes: 0,
-            user_header: [0; SMALL_USER_HEADER_MAX],
-        };
-        let unused = NicCompletion {
+        let unused = Completion {
             qp: Qp { index: 0, generation: 0 },
             work: Work::Send { id: 0 },
             status: Status::Flushed,
@@ -191,13 +150,14 @@ impl Driver {
         let mut driver = Self {
             nic,
             protocol,
-            pending: (0..options.in_flight_max).map(|_| pending()).collect(),
+            pending: (0..options.in_flight_max).map(|_| Pending::NONE).collect(),
             copy_area,
             buffers: BufferPool::new(options.region_bytes),
+            crc: options.crc,
+            unchecked: 0,
             sender_id,
             address: options.address.clone(),
-            source: options.source,
-            rdma: options.rdma,
+            nics,
             hello,
             headers,
             headers_key,
@@ -210,38 +170,24 @@ impl Driver {
             completions: vec![unused; BATCH].into_boxed_slice(),
             failure: None,
             driven_ns: 0,
-            start: Instant::now(),
         };
         driver.post_receives();
         Ok(driver)
     }
 
-    #[inline]
-    pub(super) fn now_ns(&self) -> u64 {
-        nanoseconds(self.start.elapsed())
-    }
-
-    /// Prepares to sleep on the NIC; `false` where it has work.
-    pub(super) fn arm(&mut self) -> bool {
-        let now_ns = self.now_ns();
-        self.nic.arm(now_ns)
-    }
-
-    /// How long until the protocol wants to be told the time.
-    pub(super) fn until_timeout(&self) -> Option<Duration> {
-        let at = self.protocol.poll_timeout()?;
-        Some(Duration::from_nanos(at.saturating_sub(self.now_ns())))
+    /// When [`Self::drive`] is to be called at the latest, if nothing else happens.
+    pub fn next_timeout_ns(&self) -> Option<u64> {
+        self.protocol.poll_timeout()
     }
 
     /// Why the newest attempt to connect failed.
-    pub(super) fn take_failure(&mut self) -> Option<SendConnectError> {
+    pub fn take_failure(&mut self) -> Option<SendConnectError> {
         self.failure.take()
     }
 
     /// Does everything that can be done now.
-    pub(super) fn drive(&mut self) {
-        let now_ns = self.now_ns();
-        let idle_ns = now_ns - std::mem::replace(&mut self.driven_ns, now_ns);
+    pub fn drive(&mut self, now_ns: u64) {
+        let idle_ns = now_ns.saturating_sub(std::mem::replace(&mut self.driven_ns, now_ns));
         if idle_ns > SELDOM_NS && !matches!(self.address, Address::Rdma(_)) {
             // A software NIC looks at its sockets once in many polls, and at once after it was armed. Whether there is
             // something already does not matter: the poll that follows sees it.
@@ -264,35 +210,72 @@ impl Driver {
         self.ring();
     }
 
-    /// Rings the NIC's doorbell for what was posted.
-    #[inline]
-    fn ring(&mut self) {
-        self.unflushed = 0;
-        self.nic.flush();
-    }
-
     /// The next message's end.
     #[inline]
-    pub(super) fn take_end(&mut self) -> Option<Completion> {
+    pub fn poll_end(&mut self) -> Option<Ended> {
         let end = self.protocol.poll_end()?;
         if self.unflushed > 0 {
             self.ring();
         }
-        let now_ns = self.now_ns();
         let pending = &mut self.pending[end.index as usize];
-        Some(Completion {
+        Some(Ended {
             ticket: Ticket(end.sequence),
             status: end.status,
             buffer: pending.buffer.take(),
-            latency_ns: now_ns.saturating_sub(pending.submitted_ns),
+            submitted_ns: pending.submitted_ns,
         })
+    }
+
+    /// Takes nothing new, lets what is in flight end, then disconnects.
+    pub fn close(&mut self) {
+        self.protocol.close();
+    }
+
+    /// Closed: every message has its end and no connection stands. Ends may still be polled.
+    pub fn is_closed(&self) -> bool {
+        self.protocol.is_closed()
+    }
+
+    /// Whether a connection stands.
+    pub fn is_connected(&self) -> bool {
+        self.protocol.is_connected()
+    }
+
+    /// Messages without an end.
+    pub fn unfinished(&self) -> u32 {
+        self.protocol.unfinished()
+    }
+
+    /// Messages whose end was not polled.
+    pub fn in_flight(&self) -> usize {
+        self.protocol.in_flight()
+    }
+
+    /// Why the receiver said that it ended the last connection, if it said so.
+    pub fn farewell(&self) -> Option<ByeReason> {
+        self.protocol.farewell()
+    }
+
+    /// What the protocol counted.
+    pub fn stats(&self) -> ProtocolStats {
+        self.protocol.stats()
+    }
+
+    /// The sender's identity.
+    pub fn id(&self) -> u64 {
+        self.sender_id
+    }
+
+    /// The NIC: to be armed and waited for.
+    pub fn nic(&mut self) -> &mut dyn Nic {
+        self.nic.as_mut()
     }
 
     fn take_completions(&mut self, now_ns: u64) {
         loop {
             let taken = self.nic.poll(now_ns, &mut self.completions);
             for at in 0..taken {
-                let NicCompletion { qp, work, status } = self.completions[at];
+                let Completion { qp, work, status } = self.completions[at];
                 match work {
                     Work::Receive { entry, payload_bytes } if status == Status::Success => {
                         self.take_header(qp, entry, payload_bytes, now_ns);
@@ -423,7 +406,7 @@ impl Driver {
     /// in: what is done meanwhile with memory is done again when the next is set up.
     fn let_go_of_the_device(&mut self) {
         // Where even that is refused, the next turn tries again.
-        if let Ok(stand_in) = stand_in() {
+        if let Ok(stand_in) = self.nics.stand_in() {
             self.nic = stand_in;
             self.device = DeviceState::Gone;
         }
@@ -431,7 +414,7 @@ impl Driver {
 
     /// Sets everything up on the device that is there now.
     fn take_another_device(&mut self) -> Result<(), SendConnectError> {
-        let mut nic = nic_for(&self.address, self.source, self.rdma)?;
+        let mut nic = self.nics.open()?;
         let headers_key = nic.register(&self.headers, Access::LocalWrite)?;
         let (access, inline_bytes_max) = copies_travel(&self.address, nic.as_ref());
         let copies_key = nic.register(&self.copy_area.memory, access)?;
@@ -484,87 +467,13 @@ impl Driver {
             (Action::Disconnect, None) => self.protocol.handle_disconnected(now_ns),
         }
     }
-
-    /// Posts what may be sent now. The NIC's doorbell is rung for every few SENDs; for the last ones by `drive`.
-    #[inline]
-    pub(super) fn transmit(&mut self) {
-        let Some(qp) = self.qp else { return };
-        while let Some(transmit) = self.protocol.poll_transmit() {
-            match self.post(qp, transmit) {
-                Ok(()) => {
-                    self.unflushed += 1;
-                    if self.unflushed >= SENDS_PER_RING {
-                        self.ring();
-                    }
-                }
-                // Full for now, or the connection is gone and its event about to come.
-                Err(PostError::QueueFull | PostError::Stale) => {
-                    self.protocol.handle_not_sent(transmit);
-                    return;
-                }
-                // It would be refused as often as it is posted. The connection ends, and its messages go again over the next:
-                // whoever uses the sender does not end with it.
-                Err(PostError::LocalProtection | PostError::Limit) => {
-                    self.protocol.handle_not_sent(transmit);
-                    self.nic.disconnect(qp);
-                    return;
-                }
-            }
-        }
-    }
-
-    #[inline]
-    fn post(&mut self, qp: Qp, transmit: Transmit) -> Result<(), PostError> {
-        let (id, index, sequence, redelivered) = match transmit {
-            Transmit::Message { id, index, sequence, redelivered } => (id, index, sequence, redelivered),
-            Transmit::CreditReturn { credit_limit } => {
-                let mut header = CreditReturn::encode(credit_limit);
-                header.set_version(self.protocol.version());
-                let request = SendRequest { id: CREDIT_RETURN_ID, header: &header, payload: Payload::None };
-                return self.nic.post_send(qp, request);
-            }
-        };
-        let pending = &self.pending[index as usize];
-        let inline_max = self.inline_bytes_max;
-        let (mut header, payload) = if pending.large {
-            let buffer = pending.buffer.as_ref().expect("a large message has its buffer");
-            let long = pending.user_header_bytes > REQUEST_INLINE_USER_HEADER_MAX;
-            let header = RequestHeader::encode(&RequestFields {
-                sequence,
-                tag: pending.tag,
-                length: pending.length,
-                address: self.nic.remote_address(buffer.key(), buffer.offset()),
-                key: buffer.key().0,
-                class: pending.class,
-                crc32c: pending.crc32c,
-                redelivered,
-                user_header: pending.header_or_filler(),
-            });
-            let bytes = if long { pending.user_header_bytes } else { 0 };
-            let bytes = u32::try_from(bytes).expect("at most 256");
-            (header, self.copy_area.payload(index, bytes, inline_max))
-        } else {
-            let payload_bytes = u32::try_from(pending.length).expect("checked when it was accepted");
-            let header = SmallHeader::encode(&SmallFields {
-                sequence,
-                tag: pending.tag,
-                payload_bytes,
-                crc32c: pending.crc32c,
-                redelivered,
-                user_header: pending.header_or_filler(),
-            });
-            let payload = match &pending.buffer {
-                None => self.copy_area.payload(index, payload_bytes, inline_max),
-                Some(_) if payload_bytes == 0 => Payload::None,
-                Some(buffer) => Payload::Registered(buffer.sge(payload_bytes)),
-            };
-            (header, payload)
-        };
-        header.set_version(self.protocol.version());
-        self.nic.post_send(qp, SendRequest { id, header: &header, payload })
-    }
 }
 
-fn nanoseconds(span: Duration) -> u64 {
-    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+impl std::fmt::Debug for Driver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Driver")
+            .field("id", &self.sender_id)
+            .field("address", &self.address)
+            .finish_non_exhaustive()
+    }
 }

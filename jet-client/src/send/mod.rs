@@ -1,37 +1,46 @@
 //! The sending end: messages from this process's registered memory to an application behind a daemon.
 //!
-//! [`Sender`] is what a program uses. Its rules live in [`protocol`], a state machine without I/O, which the simulator
-//! drives, too.
+//! [`Sender`] is what a program uses: a clock, NICs by address, and sleeping. Below it [`Driver`] moves messages over a NIC that is
+//! handed in, with time as a value. Its rules live in [`protocol`], a state machine without I/O. A simulator drives either.
 
 mod buffer;
 mod connection;
+mod copies;
 mod driver;
 mod error;
 mod exchange;
 mod nic;
 mod options;
+mod posting;
 pub mod protocol;
 mod sender;
 mod silence;
+mod submission;
 mod table;
 #[cfg(feature = "tokio")]
 mod timer;
 mod window;
 
 pub use buffer::SendBuffer;
+pub use driver::{Driver, Ended, NicSource, RECEIVE_ENTRIES};
 pub use error::{BufferError, SendConnectError, SendError, WaitError};
 pub use jet_wire::message::AckStatus;
-pub use options::{Backoff, ProtocolOptions, RdmaOptions, RetryPolicy};
+pub use options::{Backoff, ProtocolOptions, RdmaOptions, RetryPolicy, SenderOptions};
 pub use protocol::{ProtocolStats, SubmitError};
-pub use sender::{Completion, Sender, SenderOptions, SenderStats, Ticket};
+pub use sender::{Completion, Sender, SenderStats};
+pub use submission::Ticket;
 pub use window::WindowStats;
 
 #[cfg(test)]
 mod congestion_tests;
 #[cfg(test)]
+mod driver_life_tests;
+#[cfg(test)]
 mod driver_tests;
 #[cfg(test)]
 mod protocol_tests;
+#[cfg(test)]
+mod scripted_nic;
 #[cfg(test)]
 mod sender_tests;
 #[cfg(test)]

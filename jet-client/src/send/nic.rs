@@ -1,7 +1,8 @@
 //! The NIC that a sender makes: small, as it has one connection, and few things to hear.
 
+use super::driver::{NicSource, RECEIVE_ENTRIES};
 use super::error::SendConnectError;
-use super::options::RdmaOptions;
+use super::options::{RdmaOptions, SenderOptions};
 use jet_fabric::soft::threaded::{Threaded, ThreadedOptions};
 use jet_fabric::soft::{SoftNic, SoftOptions};
 #[cfg(feature = "verbs")]
@@ -9,9 +10,6 @@ use jet_fabric::verbs::{DeviceChoice, VerbsNic, VerbsOptions};
 use jet_fabric::{Address, Nic};
 use std::io;
 use std::net::IpAddr;
-
-/// Receive entries for acknowledgements; each carries up to six ranges of ends.
-pub(super) const RECEIVE_ENTRIES: u16 = 64;
 
 /// What one in software is to hold.
 fn software_options() -> SoftOptions {
@@ -48,8 +46,32 @@ fn verbs_options(host_and_port: &str, source: Option<IpAddr>, rdma: RdmaOptions)
     })
 }
 
+/// NICs as options say.
+#[derive(Debug)]
+pub(super) struct ByAddress {
+    address: Address,
+    source: Option<IpAddr>,
+    rdma: RdmaOptions,
+}
+
+impl ByAddress {
+    pub(super) fn new(options: &SenderOptions) -> Self {
+        Self { address: options.address.clone(), source: options.source, rdma: options.rdma }
+    }
+}
+
+impl NicSource for ByAddress {
+    fn open(&mut self) -> Result<Box<dyn Nic>, SendConnectError> {
+        nic_for(&self.address, self.source, self.rdma)
+    }
+
+    fn stand_in(&mut self) -> io::Result<Box<dyn Nic>> {
+        Ok(Box::new(SoftNic::new(SoftOptions { qps_max: 1, ..software_options() })?))
+    }
+}
+
 /// The NIC for an address.
-pub(super) fn nic_for(
+fn nic_for(
     address: &Address,
     source: Option<IpAddr>,
     rdma: RdmaOptions,
@@ -74,11 +96,6 @@ pub(super) fn nic_for(
         #[cfg(not(feature = "verbs"))]
         Address::Rdma(_) => Err(SendConnectError::WrongFabric { address: address.clone() }),
     }
-}
-
-/// One without connections, for as long as there is no device.
-pub(super) fn stand_in() -> io::Result<Box<dyn Nic>> {
-    Ok(Box::new(SoftNic::new(SoftOptions { qps_max: 1, ..software_options() })?))
 }
 
 #[cfg(test)]

@@ -1,9 +1,71 @@
-//! What the protocol is configured with.
+//! What a sender, and the protocol in it, is configured with.
 
+use crate::spin::SPIN_MAX;
+use jet_fabric::Address;
 use jet_wire::message::AckStatus;
+use std::net::IpAddr;
+use std::time::Duration;
 
 const MILLISECOND_NS: u64 = 1_000_000;
 const SECOND_NS: u64 = 1_000 * MILLISECOND_NS;
+
+/// How to connect, and how much may be in flight.
+#[derive(Clone, Debug)]
+pub struct SenderOptions {
+    /// Where the receiver's daemon listens.
+    pub address: Address,
+    /// The address of this host that an `rdma:` connection leaves from, and so its device; default: as the kernel routes.
+    pub source: Option<IpAddr>,
+    /// How an `rdma:` connection works; other addresses take the defaults only.
+    pub rdma: RdmaOptions,
+    /// The application that the messages are for.
+    pub app: String,
+    /// Messages that may be without an end at once, 1 to 65,536; default 256. Each takes 4 KiB here.
+    pub in_flight_max: u32,
+    /// Bytes of large messages that may be requested and without an end at once; default 64 MiB.
+    pub window_bytes: u64,
+    /// How long the first connection may take; default 5 s.
+    pub connect_timeout: Duration,
+    /// How long a lost connection is tried again before its messages end `PeerLost`; default 30 s.
+    pub reconnect_for: Duration,
+    /// How long the receiver may say nothing while a message waits for its end before the connection is taken for lost; default
+    /// 30 s. A receiver says every few seconds that it is there, and is given three times as long at the least.
+    pub silence_max: Duration,
+    /// Between attempts to connect again.
+    pub backoff: Backoff,
+    /// Which ends are retried; by default `Busy`, for 30 s.
+    pub retry: RetryPolicy,
+    /// Whether messages carry a CRC32C that the receiver checks; default no: the transports have checks of their own. Where
+    /// the receiver says that it checks none, none is made ([`super::Sender::sends_checksums`]). A message keeps what it was
+    /// submitted with.
+    pub crc: bool,
+    /// The longest that a wait spins before it sleeps; default 50 us. Zero never spins.
+    pub spin_max: Duration,
+    /// Bytes that are registered at once for send buffers; default 8 MiB.
+    pub region_bytes: usize,
+}
+
+impl SenderOptions {
+    /// The defaults.
+    pub fn new(address: Address, app: impl Into<String>) -> Self {
+        Self {
+            address,
+            source: None,
+            rdma: RdmaOptions::default(),
+            app: app.into(),
+            in_flight_max: 256,
+            window_bytes: 64 << 20,
+            connect_timeout: Duration::from_secs(5),
+            reconnect_for: Duration::from_secs(30),
+            silence_max: Duration::from_secs(30),
+            backoff: Backoff::default(),
+            retry: RetryPolicy::default(),
+            crc: false,
+            spin_max: SPIN_MAX,
+            region_bytes: 8 << 20,
+        }
+    }
+}
 
 /// How an `rdma:` connection works, as far as its sender says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,6 +233,11 @@ impl Default for ProtocolOptions {
             retry: RetryPolicy::default(),
         }
     }
+}
+
+/// A span as a number; the longest that there is, where it is longer.
+pub(super) fn nanoseconds(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

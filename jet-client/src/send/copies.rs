@@ -1,0 +1,73 @@
+//! Where a sender's copied payloads lie, and how they reach the receiver.
+
+use super::error::SendConnectError;
+use jet_fabric::memory::SharedMemory;
+use jet_fabric::nic::{Access, MemoryKey, Payload, Sge};
+use jet_fabric::{Address, Nic};
+use jet_wire::{SLAB_BYTES, SLAB_BYTES_U32};
+use std::sync::Arc;
+
+/// Over `shm:`, payloads of more bytes are left where they lie, for the receiver's NIC to take them from there; copying
+/// fewer costs no more than finding them.
+const COPIED_BYTES_MAX: u32 = 512;
+
+/// Where copied payloads and long user headers lie: 4 KiB for each message that may be in flight.
+#[derive(Debug)]
+pub(super) struct CopyArea {
+    pub memory: Arc<SharedMemory>,
+    pub key: MemoryKey,
+}
+
+impl CopyArea {
+    pub(super) fn new(nic: &mut dyn Nic, places: u32, access: Access) -> Result<Self, SendConnectError> {
+        let memory = Arc::new(SharedMemory::new("jet-copies", places as usize * SLAB_BYTES, false)?);
+        // It may be passed to the peer, which only reads it.
+        memory.seal_future_writes()?;
+        let key = nic.register(&memory, access)?;
+        Ok(Self { memory, key })
+    }
+
+    /// Copies bytes into a message's place.
+    ///
+    /// # Panics
+    /// Where there is no such place or the bytes exceed it.
+    #[inline]
+    pub(super) fn write(&mut self, index: u32, bytes: &[u8]) {
+        let start = index as usize * SLAB_BYTES;
+        assert!(
+            bytes.len() <= SLAB_BYTES && start < self.memory.bytes(),
+            "place {index} takes no {}",
+            bytes.len()
+        );
+        // SAFETY: within the area, which is this sender's alone; the message of this place is new, so no SEND of it
+        // is outstanding and the NIC does not read it.
+        unsafe {
+            self.memory.base().add(start).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+        }
+    }
+
+    pub(super) fn payload(&self, index: u32, bytes: u32, inline_bytes_max: u32) -> Payload<'_> {
+        let offset = u64::from(index) * u64::from(SLAB_BYTES_U32);
+        if bytes == 0 {
+            return Payload::None;
+        }
+        if bytes > inline_bytes_max {
+            return Payload::Registered(Sge { key: self.key, offset, bytes });
+        }
+        // SAFETY: within the area (checked by `write`), and only `write`, which borrows mutably, changes it.
+        Payload::Inline(unsafe {
+            std::slice::from_raw_parts(self.memory.base().add(index as usize * SLAB_BYTES), bytes as usize)
+        })
+    }
+}
+
+/// How copied payloads reach the receiver at this address: who may read where they lie, and the most bytes that the NIC
+/// copies once more when they are posted. Over `shm:` the receiver's NIC reads them itself, which saves that copy; it is
+/// shown nothing but what is sent to it. Other NICs send from their own memory.
+pub(super) fn copies_travel(address: &Address, nic: &dyn Nic) -> (Access, u32) {
+    let inline_bytes_max = nic.limits().inline_bytes_max;
+    match address {
+        Address::Shm(_) => (Access::RemoteRead, inline_bytes_max.min(COPIED_BYTES_MAX)),
+        Address::Tcp(_) | Address::Rdma(_) => (Access::LocalWrite, inline_bytes_max),
+    }
+}

@@ -1,0 +1,202 @@
+//! Messages that a program gives: checked, and kept until their end because they may have to be sent again.
+
+use super::buffer::SendBuffer;
+use super::driver::Driver;
+use super::error::{BufferError, SendError};
+use jet_wire::SLAB_BYTES;
+use jet_wire::message::{REQUEST_INLINE_USER_HEADER_MAX, SMALL_USER_HEADER_MAX, USER_HEADER_MAX};
+
+/// Names a message of a sender: its sequence, counting from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(pub u64);
+
+/// What a message is, kept until its end because it may have to be sent again.
+#[derive(Debug)]
+pub(super) struct Pending {
+    pub tag: u64,
+    pub class: u8,
+    pub large: bool,
+    pub length: u64,
+    pub crc32c: Option<u32>,
+    pub submitted_ns: u64,
+    pub buffer: Option<SendBuffer>,
+    pub user_header_bytes: usize,
+    /// A longer one (of a large message) lies in the message's place of the copy area.
+    pub user_header: [u8; SMALL_USER_HEADER_MAX],
+}
+
+impl Pending {
+    /// Of no message.
+    pub(super) const NONE: Self = Self {
+        tag: 0,
+        class: 0,
+        large: false,
+        length: 0,
+        crc32c: None,
+        submitted_ns: 0,
+        buffer: None,
+        user_header_bytes: 0,
+        user_header: [0; SMALL_USER_HEADER_MAX],
+    };
+
+    /// The user header; of one that rides as the payload only the length counts.
+    pub(super) fn header_or_filler(&self) -> &[u8] {
+        const FILLER: [u8; USER_HEADER_MAX] = [0; USER_HEADER_MAX];
+        self.user_header.get(..self.user_header_bytes).unwrap_or(&FILLER[..self.user_header_bytes])
+    }
+}
+
+impl Driver {
+    /// As [`super::Sender::sends_checksums`].
+    pub fn sends_checksums(&self) -> bool {
+        self.crc && self.protocol.receiver_checks()
+    }
+
+    fn checksum(&mut self, payload: &[u8]) -> Option<u32> {
+        let made = self.sends_checksums().then(|| crc32c::crc32c(payload));
+        self.unchecked += u64::from(self.crc && made.is_none());
+        made
+    }
+
+    /// As [`super::Sender::buffer`].
+    ///
+    /// # Errors
+    /// [`BufferError`].
+    pub fn buffer(&mut self, bytes: usize) -> Result<SendBuffer, BufferError> {
+        self.buffers.get(self.nic.as_mut(), bytes)
+    }
+
+    /// As [`super::Sender::buffers`].
+    ///
+    /// # Errors
+    /// [`BufferError`].
+    pub fn buffers(&mut self, bytes: usize, count: usize) -> Result<Vec<SendBuffer>, BufferError> {
+        self.buffers.get_row(self.nic.as_mut(), bytes, count)
+    }
+
+    /// As [`super::Sender::send_small`], at that time.
+    ///
+    /// # Errors
+    /// [`SendError`].
+    #[inline]
+    pub fn send_small(
+        &mut self,
+        now_ns: u64,
+        tag: u64,
+        user_header: &[u8],
+        payload: &[u8],
+    ) -> Result<Ticket, SendError> {
+        let bytes = small_length(user_header, payload.len())?;
+        let (index, sequence) = self.protocol.submit_small(bytes, now_ns)?;
+        self.copy_area.write(index, payload);
+        let crc32c = self.checksum(payload);
+        let fields = Fields { tag, class: 0, large: false, length: u64::from(bytes), crc32c, user_header };
+        self.keep(index, now_ns, &fields, None);
+        self.transmit();
+        Ok(Ticket(sequence))
+    }
+
+    /// As [`super::Sender::send_small_buffer`], at that time.
+    ///
+    /// # Errors
+    /// [`SendError`], with the buffer.
+    pub fn send_small_buffer(
+        &mut self,
+        now_ns: u64,
+        tag: u64,
+        user_header: &[u8],
+        buffer: SendBuffer,
+        length: usize,
+    ) -> Result<Ticket, (SendError, SendBuffer)> {
+        let checked = self.check_buffer(&buffer).and_then(|()| {
+            let payload =
+                buffer.get(..length).ok_or(SendError::Length { bytes: length, buffer: buffer.len() })?;
+            let bytes = small_length(user_header, length)?;
+            let (index, sequence) = self.protocol.submit_small(bytes, now_ns)?;
+            Ok((index, sequence, self.checksum(payload)))
+        });
+        let (index, sequence, crc32c) = match checked {
+            Ok(taken) => taken,
+            Err(error) => return Err((error, buffer)),
+        };
+        let fields = Fields { tag, class: 0, large: false, length: length as u64, crc32c, user_header };
+        self.keep(index, now_ns, &fields, Some(buffer));
+        self.transmit();
+        Ok(Ticket(sequence))
+    }
+
+    /// As [`super::Sender::send`], at that time.
+    ///
+    /// # Errors
+    /// [`SendError`], with the buffer.
+    pub fn send(
+        &mut self,
+        now_ns: u64,
+        tag: u64,
+        user_header: &[u8],
+        buffer: SendBuffer,
+        length: usize,
+        class: u8,
+    ) -> Result<Ticket, (SendError, SendBuffer)> {
+        let checked = self.check_buffer(&buffer).and_then(|()| {
+            let payload = buffer
+                .get(..length)
+                .filter(|payload| !payload.is_empty())
+                .ok_or(SendError::Length { bytes: length, buffer: buffer.len() })?;
+            if user_header.len() > USER_HEADER_MAX {
+                return Err(SendError::UserHeader { bytes: user_header.len(), max: USER_HEADER_MAX });
+            }
+            let (index, sequence) = self.protocol.submit_large(length as u64, now_ns)?;
+            Ok((index, sequence, self.checksum(payload)))
+        });
+        let (index, sequence, crc32c) = match checked {
+            Ok(taken) => taken,
+            Err(error) => return Err((error, buffer)),
+        };
+        if user_header.len() > REQUEST_INLINE_USER_HEADER_MAX {
+            self.copy_area.write(index, user_header);
+        }
+        let fields = Fields { tag, class, large: true, length: length as u64, crc32c, user_header };
+        self.keep(index, now_ns, &fields, Some(buffer));
+        self.transmit();
+        Ok(Ticket(sequence))
+    }
+
+    fn check_buffer(&self, buffer: &SendBuffer) -> Result<(), SendError> {
+        if self.buffers.owns(buffer) { Ok(()) } else { Err(SendError::ForeignBuffer) }
+    }
+
+    fn keep(&mut self, index: u32, submitted_ns: u64, fields: &Fields<'_>, buffer: Option<SendBuffer>) {
+        let pending = &mut self.pending[index as usize];
+        pending.tag = fields.tag;
+        pending.class = fields.class;
+        pending.large = fields.large;
+        pending.length = fields.length;
+        pending.crc32c = fields.crc32c;
+        pending.submitted_ns = submitted_ns;
+        pending.buffer = buffer;
+        pending.user_header_bytes = fields.user_header.len();
+        if let Some(kept) = pending.user_header.get_mut(..fields.user_header.len()) {
+            kept.copy_from_slice(fields.user_header);
+        }
+    }
+}
+
+struct Fields<'a> {
+    tag: u64,
+    class: u8,
+    large: bool,
+    length: u64,
+    crc32c: Option<u32>,
+    user_header: &'a [u8],
+}
+
+fn small_length(user_header: &[u8], bytes: usize) -> Result<u32, SendError> {
+    if user_header.len() > SMALL_USER_HEADER_MAX {
+        return Err(SendError::UserHeader { bytes: user_header.len(), max: SMALL_USER_HEADER_MAX });
+    }
+    match u32::try_from(bytes) {
+        Ok(length) if bytes <= SLAB_BYTES => Ok(length),
+        _ => Err(SendError::NotSmall { bytes }),
+    }
+}
