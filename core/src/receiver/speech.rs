@@ -75,8 +75,15 @@ impl<P: GrantPolicy> Receiver<P> {
     #[inline]
     pub(super) fn is_barred_to_senders(&self, session: u32) -> bool {
         self.admission.is_stuck(session)
-            || self.slots.used(session) >= self.credit_slabs() / 4 * 3
+            || self.holds_most_of_the_srq_share(session)
             || self.keeps_too_many_records(session)
+    }
+
+    /// Three quarters of it. Who holds nothing is never at fault, however small the share is.
+    #[inline]
+    fn holds_most_of_the_srq_share(&self, session: u32) -> bool {
+        let held = u64::from(self.slots.used(session));
+        held > 0 && held * 4 >= u64::from(self.credit_slabs()) * 3
     }
 
     /// A SEND to the peer was taken by its NIC.

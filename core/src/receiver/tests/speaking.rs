@@ -140,3 +140,24 @@ fn who_waits_for_nothing_is_left_alone() {
     }
     assert!(bench.world.sent.is_empty(), "{} words to an idle sender", bench.world.sent.len());
 }
+
+#[test]
+fn however_small_the_srq_share_who_holds_nothing_is_given_credit() {
+    for srq_slabs in 2..=5 {
+        let share =
+            Config { srq_slabs, srq_floor_slabs: 2, srq_reserve_entries: 1, credit_max: 1, ..config() };
+        let mut bench = Bench::new(share);
+        let session = bench.open("disk");
+        let peer = bench.join("disk");
+        for sequence in 1..20 {
+            bench.small(peer, sequence, b"x");
+            bench.flush();
+            let (delivery, _) = bench.delivery(session).unwrap();
+            bench.release(session, &delivery, true, 0);
+            bench.flush();
+            bench.world.sent.drain(..).for_each(|peer| bench.receiver.handle_sent(PeerId(peer)));
+            assert_eq!(bench.world.ends.last(), Some(&(peer.0, sequence, AckStatus::Consumed)));
+            assert!(bench.world.limits[&peer.0] > sequence, "{srq_slabs} slabs: {sequence} were sent");
+        }
+    }
+}

@@ -4,7 +4,7 @@ use jet_fabric::limits::{LimitError, Remedy};
 #[cfg(feature = "verbs")]
 use jet_fabric::verbs::VerbsError;
 
-/// Why the receiver does not go with its configuration: the key, and the unit where it differs.
+/// Why the receiver does not go with its configuration: the key, and numbers in the key's unit.
 pub(super) fn of_receiver(error: &jet_core::ConfigError) -> String {
     let (name, found, min, max) = match error {
         jet_core::ConfigError::Range { name, found, min, max } => (*name, found, min, max),
@@ -20,9 +20,9 @@ pub(super) fn of_receiver(error: &jet_core::ConfigError) -> String {
         }
     };
     let key = match name {
-        "pool_slabs" => "pool.bytes, in slabs of 4096 bytes,",
-        "srq_slabs" => "pool.srq_bytes, in slabs of 4096 bytes,",
-        "srq_floor_slabs" => "pool.srq_floor_bytes, in slabs of 4096 bytes,",
+        "pool_slabs" => "pool.bytes",
+        "srq_slabs" => "pool.srq_bytes",
+        "srq_floor_slabs" => "pool.srq_floor_bytes",
         "srq_reserve_entries" => "pool.srq_reserve_entries",
         "fragment_bytes" => "read.fragment_bytes",
         "reads_max" => "read.concurrency",
@@ -34,17 +34,24 @@ pub(super) fn of_receiver(error: &jet_core::ConfigError) -> String {
         "messages_max" => "limits.messages",
         "requests_per_peer" => "limits.requests_per_peer",
         "credit_max" => "limits.credit_per_peer",
-        "heartbeat_ns" => "limits.heartbeat_ms, in nanoseconds,",
+        "heartbeat_ns" => "limits.heartbeat_ms",
         "session_slots" => "session.slots",
         "session_messages" => "session.messages",
-        "replace_slabs_max" => "escape.replace_bytes, in slabs of 4096 bytes,",
-        "memory_slabs" => "escape.memory_bytes, in slabs of 4096 bytes,",
-        "session_memory_slabs" => "escape.session_memory_bytes, in slabs of 4096 bytes,",
+        "replace_slabs_max" => "escape.replace_bytes",
+        "memory_slabs" => "escape.memory_bytes",
+        "session_memory_slabs" => "escape.session_memory_bytes",
         other => other,
     };
+    // The receiver counts in slabs and nanoseconds; what is told can be written as it is told.
+    let in_unit = |number: u64| match name {
+        "heartbeat_ns" => number / 1_000_000,
+        _ if name.contains("_slabs") => number.saturating_mul(jet_wire::SLAB_BYTES as u64),
+        _ => number,
+    };
+    let (found, min, max) = (in_unit(*found), in_unit(*min), in_unit(*max));
     // What a bound comes from, where another key sets it.
     let from = match name {
-        "credit_max" => ": at most the slabs of pool.srq_bytes",
+        "credit_max" => ": at most one a slab of pool.srq_bytes",
         "messages_max" => ": at least the slabs of pool.srq_bytes and read.concurrency together",
         _ => "",
     };
