@@ -29,7 +29,8 @@ pub struct SenderOptions {
     /// How long a lost connection is tried again before its messages end `PeerLost`; default 30 s.
     pub reconnect_for: Duration,
     /// How long the receiver may say nothing while a message waits for its end before the connection is taken for lost; default
-    /// 30 s. A receiver says every few seconds that it is there, and is given three times as long at the least.
+    /// 30 s. A receiver says every few seconds that it is there, and is given three times as long at the least. It is noticed within
+    /// a quarter of that time more.
     pub silence_max: Duration,
     /// Between attempts to connect again.
     pub backoff: Backoff,

@@ -3,8 +3,9 @@
 //! A receiver tells those who wait for it, every so often, that it is there. Time is counted in looks, so that a sender that was
 //! itself stopped for a while does not take its own absence for the receiver's: however long it was away, that is one look.
 
-/// Looks in a row that found nothing before the receiver is taken for gone. Two of them cover the span that it may be silent.
-const LOOKS: u8 = 3;
+/// Looks in a row that found nothing before the receiver is taken for gone. All but one of them cover the span that it may be silent:
+/// what is waited for may have begun just before the first. So a silence is noticed after its span, and a quarter of it later at most.
+const LOOKS: u8 = 9;
 
 /// What was heard since the last look.
 #[derive(Clone, Copy, Debug)]
@@ -78,11 +79,15 @@ mod tests {
     }
 
     #[test]
-    fn a_receiver_that_says_nothing_is_noticed_after_its_span_and_before_twice_that() {
-        let mut silence = Silence::after(1000 * MS, 100, 0);
-        let at = over_at(&mut silence, 10_000 * MS).unwrap();
-        assert!((1000 * MS..=2000 * MS).contains(&at), "{at}");
-        assert_eq!(silence.poll_timeout(), None, "told once");
+    fn a_receiver_that_says_nothing_is_noticed_after_its_span_and_a_quarter_later_at_most() {
+        for last_word_ms in [0, 1, 124, 125, 126, 249] {
+            let mut silence = Silence::after(1000 * MS, 100, 0);
+            assert_eq!(over_at(&mut silence, last_word_ms * MS), None);
+            silence.heard();
+            let at = over_at(&mut silence, 10_000 * MS).unwrap() - last_word_ms * MS;
+            assert!((1000 * MS..=1250 * MS).contains(&at), "{at} after {last_word_ms} ms");
+            assert_eq!(silence.poll_timeout(), None, "told once");
+        }
     }
 
     #[test]

@@ -25,6 +25,8 @@ pub(super) struct Pair {
     taken: (Arc<SharedMemory>, MemoryKey),
     pub(super) config: jet_core::Config,
     qp: Qp,
+    /// A connection that ends waits for its peer, but not for ever: the time goes on.
+    began: Instant,
     _folder: tempfile::TempDir,
 }
 
@@ -88,7 +90,7 @@ impl Pair {
         let memory = PoolMemory { pool, headers, pool_key, headers_key };
         let mut hands = Hands::new(nic, memory, workers, escape, &config, epoll);
         hands.bind(qp, PEER);
-        Self { hands, sender, remote, taken, config, qp, _folder: folder }
+        Self { hands, sender, remote, taken, config, qp, began: Instant::now(), _folder: folder }
     }
 
     fn read(&mut self, id: u32, slab: u32) {
@@ -116,13 +118,14 @@ impl Pair {
 
     /// The next that the hands' NIC tells.
     fn next(&mut self) -> Seen {
-        let Self { hands, sender, .. } = self;
+        let Self { hands, sender, began, .. } = self;
         until(|| {
-            sender.poll(0, &mut []);
-            while sender.poll_event(0).is_some() {}
+            let now_ns = u64::try_from(began.elapsed().as_nanos()).unwrap();
+            sender.poll(now_ns, &mut []);
+            while sender.poll_event(now_ns).is_some() {}
             let none = Completion { qp: self.qp, work: Work::Send { id: 0 }, status: Status::Success };
             let mut completions = [none];
-            if hands.nic.poll(0, &mut completions) == 1 {
+            if hands.nic.poll(now_ns, &mut completions) == 1 {
                 let [Completion { work, status, .. }] = completions;
                 return match work {
                     Work::Read { id } => Some(Seen::Read(id, status)),
@@ -130,7 +133,8 @@ impl Pair {
                     _ => None,
                 };
             }
-            matches!(hands.nic.poll_event(0), Some(Event::Disconnected { .. })).then_some(Seen::Disconnected)
+            matches!(hands.nic.poll_event(now_ns), Some(Event::Disconnected { .. }))
+                .then_some(Seen::Disconnected)
         })
     }
 }
