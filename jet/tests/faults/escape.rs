@@ -66,12 +66,12 @@ fn a_stopped_applications_backlog_moves_to_memory_and_comes_to_it_whole() {
     for &thread in nic_threads() {
         // Under pressure early: one application alone leaves enough of the pool not to bring it there.
         let rig = Rig::start(&[thread, "escape.safe_permille=900"]);
+        // With more small ones the application has its part of the SRQ's share before the large ones come that fill the pool.
+        let small = usize::try_from(rig.srq_share_slabs() / 4).expect("few").min(200);
         let good = rig.application(Role::Consumer, "store");
         let stopped = rig.application(Role::Consumer, "stopped");
         stopped.process.stop();
         let fabrics = fabric_count();
-        // With more small ones the application has its part of the SRQ's share before the large ones come that fill the pool.
-        let small = usize::try_from(rig.srq_share_slabs() / 4).expect("few").min(200);
         for which in 0..fabrics {
             let mut waiting = crowd(&rig, which, "stopped", random.fork());
             let copied = number(&rig.status(), "escape.copied.total");

@@ -38,6 +38,8 @@ fn an_application_that_stops_holds_up_its_own_senders_only() {
     // Its slots run out first, or the SRQ share does.
     for slots in ["session.slots=128", "session.slots=4096"] {
         let rig = Rig::start(&[slots]);
+        // One application has three quarters of the SRQ's share at most; a little less may be what its messages come to.
+        let most = rig.srq_share_slabs() / 3 * 2;
         let good = rig.application(Role::Consumer, "store");
         let addresses = rig.addresses();
         let mut traffic: Vec<_> =
@@ -53,13 +55,14 @@ fn an_application_that_stops_holds_up_its_own_senders_only() {
             })
             .collect();
         waiting.iter_mut().for_each(|sender| pile_up(sender, SMALL, LARGE));
-        // One application has three quarters of the SRQ's share at most; a little less may be what its messages come to.
-        let most = rig.srq_share_slabs() / 3 * 2;
-        until("it to have all that it can get", || {
-            waiting.iter_mut().for_each(|sender| sender.sender.flush());
-            let session = &rig.status()["sessions"][1];
-            (session["suspended"] == true || number(session, "held_slabs") > most).then_some(())
-        });
+        rig.wait_status_while(
+            || waiting.iter_mut().for_each(|sender| sender.sender.flush()),
+            "it to have all that it can get",
+            |status| {
+                let session = &status["sessions"][1];
+                session["suspended"] == true || number(session, "held_slabs") > most
+            },
+        );
         for _ in 0..5 {
             traffic.iter_mut().for_each(Traffic::round);
         }

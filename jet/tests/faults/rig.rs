@@ -380,7 +380,8 @@ impl Rig {
         self.try_status().expect("the daemon answers")
     }
 
-    /// What small messages can have of the pool, which follows the SRQ that the NIC's device takes.
+    /// What small messages have of the pool at first, which follows the SRQ that the NIC's device takes. To be asked before
+    /// anything comes: the line between the shares moves then, and the limits of one application do not move with it.
     #[track_caller]
     pub fn srq_share_slabs(&self) -> u64 {
         number(&self.status(), "pool.srq_limit")
@@ -389,8 +390,20 @@ impl Rig {
     /// Waits until the status is as wished.
     #[track_caller]
     pub fn wait_status(&self, what: &str, wished: impl Fn(&Value) -> bool) -> Value {
+        self.wait_status_while(|| {}, what, wished)
+    }
+
+    /// As [`Self::wait_status`]; what is to be done meanwhile is done before each look.
+    #[track_caller]
+    pub fn wait_status_while(
+        &self,
+        mut meanwhile: impl FnMut(),
+        what: &str,
+        wished: impl Fn(&Value) -> bool,
+    ) -> Value {
         let deadline = Instant::now() + PATIENCE;
         loop {
+            meanwhile();
             let status = self.status();
             if wished(&status) {
                 return status;
