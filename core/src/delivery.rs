@@ -131,15 +131,15 @@ impl Delivery {
         let record = &mut messages[message];
         let session = record.session;
         let desk = &mut self.desks[session as usize];
-        let (number, first) = if let Reader::Open { number } = record.reader {
-            (number, false)
+        let (number, generation, first) = if let Reader::Open { number } = record.reader {
+            (number, desk.numbers[usize::from(number)].1, false)
         } else {
             let number = desk.free_numbers.pop().expect("the caller looked");
             let entry = &mut desk.numbers[usize::from(number)];
             *entry = (message, entry.1.wrapping_add(1));
             record.reader = Reader::Open { number };
             desk.delivered_messages += 1;
-            (number, true)
+            (number, entry.1, true)
         };
         let taken = slots.take(session, message, part.run, part.share, part.plain);
         record.held += part.run.count;
@@ -155,7 +155,7 @@ impl Delivery {
             user_header_bytes: u16::try_from(user_header.whole.len()).expect("at most USER_HEADER_MAX"),
             slot: u32::from(taken.slot),
             message: u32::from(number),
-            generations: Descriptor::pack_generations(taken.generation, desk.numbers[usize::from(number)].1),
+            generations: Descriptor::pack_generations(taken.generation, generation),
             offset: part.offset,
             message_bytes: record.length,
             bytes: part.bytes,
@@ -217,7 +217,7 @@ impl Delivery {
     }
 
     /// The application is done with a message: its number is another's.
-    #[inline]
+    #[inline(always)] // see the file's head
     pub fn close_number(&mut self, session: u32, number: u32) {
         let desk = self.desk_mut(session);
         desk.numbers[number as usize].0 = NONE;
