@@ -69,7 +69,7 @@ impl Escaped<u32> {
 
 /// What escaped of one session.
 #[derive(Clone, Copy, Debug, Default)]
-struct Record {
+struct SessionEscape {
     /// Of that which it holds, and of what is being read for it.
     now: Escaped<u32>,
     so_far: Escaped<u64>,
@@ -115,7 +115,7 @@ pub(crate) struct Escape {
     srq_slabs: u32,
     /// Slabs of memory that one session may hold; `None`: no limit is looked at.
     session_memory_slabs: Option<u32>,
-    sessions: Box<[Record]>,
+    sessions: Box<[SessionEscape]>,
     next_evaluation_ns: u64,
     copies: Box<[Option<Copy>]>,
     free_copies: Vec<u32>,
@@ -136,7 +136,7 @@ impl Escape {
             replace_slabs_max: config.escape.replace_slabs_max,
             srq_slabs: config.srq_slabs,
             session_memory_slabs: has_limit.then_some(config.session_memory_slabs),
-            sessions: vec![Record::default(); config.sessions_max as usize].into_boxed_slice(),
+            sessions: vec![SessionEscape::default(); config.sessions_max as usize].into_boxed_slice(),
             next_evaluation_ns: 0,
             copies: vec![None; config.copies_max as usize].into_boxed_slice(),
             free_copies: (0..config.copies_max).rev().collect(),
@@ -147,7 +147,7 @@ impl Escape {
     }
 
     #[inline]
-    fn owner(&mut self, session: u32) -> &mut Record {
+    fn owner(&mut self, session: u32) -> &mut SessionEscape {
         &mut self.sessions[session as usize]
     }
 

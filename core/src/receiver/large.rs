@@ -181,7 +181,8 @@ impl<P: GrantPolicy> Receiver<P> {
         }
     }
 
-    /// A check that [`begin_check`](crate::effects::Commands::begin_check) began is over, and came to nothing: the READ's bytes cannot be read.
+    /// A check that [`begin_check`](crate::effects::Commands::begin_check) began is over, and came to nothing: the READ's
+    /// bytes cannot be read.
     pub fn handle_check_failed(&mut self, now_ns: u64, read: ReadId, effects: &mut impl Effects) {
         let message = self.reads[read.0].message;
         assert!(message != NONE, "{read:?} was checked but is not");

@@ -8,6 +8,7 @@ mod arrival;
 mod large;
 mod peers;
 mod poison;
+mod records;
 mod release;
 mod relief;
 mod sessions;
