@@ -270,3 +270,6 @@ impl core::ops::IndexMut<u32> for Messages {
         &mut self.records[index as usize]
     }
 }
+
+#[cfg(test)]
+mod tests;
