@@ -2,6 +2,7 @@
 
 mod tool_support;
 
+use jet_client::send::{Sender, SenderOptions};
 use rustix::process::{Resource, Rlimit, Signal, setrlimit};
 use std::ffi::OsStr;
 use std::fs;
@@ -125,6 +126,20 @@ fn no_attempt_to_connect_takes_longer_than_all_of_them_may() {
     assert_eq!(send.wait().code(), Some(1));
     // An attempt takes 5 s where there is time for it.
     assert!(send.said().contains("did not answer within 2s"), "{}", send.said());
+}
+
+#[test]
+fn the_last_word_of_a_sender_that_was_refused_is_the_refusal() {
+    let host = Host::new("shm");
+    fs::write(host.path("file"), "x").unwrap();
+    let _daemon = host.daemon_with(&["limits.peers=1"]);
+    let address = host.address().parse().unwrap();
+    let _holder = Sender::connect(SenderOptions::new(address, "store")).unwrap();
+    let mut send = host.send(&[&host.path("file")], &["--retry-for", "0.3"]);
+    assert_eq!(send.wait().code(), Some(1));
+    let said = send.said();
+    assert!(said.lines().next_back().unwrap().contains("as many peers as limits.peers"), "{said}");
+    assert!(!said.contains("did not answer"), "{said}");
 }
 
 #[test]

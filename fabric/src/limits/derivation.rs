@@ -44,8 +44,8 @@ pub enum Remedy {
         /// So many.
         entries: u32,
     },
-    /// Less that can complete.
-    FewerCompletions,
+    /// Fewer READs.
+    FewerReads,
 }
 
 impl fmt::Display for Remedy {
@@ -57,9 +57,7 @@ impl fmt::Display for Remedy {
             Self::FewerSrqEntries { entries } => {
                 write!(f, "{entries} would do: ask for no more, or take another device (docs/rdma.md)")
             }
-            Self::FewerCompletions => {
-                f.write_str("ask for fewer SRQ entries or READs, or take another device (docs/rdma.md)")
-            }
+            Self::FewerReads => f.write_str("ask for fewer READs, or take another device (docs/rdma.md)"),
         }
     }
 }
@@ -217,12 +215,19 @@ impl Shares {
     ) -> Result<Self, LimitError> {
         let least = wants.probes_per_qp + 1;
         let fixed = wants.srq_entries.saturating_add(reads);
-        let left = u32::try_from(device.max_cqe).unwrap_or(0).saturating_sub(fixed);
+        let places = u32::try_from(device.max_cqe).unwrap_or(0);
+        let left = places.saturating_sub(fixed);
+        let asked = wants.sends.saturating_add(qps.saturating_mul(wants.probes_per_qp));
         if left < least {
             let needed = u64::from(fixed) + u64::from(least);
-            return Err(too_few_places(device, needed, Remedy::FewerCompletions));
+            // Room for SENDs is part of what would do: with none but the last place there is one connection.
+            let beside_reads = places.saturating_sub(reads);
+            let remedy = match beside_reads.saturating_sub(asked.min(beside_reads / 2)) {
+                0 => Remedy::FewerReads,
+                entries => Remedy::FewerSrqEntries { entries },
+            };
+            return Err(too_few_places(device, needed, remedy));
         }
-        let asked = wants.sends.saturating_add(qps.saturating_mul(wants.probes_per_qp));
         let fit = if asked <= left { qps } else { (left / (wants.probes_per_qp + sends_per_qp)).max(1) };
         let qps = qps.min(fit);
         let probes = qps * wants.probes_per_qp;
@@ -438,9 +443,11 @@ mod tests {
             assert!(srq.contains(words), "{srq}");
         }
         let full = small(DeviceAttributes { max_cqe: 1000, ..DeviceAttributes::UNLIMITED });
-        for words in ["max_cqe of 1000", "1057 places", "fewer SRQ entries or READs"] {
+        for words in ["max_cqe of 1000", "1057 places", "484 would do"] {
             assert!(full.contains(words), "{full}");
         }
+        let reads = small(DeviceAttributes { max_cqe: 30, ..DeviceAttributes::UNLIMITED });
+        assert!(reads.contains("fewer READs"), "{reads}");
         let one = small(DeviceAttributes { max_srq_sge: 1, ..DeviceAttributes::UNLIMITED });
         assert!(one.contains("max_srq_sge of 1") && one.contains("a header and a slab"), "{one}");
     }

@@ -222,7 +222,7 @@ fn connect(args: &Args, signals: &Signals) -> Result<Option<Sender>, SendConnect
     // Whoever tries once waits for an answer all the same.
     options.connect_timeout = args.retry_for.clamp(CONNECT_ONCE, attempt_max);
     let mut backoff = CONNECT_BACKOFF_FIRST;
-    let mut told = false;
+    let mut heard: Option<SendConnectError> = None;
     loop {
         let error = match Sender::connect(options.clone()) {
             Ok(sender) => return Ok(Some(sender)),
@@ -230,11 +230,16 @@ fn connect(args: &Args, signals: &Signals) -> Result<Option<Sender>, SendConnect
         };
         let left = deadline.saturating_duration_since(Instant::now());
         if !error.is_passing() || left.is_zero() {
-            return Err(error);
+            return Err(match error {
+                // The last attempt has the rest of the time, which may be next to nothing: what was heard before says more.
+                SendConnectError::TimedOut { .. } => heard.unwrap_or(error),
+                _ => error,
+            });
         }
-        if !std::mem::replace(&mut told, true) {
+        if heard.is_none() {
             say!("jet: {error}; trying again for {} s", args.retry_for.as_secs_f64());
         }
+        heard = Some(error);
         if signals.wait(backoff.min(left)).unwrap_or(false) {
             return Ok(None);
         }

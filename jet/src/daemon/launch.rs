@@ -88,13 +88,15 @@ impl Launch<'_> {
         let Self { config, commands, inbox, mark, ended } = self;
         let numa_node = numa_node(config, &nic);
         let limits = nic.limits();
-        let core = config.core(limits.scatter_max)?;
-        if limits.qps_max < config.limits.peers {
+        let senders = senders_max(config.limits.peers, limits.qps_max);
+        let core = jet_core::Config { peers_max: senders, ..config.core(limits.scatter_max)? };
+        if senders < config.limits.peers {
             say!(
-                "jetd: limits.peers is {}, but the device has room for {} connections (docs/rdma.md); a sender beyond \
-                 them is refused",
+                "jetd: limits.peers is {}, but the device has room for {} connections (docs/rdma.md): {senders} senders, and \
+                 {} that tell who comes beyond so",
                 config.limits.peers,
-                limits.qps_max
+                limits.qps_max,
+                limits.qps_max - senders
             );
         }
         let pool = pool_memory(config, numa_node)?;
@@ -195,6 +197,12 @@ fn no_software_nic(source: io::Error) -> DaemonError {
         Some(error) => DaemonError::Profile(*error),
         None => system("cannot make the software NIC")(source),
     }
+}
+
+/// Senders at once on a device that has room for so many connections. Who is refused needs one, too, until it has heard so.
+fn senders_max(peers: u32, connections: u32) -> u32 {
+    let spare = (connections / 8).min(16);
+    peers.min(connections - spare)
 }
 
 /// SENDs on the way altogether: a few to each peer, since few have all that they may have.

@@ -102,7 +102,7 @@ pub enum DaemonError {
     #[error(transparent)]
     Register(#[from] RegisterError),
     /// The device that the software NIC is to be like has too little.
-    #[error("cannot make a software NIC that keeps to nic.profile: {}", config::keys::of_limits(.0))]
+    #[error("cannot make a software NIC that keeps to nic.profile: {}", config::keys::of_profile(.0))]
     Profile(LimitError),
     /// There is no NIC on verbs.
     #[cfg(feature = "verbs")]

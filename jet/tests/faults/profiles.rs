@@ -6,12 +6,13 @@
 use crate::children::Role;
 use crate::rig::{Random, Rig, SIZES_ON_MEAN, fabric_count, nic_threads, number};
 use crate::traffic::Traffic;
-use jet_client::send::{AckStatus, Sender, SenderOptions};
+use jet_client::send::{AckStatus, SendConnectError, Sender, SenderOptions};
 use jet_fabric::Address;
 use jet_fabric::limits::Profile;
 use jet_fabric::nic::Nic;
 use jet_fabric::soft::threaded::{Threaded, ThreadedOptions};
 use jet_fabric::soft::{SoftNic, SoftOptions};
+use jet_wire::message::hello::Refusal;
 use std::collections::HashMap;
 
 /// What is sent on each device: a build for speed sends a gibibyte; one for tests an eighth of it, and on a device that is named,
@@ -208,7 +209,10 @@ fn the_depth_that_two_nics_agreed_on_is_told() {
 #[test]
 fn a_daemon_that_asks_too_much_of_a_device_says_of_what_and_which_key_to_lower() {
     let cases: [(&[&str], &[&str]); 6] = [
-        (&["nic.profile=mean"], &["max_srq_wr of 64", "needs 1024", "pool.srq_bytes to 262144"]),
+        (
+            &["nic.profile=mean"],
+            &["max_srq_wr of 64", "needs 1024", "pool.srq_bytes to 262144", "pool.srq_reserve_entries to 16"],
+        ),
         (
             &[
                 "nic.profile=mean",
@@ -219,8 +223,8 @@ fn a_daemon_that_asks_too_much_of_a_device_says_of_what_and_which_key_to_lower()
             ],
             &["max_srq_wr of 64", "needs 65", "pool.srq_bytes to 262144"],
         ),
-        (&["nic.profile=e810"], &["max_srq of 0", "take another device"]),
-        (&["nic.profile=ionic"], &["max_srq of 0", "take another device"]),
+        (&["nic.profile=e810"], &["max_srq of 0", "leave nic.profile out"]),
+        (&["nic.profile=ionic"], &["max_srq of 0", "leave nic.profile out"]),
         (
             &[
                 "nic.profile=connectx-6",
@@ -239,4 +243,31 @@ fn a_daemon_that_asks_too_much_of_a_device_says_of_what_and_which_key_to_lower()
         }
         assert!(!said.contains("panicked"), "{said}");
     }
+}
+
+#[test]
+fn who_comes_beyond_a_devices_connections_is_told_so() {
+    let rig = daemon_on(MEAN, nic_threads()[0]);
+    let _app = rig.application(Role::Consumer, "store");
+    // Of 64 connections 8 are for telling the others.
+    let mut senders: Vec<Sender> = Vec::new();
+    for address in rig.fabrics() {
+        let refused = loop {
+            match Sender::connect(Rig::sender_options(&address, "store")) {
+                Ok(sender) => senders.push(sender),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(senders.len(), 56, "{address}");
+        let refusal = matches!(refused, SendConnectError::Refused { refusal: Refusal::TooManyPeers, .. });
+        assert!(refusal, "{refused}");
+        for _ in 0..100 {
+            let again = Sender::connect(Rig::sender_options(&address, "store")).err();
+            assert!(matches!(again, Some(SendConnectError::Refused { .. })), "{again:?}");
+        }
+    }
+    // A place that comes free is taken.
+    senders.pop();
+    rig.wait_status("a place", |status| number(status, "peer_count") == 55);
+    senders.push(Sender::connect(Rig::sender_options(&rig.addresses()[0], "store")).expect("let in"));
 }

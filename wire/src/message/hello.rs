@@ -178,7 +178,7 @@ impl core::fmt::Display for Refusal {
             Self::Malformed => "the receiver could not read the hello: it may ask for what that Jet does not know; update the older end",
             Self::Version(theirs) => return no_version_in_common(f, *theirs),
             Self::TooManyPeers => {
-                "the receiver has as many peers as limits.peers allows; raise it or close some"
+                "the receiver has as many peers as limits.peers or its device allows; close some, or raise it"
             }
             Self::Draining => "the receiver is draining; connect to the next daemon",
         })

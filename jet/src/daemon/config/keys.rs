@@ -59,14 +59,29 @@ pub(super) fn of_receiver(error: &jet_core::ConfigError) -> String {
 }
 
 /// What a device has too little of.
+#[cfg(feature = "verbs")]
 pub fn of_limits(error: &LimitError) -> String {
+    too_little(error, &error.remedy.to_string())
+}
+
+/// What the device has too little of that `nic.profile` names.
+pub fn of_profile(error: &LimitError) -> String {
+    too_little(error, "no size helps: leave nic.profile out, or name another device there (docs/rdma.md)")
+}
+
+fn too_little(error: &LimitError, otherwise: &str) -> String {
     let change = match error.remedy {
-        Remedy::OtherDevice => error.remedy.to_string(),
-        Remedy::FewerSrqEntries { entries } => format!(
-            "lower pool.srq_bytes to {}, and with it pool.srq_floor_bytes, pool.srq_reserve_entries and limits.credit_per_peer",
-            u64::from(entries) * jet_wire::SLAB_BYTES as u64
-        ),
-        Remedy::FewerCompletions => "lower pool.srq_bytes or read.concurrency".to_owned(),
+        Remedy::OtherDevice => otherwise.to_owned(),
+        // All that hangs on it at once: one start then shows whether it goes.
+        Remedy::FewerSrqEntries { entries } => {
+            let bytes = u64::from(entries) * jet_wire::SLAB_BYTES as u64;
+            let reserve = (entries / 4).clamp(1, jet_core::Config::default().srq_reserve_entries);
+            format!(
+                "lower pool.srq_bytes to {bytes}, pool.srq_floor_bytes to {bytes} or less, pool.srq_reserve_entries to \
+                 {reserve} or less, and limits.credit_per_peer to {entries} or less"
+            )
+        }
+        Remedy::FewerReads => "lower read.concurrency".to_owned(),
     };
     format!("{}; {change}", error.lack())
 }
@@ -95,18 +110,22 @@ mod tests {
         for (remedy, words) in [
             (
                 Remedy::FewerSrqEntries { entries: 64 },
-                "lower pool.srq_bytes to 262144, and with it pool.srq_floor_bytes, pool.srq_reserve_entries and \
-                 limits.credit_per_peer",
+                "lower pool.srq_bytes to 262144, pool.srq_floor_bytes to 262144 or less, pool.srq_reserve_entries to 16 or \
+                 less, and limits.credit_per_peer to 64 or less",
             ),
-            (Remedy::FewerCompletions, "lower pool.srq_bytes or read.concurrency"),
+            (Remedy::FewerReads, "lower read.concurrency"),
             (
                 Remedy::OtherDevice,
-                "no setting helps: take another device, or shm: and tcp: in its place (docs/rdma.md)",
+                "no size helps: leave nic.profile out, or name another device there (docs/rdma.md)",
             ),
         ] {
-            let said = of_limits(&limit("max_cqe", remedy));
+            let said = of_profile(&limit("max_cqe", remedy));
             assert_eq!(said, format!("the device has a max_cqe of 64, and Jet needs 1024 of them; {words}"));
         }
+        #[cfg(feature = "verbs")]
+        assert!(of_limits(&limit("max_srq", Remedy::OtherDevice)).ends_with(
+            "; no setting helps: take another device, or shm: and tcp: in its place (docs/rdma.md)"
+        ));
     }
 
     #[cfg(feature = "verbs")]
