@@ -9,11 +9,11 @@ pub use sections::{
 };
 
 use super::cache::{CacheConfig, CacheConfigError};
-use super::workers::WORKERS_MAX;
 use crate::daemon::congestion::{CongestionConfig, CongestionConfigError};
 use jet_escape::{EscapeConfig, Thresholds};
 use jet_fabric::Address;
 use jet_fabric::memory::node_of_device;
+use jet_reactor::workers::WORKERS_MAX;
 use jet_wire::segment::SegmentShape;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};

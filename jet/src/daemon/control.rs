@@ -5,7 +5,7 @@ use super::congestion::CongestionView;
 use super::drain::{Asked, Drain};
 use super::peer_process::PeerProcess;
 use super::rdma::RdmaView;
-use super::reactor::{Command, Commands, NewSession, SessionTicket};
+use super::reactor::{Command, Commands, LocalApplication, NewSession};
 use super::status::Rows;
 use crate::say;
 use jet_client::registration::{
@@ -16,6 +16,7 @@ use jet_core::{OpenError, ProcessId, SessionEnd, Standstill, StandstillStage};
 use jet_fabric::advice::advised;
 use jet_fabric::memory::SharedMemory;
 use jet_fabric::unix::{Doorbell, send_with_fds};
+use jet_reactor::SessionTicket;
 use jet_wire::message::hello::AppName;
 use jet_wire::segment::{HeldLimit, SegmentLayout, SegmentShape, daemon_end};
 use std::io;
@@ -402,9 +403,7 @@ fn prepare(
         process: process.as_ref().map(|process| ProcessId(process.id.unsigned_abs())),
         segment,
         memory: Arc::clone(&memory),
-        doorbell,
-        ended: ends,
-        standstill: tells,
+        application: LocalApplication { doorbell, ended: ends, standstill: tells },
     });
     Ok(Prepared { new, memory, bell, process, heard: Heard { ended, standstill } })
 }

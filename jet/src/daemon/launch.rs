@@ -5,12 +5,8 @@ use super::config::{HugePages, NicThread};
 use super::congestion::Mark;
 use super::control_socket::SOCKET_MODE;
 use super::escape::{self, PrepareError, Sessions};
-use super::poison;
 use super::rdma::RdmaView;
-use super::reactor::{
-    self, Command, CommandInbox, Commands, Epoll, EscapeHands, Hands, PoolMemory, Reactor, ReactorOptions,
-};
-use super::workers::Workers;
+use super::reactor::{self, Command, CommandInbox, Commands, Driver, Epoll, Reactor, ReactorOptions};
 use super::{Config, ConfigError, DaemonError, system};
 use crate::say;
 use jet_core::{Checksums, Receiver};
@@ -24,6 +20,8 @@ use jet_fabric::soft::threaded::{Threaded, ThreadedOptions};
 use jet_fabric::soft::{SoftNic, SoftOptions};
 #[cfg(feature = "verbs")]
 use jet_fabric::verbs::{DeviceChoice, VerbsNic, VerbsOptions};
+use jet_reactor::workers::Workers;
+use jet_reactor::{EscapeRegion, Parts, PoolMemory, poison};
 use jet_wire::message::HEADER_BYTES;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -126,7 +124,6 @@ impl Launch<'_> {
         let incarnation = incarnation().map_err(system("cannot get random bytes"))?;
         let receiver = Receiver::new(core, incarnation).map_err(ConfigError::from)?;
         let epoll = Epoll::new(&nic.wait_fd(), &inbox.bell).map_err(system("cannot make an epoll"))?;
-        let memory = PoolMemory { pool: Arc::clone(&pool), headers, pool_key, headers_key };
         let bell = Arc::clone(commands);
         let checks_max = if core.checksums == Checksums::Workers { core.reads_max } else { 0 };
         let jobs_max = (core.copies_max + checks_max) as usize;
@@ -138,11 +135,14 @@ impl Launch<'_> {
             .map(|region| prepare_escape(region, config, commands))
             .transpose()
             .map_err(system("cannot start the thread that prepares escape memory"))?;
-        let escape_hands = EscapeHands {
-            memory: escape.clone().zip(escape_key),
+        let parts = Parts {
+            nic,
+            pool: PoolMemory { pool: Arc::clone(&pool), headers, pool_key, headers_key },
+            escape: escape.clone().zip(escape_key).map(|(memory, key)| EscapeRegion { memory, key }),
+            workers,
             congestion: Box::new(move |on| mark.set(on)),
         };
-        let hands = Hands::new(nic, memory, workers, escape_hands, &core, epoll);
+        let driver = Driver::new(receiver, parts);
         let options = ReactorOptions {
             cpu: config.reactor.cpu,
             spin_ns_max: config.reactor.spin_us_max.saturating_mul(1000),
@@ -159,7 +159,7 @@ impl Launch<'_> {
             counting.count_this_thread();
             // It outlives this thread, and puts back what is reserved when the daemon ends.
             drop(counting);
-            let result = Reactor::new(receiver, hands, inbox, options).run();
+            let result = Reactor::new(driver, inbox, epoll, options).run();
             // The control plane is gone only when the process is about to be.
             let _ = ended.send(result);
         };

@@ -9,11 +9,9 @@ mod drain;
 pub mod escape;
 mod launch;
 mod peer_process;
-mod poison;
 pub mod rdma;
 mod reactor;
 pub mod status;
-mod workers;
 
 pub use config::{Config, ConfigError};
 #[cfg(feature = "verbs")]

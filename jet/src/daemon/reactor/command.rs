@@ -3,31 +3,20 @@
 use crate::daemon::status::{Rows, Status};
 use crossbeam_queue::ArrayQueue;
 use jet_client::registration::RowsFrom;
-use jet_core::{OpenError, ProcessId, SessionEnd, SessionId, Standstill};
-use jet_fabric::memory::SharedMemory;
+use jet_core::{OpenError, SessionEnd, Standstill};
 use jet_fabric::unix::Doorbell;
-use jet_wire::message::hello::AppName;
-use jet_wire::segment::DaemonEnd;
+use jet_reactor::{Application, SessionTicket};
 use std::sync::Arc;
 use tokio::sync::{Semaphore, TryAcquireError, oneshot, watch};
 
 /// Commands that may wait for the reactor.
 const COMMANDS: usize = 256;
 
-/// A session in the making: all that the control plane prepared, so that the reactor allocates nothing for it.
-pub struct NewSession {
-    /// The application's name.
-    pub app: AppName,
-    /// Its class.
-    pub class: u8,
-    /// Its messages may take memory instead of waiting.
-    pub takes_memory: bool,
-    /// Whose it is, where that can be told.
-    pub process: Option<ProcessId>,
-    /// The daemon's end of the segment.
-    pub segment: DaemonEnd,
-    /// The segment's mapping, which the end points into.
-    pub memory: Arc<SharedMemory>,
+/// A session in the making: all that the control plane prepared.
+pub type NewSession = jet_reactor::NewSession<LocalApplication>;
+
+/// An application on this host, as the reactor reaches it.
+pub struct LocalApplication {
     /// The daemon's end of the doorbell.
     pub doorbell: Doorbell,
     /// Hears why the session ended, unless the control plane ended it.
@@ -36,13 +25,19 @@ pub struct NewSession {
     pub standstill: watch::Sender<Option<Standstill>>,
 }
 
-/// A session that stands: its number, and a ticket that no other session ever has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SessionTicket {
-    /// The number.
-    pub session: SessionId,
-    /// The ticket.
-    pub ticket: u64,
+impl Application for LocalApplication {
+    fn wake(&mut self) {
+        self.doorbell.ring();
+    }
+
+    fn stands_still(&mut self, standstill: Option<Standstill>) {
+        self.standstill.send_replace(standstill);
+    }
+
+    fn ended(self, end: SessionEnd) {
+        // Nobody listens where the control plane itself ended the session. The doorbell is watched no longer once it is closed.
+        let _ = self.ended.send(end);
+    }
 }
 
 /// One command.

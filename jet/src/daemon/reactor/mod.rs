@@ -1,24 +1,19 @@
-//! The reactor: one thread that polls the NIC, the applications' release rings and the command queue, tells the
-//! receiver, and carries out what it says. Nothing on its message path allocates, locks or makes a system call while
-//! there is work.
+//! The reactor's thread: it gives the driver its turns and the time, obeys the control plane between them, and sleeps on epoll while
+//! there is nothing to do.
 
 mod command;
 mod epoll;
-mod hands;
-#[cfg(test)]
-mod hands_tests;
-mod posting;
-#[cfg(test)]
-mod posting_tests;
+mod orders;
 mod status;
-mod turn;
 
-pub use command::{Command, CommandInbox, Commands, NewSession, SessionTicket};
+pub use command::{Command, CommandInbox, Commands, LocalApplication, NewSession};
 pub use epoll::Epoll;
-pub use hands::{EscapeHands, Hands, PoolMemory};
 
-use jet_core::{Receiver, SessionId};
+use crate::say;
+use jet_core::SessionId;
 use jet_fabric::nic::Nic;
+use jet_reactor::LostMemory;
+use orders::Orders;
 use std::io;
 use std::time::Instant;
 
@@ -41,9 +36,6 @@ pub struct ReactorOptions {
     pub nic_thread: bool,
 }
 
-/// How long peers may take to hear the farewell at the end of a drain.
-const FAREWELL_NS: u64 = 1_500_000_000;
-
 /// Why a reactor ended before it was told to.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
@@ -64,52 +56,25 @@ pub enum RunError {
     NicGone,
 }
 
-/// Where a drain stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Drain {
-    Not,
-    /// Messages are being finished.
-    Finishing {
-        deadline_ns: u64,
-    },
-    /// Peers are being told goodbye.
-    Leaving {
-        deadline_ns: u64,
-    },
-}
+/// The driver, for applications on this host.
+pub type Driver<N> = jet_reactor::Driver<N, LocalApplication>;
 
-/// The receiver, its hands and its clock.
+/// The driver, who may order it about, and its clock.
 pub struct Reactor<N: Nic> {
-    receiver: Receiver,
-    hands: Hands<N>,
-    commands: CommandInbox,
-    options: ReactorOptions,
+    driver: Driver<N>,
+    orders: Orders,
     started: Instant,
-    drain: Drain,
     spin_ns: u64,
     /// When it was to look again, at the latest.
     due_ns: Option<u64>,
-    nic_is_gone: bool,
-    /// Why there is no escape memory, or less than was asked for.
-    escape_error: Option<String>,
 }
 
 impl<N: Nic> Reactor<N> {
     /// A reactor that has not started.
-    pub fn new(receiver: Receiver, hands: Hands<N>, commands: CommandInbox, options: ReactorOptions) -> Self {
+    pub fn new(driver: Driver<N>, inbox: CommandInbox, epoll: Epoll, options: ReactorOptions) -> Self {
         let spin_ns = options.spin_ns_max;
-        Self {
-            receiver,
-            hands,
-            commands,
-            options,
-            started: Instant::now(),
-            drain: Drain::Not,
-            spin_ns,
-            due_ns: None,
-            nic_is_gone: false,
-            escape_error: None,
-        }
+        let orders = Orders { inbox, epoll, options, escape_error: None };
+        Self { driver, orders, started: Instant::now(), spin_ns, due_ns: None }
     }
 
     /// Runs until a drain is over.
@@ -117,36 +82,35 @@ impl<N: Nic> Reactor<N> {
     /// # Errors
     /// [`RunError`]: what there is no going on without.
     pub fn run(mut self) -> Result<(), RunError> {
-        if let Some(cpu) = self.options.cpu
+        if let Some(cpu) = self.orders.options.cpu
             && !core_affinity::set_for_current(core_affinity::CoreId { id: cpu })
         {
             return Err(RunError::Core { cpu });
         }
         let now_ns = self.now_ns();
-        self.receiver.start(now_ns, &mut self.hands);
-        self.hands.nic.flush();
+        self.driver.start(now_ns);
         let mut idle_since_ns = None;
         let mut idle_turns = 0u32;
         loop {
             let now_ns = self.now_ns();
             if let Some(late_ns) = self.due_ns.and_then(|due_ns| now_ns.checked_sub(due_ns)) {
-                self.receiver.handle_stall(late_ns);
+                self.driver.handle_stall(late_ns);
             }
             self.due_ns = Some(due_ns(now_ns, 0));
             if self.turn(now_ns) {
                 if idle_since_ns.take().is_some() && idle_turns > 0 {
                     // Spinning paid off.
-                    self.spin_ns = (self.spin_ns * 2).min(self.options.spin_ns_max);
+                    self.spin_ns = (self.spin_ns * 2).min(self.orders.options.spin_ns_max);
                 }
                 idle_turns = 0;
-                if !self.deadline_is_over(now_ns) {
+                if !self.driver.deadline_is_over(now_ns) {
                     continue;
                 }
             }
-            if self.nic_is_gone {
+            if self.driver.nic_is_gone() {
                 return Err(RunError::NicGone);
             }
-            if self.drain_is_over(now_ns) {
+            if self.driver.drain_is_over(now_ns) {
                 return Ok(());
             }
             let idle_ns = now_ns - *idle_since_ns.get_or_insert(now_ns);
@@ -160,7 +124,7 @@ impl<N: Nic> Reactor<N> {
                 }
                 continue;
             }
-            self.spin_ns = (self.spin_ns / 2).max(SPIN_NS_MIN.min(self.options.spin_ns_max));
+            self.spin_ns = (self.spin_ns / 2).max(SPIN_NS_MIN.min(self.orders.options.spin_ns_max));
             (idle_since_ns, idle_turns) = (None, 0);
             self.sleep(now_ns).map_err(RunError::Sleep)?;
         }
@@ -170,64 +134,45 @@ impl<N: Nic> Reactor<N> {
         u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    fn sleep(&mut self, now_ns: u64) -> io::Result<()> {
-        let tick_ns = self.receiver.next_tick_ns().map(|tick| tick.saturating_sub(now_ns).max(1));
-        let drain_ns = (self.drain != Drain::Not).then_some(DRAIN_LOOK_NS);
-        let span_ns = match (tick_ns, drain_ns) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        };
-        if !self.hands.prepare_sleep() {
-            return Ok(());
+    fn turn(&mut self, now_ns: u64) -> bool {
+        let Self { driver, orders, .. } = self;
+        let worked = driver.turn(now_ns, |driver| orders.obey(now_ns, driver));
+        while let Some(LostMemory { bytes, of_pool }) = driver.take_lost_memory() {
+            say!(
+                "jetd: the hardware lost memory (a machine check, see dmesg): {bytes} bytes of {} are not used any more, and messages \
+                 in them end as corrupt",
+                if of_pool { "the pool" } else { "escape memory" },
+            );
         }
-        let sessions = self.hands.open_count();
-        if !self.commands.is_empty() || !self.hands.arm_workers() || !self.hands.nic.arm(now_ns) {
-            self.hands.wake_up(sessions);
+        worked
+    }
+
+    fn sleep(&mut self, now_ns: u64) -> io::Result<()> {
+        let Self { driver, orders, .. } = self;
+        let span_ns = driver.idle_span_ns(now_ns);
+        if !orders.inbox.is_empty() || !driver.prepare_sleep(now_ns) {
             return Ok(());
         }
         // Until then it sleeps because it wants to.
         self.due_ns = span_ns.map(|span_ns| due_ns(now_ns, span_ns));
         let mut rung = [None; 64];
         let mut count = 0;
-        self.hands.epoll.sleep(span_ns, |woken| {
+        orders.epoll.sleep(span_ns, |woken| {
             if count < rung.len() {
                 rung[count] = Some(woken);
                 count += 1;
             }
         })?;
-        self.hands.wake_up(sessions);
+        driver.wake_up();
         for woken in rung.into_iter().flatten() {
             match woken {
                 epoll::Woken::Commands => {
-                    self.commands.bell.clear();
+                    orders.inbox.bell.clear();
                 }
-                epoll::Woken::Session(session) => self.hands.silence(SessionId(session)),
+                epoll::Woken::Session(session) => orders.silence(driver, SessionId(session)),
             }
         }
         Ok(())
-    }
-
-    /// Whether a drain's time is up: looked at in busy turns too, since senders may keep every turn busy.
-    fn deadline_is_over(&self, now_ns: u64) -> bool {
-        match self.drain {
-            Drain::Not => false,
-            Drain::Finishing { deadline_ns } | Drain::Leaving { deadline_ns } => now_ns >= deadline_ns,
-        }
-    }
-
-    fn drain_is_over(&mut self, now_ns: u64) -> bool {
-        match self.drain {
-            Drain::Not => false,
-            Drain::Finishing { deadline_ns } => {
-                if now_ns >= deadline_ns || self.receiver.is_drained() {
-                    self.receiver.disconnect_all(&mut self.hands);
-                    self.hands.publish();
-                    self.drain = Drain::Leaving { deadline_ns: now_ns + FAREWELL_NS };
-                }
-                false
-            }
-            Drain::Leaving { deadline_ns } => now_ns >= deadline_ns || self.hands.bound() == 0,
-        }
     }
 }
 
@@ -247,8 +192,6 @@ fn due_ns(now_ns: u64, sleep_ns: u64) -> u64 {
 const SPIN_NS_MIN: u64 = 2_000;
 /// Idle turns between two yields.
 const YIELD_EVERY: u32 = 8;
-/// Between two looks at a drain's progress.
-const DRAIN_LOOK_NS: u64 = 5_000_000;
 
 #[cfg(test)]
 mod tests {

@@ -1,21 +1,19 @@
 //! The hands touch nothing outside the pool and escape memory, whatever they are asked, and name no slab that there is not.
 
-use super::command::NewSession;
-use super::hands::Hands;
-use super::posting_tests::Pair;
-use crate::daemon::poison::{self, Poisoned, TAKES_NOTES};
+use super::Hands;
+use crate::application::NewSession;
+use crate::pair::{Pair, Silent};
+use crate::poison::{self, Poisoned, TAKES_NOTES};
 use jet_core::pool::Run;
 use jet_core::{Commands, Config, Copy, CopyFailed, CopyId, CopyRefused, ReadId, SessionId, Sums};
 use jet_escape::EscapeConfig;
 use jet_fabric::memory::SharedMemory;
 use jet_fabric::soft::SoftNic;
-use jet_fabric::unix::Doorbell;
 use jet_wire::SLAB_BYTES;
 use jet_wire::message::hello::AppName;
 use jet_wire::segment::{Place, SegmentLayout, SegmentShape, daemon_end};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, MutexGuard, PoisonError};
-use tokio::sync::{oneshot, watch};
 
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// 13 MiB, and room for 14.
@@ -26,7 +24,7 @@ const ESCAPE_SLABS: u32 = 768;
 const ESCAPE_BYTES: usize = 2 * HUGE_PAGE_BYTES;
 
 /// A pool and escape memory that end in the middle of their last huge pages.
-fn cut_short() -> Hands<SoftNic> {
+fn cut_short() -> Hands<SoftNic, Silent> {
     let escape = EscapeConfig { replace_slabs_max: 256, ..EscapeConfig::default() };
     let config = Config {
         pool_slabs: POOL_SLABS,
@@ -55,7 +53,7 @@ fn refused(what: &str, ask: impl FnOnce()) {
 }
 
 /// Lets an application in that was shown one run in its slot 0.
-fn attach(hands: &mut Hands<SoftNic>, generation: u16) {
+fn attach(hands: &mut Hands<SoftNic, Silent>, generation: u16) {
     let shape = SegmentShape::new(4, 4);
     let bytes = SegmentLayout::new(shape).total_bytes();
     let memory = Arc::new(SharedMemory::new("test-session", bytes, false).unwrap());
@@ -69,11 +67,9 @@ fn attach(hands: &mut Hands<SoftNic>, generation: u16) {
         takes_memory: false,
         segment,
         memory,
-        doorbell: Doorbell::pair().unwrap().0,
-        ended: oneshot::channel().0,
-        standstill: watch::channel(None).0,
+        application: Silent,
     };
-    hands.attach(SessionId(0), new).unwrap();
+    hands.sessions.attach(SessionId(0), new);
 }
 
 #[test]
@@ -131,11 +127,11 @@ fn what_leaves_either_memory_is_neither_read_nor_copied() {
 #[test]
 fn a_lost_page_is_the_slabs_that_lie_on_it_and_no_others() {
     let mut hands = cut_short();
-    let [(pool, pool_bytes), (escape, escape_bytes)] = hands.mappings();
+    let [(pool, pool_bytes), (escape, escape_bytes)] = hands.memory.mappings();
     assert_eq!((pool_bytes, escape_bytes), (POOL_BYTES, ESCAPE_BYTES));
     let mut slabs = |start: usize, bytes: usize| {
-        hands.note_poisoned(Poisoned { start, bytes });
-        let noted: Vec<Run> = std::iter::from_fn(|| hands.take_poisoned()).collect();
+        hands.memory.note_poisoned(Poisoned { start, bytes });
+        let noted: Vec<Run> = std::iter::from_fn(|| hands.memory.take_poisoned()).collect();
         noted
     };
     const SMALL: usize = SLAB_BYTES;
@@ -159,17 +155,17 @@ fn a_lost_page_is_the_slabs_that_lie_on_it_and_no_others() {
 fn a_slab_that_was_lost_before_it_was_copied_is_not_believed() {
     let _turn = turn();
     let mut hands = cut_short();
-    let [(pool, _), (escape, _)] = hands.mappings();
+    let [(pool, _), (escape, _)] = hands.memory.mappings();
     let (source, target) = (9, POOL_SLABS + 5);
     assert_eq!(hands.copy_slab(source, target, 4096), Ok(()));
     // Neighbours are nobody's concern.
     for slab in [8, 10] {
-        hands.note_poisoned(Poisoned { start: pool + slab * SLAB_BYTES, bytes: SLAB_BYTES });
+        hands.memory.note_poisoned(Poisoned { start: pool + slab * SLAB_BYTES, bytes: SLAB_BYTES });
     }
     assert_eq!(hands.copy_slab(source, target, 4096), Ok(()));
-    hands.note_poisoned(Poisoned { start: escape + 5 * SLAB_BYTES, bytes: SLAB_BYTES });
+    hands.memory.note_poisoned(Poisoned { start: escape + 5 * SLAB_BYTES, bytes: SLAB_BYTES });
     assert_eq!(hands.copy_slab(source, target, 4096), Err(CopyFailed::Target));
-    hands.note_poisoned(Poisoned { start: pool + 9 * SLAB_BYTES, bytes: SLAB_BYTES });
+    hands.memory.note_poisoned(Poisoned { start: pool + 9 * SLAB_BYTES, bytes: SLAB_BYTES });
     assert_eq!(hands.copy_slab(source, target, 4096), Err(CopyFailed::Source), "it can be had nowhere");
     // What another thread met a moment ago, and nobody was told of.
     poison::note(Poisoned { start: pool + 11 * SLAB_BYTES, bytes: SLAB_BYTES }).unwrap();

@@ -1,7 +1,7 @@
 //! Threads that copy (Jet §4.3) and make checksums (Jet §4.2.2). They decide nothing: a job says what is to be done with
 //! which bytes, and its end is reported. Memory that the hardware lost ends the job, not the process.
 
-use super::poison::{self, Piece, Poisoned};
+use crate::poison::{self, Piece, Poisoned};
 use crossbeam_queue::ArrayQueue;
 use jet_wire::sleep::{Sleeper, Sleepers};
 use std::io;

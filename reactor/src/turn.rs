@@ -1,9 +1,9 @@
-//! One turn of the reactor: everything that waits, a bounded amount of each.
+//! One turn of the driver: everything that waits, a bounded amount of each.
 
-use super::command::{Command, NewSession, SessionTicket};
-use super::{Drain, Reactor};
-use crate::daemon::workers::Done;
-use jet_core::{Arrival, CopyId, OpenError, ReadId, ReleaseError};
+use crate::application::Application;
+use crate::driver::Driver;
+use crate::workers::Done;
+use jet_core::{Arrival, CopyId, ReadId, ReleaseError};
 use jet_fabric::nic::{Completion, Event, Nic, PrivateData, Qp, Status, Work};
 use jet_wire::SLAB_BYTES_U32;
 use jet_wire::message::hello::{Hello, Refusal};
@@ -16,15 +16,17 @@ const RELEASES: usize = 128;
 const NOTHING: Completion =
     Completion { qp: Qp { index: 0, generation: 0 }, work: Work::Send { id: 0 }, status: Status::Success };
 
-impl<N: Nic> Reactor<N> {
-    /// `false`: there was nothing to do.
-    pub(super) fn turn(&mut self, now_ns: u64) -> bool {
+impl<N: Nic, A: Application> Driver<N, A> {
+    /// Takes what the NIC, applications and workers have, then has `others` done, which is whatever else is asked of the driver, and
+    /// carries out what comes of all that. `others` says whether it did anything. It comes after what applications gave back: one that
+    /// is gone gave it back before. `false`: there was nothing to do.
+    pub fn turn(&mut self, now_ns: u64, others: impl FnOnce(&mut Self) -> bool) -> bool {
         // Headers that wait for room in the NIC are work: no sleep before they are gone.
-        let mut worked = self.hands.send_rest();
+        let mut worked = self.hands.post_waiting_headers();
         worked |= self.poll_nic(now_ns);
         worked |= self.tell_poisoned();
         worked |= self.poll_releases(now_ns);
-        while let Some(done) = self.hands.take_done() {
+        while let Some(done) = self.hands.workers.take_done() {
             // What was replaced under the job was noted before the job could go on.
             self.tell_poisoned();
             match done {
@@ -33,22 +35,19 @@ impl<N: Nic> Reactor<N> {
                     self.receiver.handle_checked(now_ns, ReadId(id), crc, &mut self.hands);
                 }
                 Done::CopyFailed { id, poisoned } => {
-                    self.hands.note_poisoned(poisoned);
+                    self.hands.memory.note_poisoned(poisoned);
                     self.tell_poisoned();
                     self.receiver.handle_copied(now_ns, CopyId(id), false, &mut self.hands);
                 }
                 Done::CheckFailed { id, poisoned } => {
-                    self.hands.note_poisoned(poisoned);
+                    self.hands.memory.note_poisoned(poisoned);
                     self.tell_poisoned();
                     self.receiver.handle_check_failed(now_ns, ReadId(id), &mut self.hands);
                 }
             }
             worked = true;
         }
-        while let Some(command) = self.commands.take() {
-            self.obey(now_ns, command);
-            worked = true;
-        }
+        worked |= others(self);
         let due = self.receiver.next_tick_due(now_ns);
         if due {
             self.receiver.handle_tick(now_ns, &mut self.hands);
@@ -67,9 +66,9 @@ impl<N: Nic> Reactor<N> {
     /// Tells the receiver of memory that was lost. `false`: none was.
     #[inline]
     fn tell_poisoned(&mut self) -> bool {
-        self.hands.note_lost();
+        self.hands.memory.note_lost();
         let mut told = false;
-        while let Some(run) = self.hands.take_poisoned() {
+        while let Some(run) = self.hands.memory.take_poisoned() {
             self.receiver.handle_poisoned(run, &mut self.hands);
             told = true;
         }
@@ -100,12 +99,12 @@ impl<N: Nic> Reactor<N> {
         let ok = completion.status == Status::Success;
         match completion.work {
             Work::Receive { entry, payload_bytes } => {
-                let Some(peer) = self.hands.peer(completion.qp).filter(|_| ok) else {
+                let Some(peer) = self.hands.peers.peer(completion.qp).filter(|_| ok) else {
                     self.receiver.handle_receive_failed(entry);
                     return;
                 };
                 // Copied out (128 bytes): the hands are busy with what the receiver says about it.
-                let header = *self.hands.header(entry);
+                let header = *self.hands.memory.header(entry);
                 let payload_bytes = payload_bytes.min(SLAB_BYTES_U32);
                 let arrival = Arrival { peer, entry, header: &header, payload_bytes };
                 self.receiver.handle_receive(now_ns, arrival, &mut self.hands);
@@ -116,7 +115,7 @@ impl<N: Nic> Reactor<N> {
                 self.receiver.handle_read_done(now_ns, read, ok, refused, &mut self.hands);
             }
             Work::Send { .. } => {
-                if let Some(peer) = self.hands.peer(completion.qp) {
+                if let Some(peer) = self.hands.peers.peer(completion.qp) {
                     self.receiver.handle_sent(peer);
                 }
             }
@@ -128,13 +127,13 @@ impl<N: Nic> Reactor<N> {
         match event {
             Event::ConnectRequest { qp, private_data } => self.welcome(qp, &private_data),
             Event::Connected { qp, reads_max, .. } => {
-                if let Some(peer) = self.hands.peer(qp) {
+                if let Some(peer) = self.hands.peers.peer(qp) {
                     self.receiver.handle_connected(peer, reads_max);
                 }
             }
             Event::Rejected { qp, .. } | Event::Disconnected { qp, .. } => {
-                if let Some(peer) = self.hands.unbind(qp) {
-                    self.hands.give_up_reads(peer);
+                if let Some(peer) = self.hands.peers.unbind(qp) {
+                    self.hands.posting.give_up_reads(peer);
                     self.fail_unposted_reads(now_ns);
                     self.receiver.handle_peer_lost(peer, &mut self.hands);
                 }
@@ -150,10 +149,10 @@ impl<N: Nic> Reactor<N> {
         };
         match joined {
             Ok(joined) => {
-                self.hands.bind(qp, joined.peer);
+                self.hands.peers.bind(qp, joined.peer);
                 let answer = PrivateData::new(&joined.welcome.encode()).expect("a welcome fits private data");
                 if self.hands.nic.accept(qp, &answer).is_err() {
-                    self.hands.unbind(qp);
+                    self.hands.peers.unbind(qp);
                     self.receiver.handle_peer_lost(joined.peer, &mut self.hands);
                 }
             }
@@ -167,32 +166,23 @@ impl<N: Nic> Reactor<N> {
     fn poll_releases(&mut self, now_ns: u64) -> bool {
         let mut worked = false;
         let mut position = 0;
-        while let Some(session) = self.hands.open_session(position) {
+        while let Some(session) = self.hands.sessions.nth(position) {
             for _ in 0..RELEASES {
-                let Some(app) = self.hands.session(session) else { break };
-                match app.segment.releases.pop() {
-                    Ok(Some(release)) => {
-                        worked = true;
+                let Some(release) = self.hands.sessions.next_release(session) else { break };
+                worked = true;
+                match release {
+                    Ok(release) => {
                         // An error has closed the session; it is counted, and the application is told.
                         let _ = self.receiver.handle_release(now_ns, session, release, &mut self.hands);
                     }
-                    Ok(None) => break,
-                    Err(_) => {
-                        worked = true;
-                        self.receiver.handle_session_fault(
-                            now_ns,
-                            session,
-                            ReleaseError::Ring,
-                            &mut self.hands,
-                        );
+                    Err(error) => {
+                        self.receiver.handle_session_fault(now_ns, session, error, &mut self.hands);
                     }
                 }
             }
-            if let Some(app) = self.hands.session(session) {
-                app.segment.releases.advance();
-            }
+            self.hands.sessions.took_releases(session);
             // A session that was closed made room for the next at the same position.
-            if self.hands.open_session(position) == Some(session) {
+            if self.hands.sessions.nth(position) == Some(session) {
                 position += 1;
             }
         }
@@ -203,7 +193,7 @@ impl<N: Nic> Reactor<N> {
     fn mend(&mut self, now_ns: u64) {
         loop {
             let mut mended = self.fail_unposted_reads(now_ns);
-            while let Some(session) = self.hands.take_faulted() {
+            while let Some(session) = self.hands.sessions.take_faulted() {
                 self.receiver.handle_session_fault(now_ns, session, ReleaseError::Ring, &mut self.hands);
                 mended = true;
             }
@@ -217,74 +207,10 @@ impl<N: Nic> Reactor<N> {
     /// READs that could not be posted have failed; `true`: there were some.
     fn fail_unposted_reads(&mut self, now_ns: u64) -> bool {
         let mut any = false;
-        while let Some(read) = self.hands.take_unposted_read() {
+        while let Some(read) = self.hands.posting.take_unposted() {
             self.receiver.handle_read_done(now_ns, read, false, false, &mut self.hands);
             any = true;
         }
         any
-    }
-
-    fn obey(&mut self, now_ns: u64, command: Command) {
-        match command {
-            Command::Open { new, reply } => {
-                let opened = self.open(now_ns, *new);
-                if let Err(Ok(ticket)) = reply.send(opened) {
-                    // The control plane gave up meanwhile.
-                    self.gone(now_ns, ticket);
-                }
-            }
-            Command::End { ticket } => self.end(now_ns, ticket),
-            Command::Gone { ticket } => self.gone(now_ns, ticket),
-            Command::Status { reply } => {
-                // Whoever asked may be gone.
-                let _ = reply.send(self.status());
-            }
-            Command::StatusRows { from, reply } => {
-                // Likewise.
-                let _ = reply.send(self.rows(from));
-            }
-            Command::EscapeMemory { ready_slabs, error } => {
-                self.receiver.handle_escape_memory(ready_slabs);
-                self.escape_error = error;
-            }
-            Command::Drain { deadline_ms } => {
-                let deadline_ns = now_ns.saturating_add(deadline_ms.saturating_mul(1_000_000));
-                match &mut self.drain {
-                    Drain::Not => {
-                        self.receiver.drain();
-                        self.hands.nic.stop_listening();
-                        self.drain = Drain::Finishing { deadline_ns };
-                    }
-                    Drain::Finishing { deadline_ns: before } => *before = deadline_ns,
-                    // What was to be finished is over.
-                    Drain::Leaving { .. } => {}
-                }
-            }
-        }
-    }
-
-    fn open(&mut self, now_ns: u64, new: NewSession) -> Result<SessionTicket, OpenError> {
-        let session =
-            self.receiver.handle_session_opened(new.app, new.class, new.takes_memory, new.process)?;
-        match self.hands.attach(session, new) {
-            Ok(ticket) => Ok(SessionTicket { session, ticket }),
-            Err(_) => {
-                self.receiver.handle_session_gone(now_ns, session, &mut self.hands);
-                Err(OpenError::TooMany { max: self.receiver.config().sessions_max })
-            }
-        }
-    }
-
-    fn end(&mut self, now_ns: u64, ticket: SessionTicket) {
-        if self.hands.has_had(ticket) {
-            self.receiver.handle_session_ended(now_ns, ticket.session, &mut self.hands);
-        }
-    }
-
-    fn gone(&mut self, now_ns: u64, ticket: SessionTicket) {
-        // Until it is gone its number is nobody else's.
-        if self.hands.has_had(ticket) {
-            self.receiver.handle_session_gone(now_ns, ticket.session, &mut self.hands);
-        }
     }
 }

@@ -1,9 +1,11 @@
-use super::command::Commands;
-use super::epoll::Epoll;
-use super::hands::{EscapeHands, Hands, PoolMemory};
-use crate::daemon::workers::Workers;
+//! The hands, and a sender's NIC at the other end of a connection.
+
+use crate::application::Application;
+use crate::hands::{Hands, Parts};
+use crate::memory::{EscapeRegion, PoolMemory};
+use crate::workers::Workers;
 use jet_core::pool::Run;
-use jet_core::{Commands as _, PeerId, ReadId, Remote};
+use jet_core::{Commands, PeerId, ReadId, Remote, SessionEnd, Standstill};
 use jet_fabric::memory::SharedMemory;
 use jet_fabric::nic::{
     Access, Completion, Event, MemoryKey, Nic, PrivateData, Qp, Sge, SrqEntry, Status, Work,
@@ -14,17 +16,26 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(30);
-const PEER: PeerId = PeerId(0);
+pub(crate) const PEER: PeerId = PeerId(0);
+
+/// One that nobody wakes.
+pub(crate) struct Silent;
+
+impl Application for Silent {
+    fn wake(&mut self) {}
+    fn stands_still(&mut self, _: Option<Standstill>) {}
+    fn ended(self, _: SessionEnd) {}
+}
 
 /// The hands on a software NIC that takes one READ and one SEND a connection, and a sender's NIC with a region that can be READ.
-pub(super) struct Pair {
-    pub(super) hands: Hands<SoftNic>,
+pub(crate) struct Pair {
+    pub(crate) hands: Hands<SoftNic, Silent>,
     sender: SoftNic,
-    remote: Remote,
+    pub(crate) remote: Remote,
     /// Where the sender takes headers.
     taken: (Arc<SharedMemory>, MemoryKey),
-    pub(super) config: jet_core::Config,
-    qp: Qp,
+    pub(crate) config: jet_core::Config,
+    pub(crate) qp: Qp,
     /// A connection that ends waits for its peer, but not for ever: the time goes on.
     began: Instant,
     _folder: tempfile::TempDir,
@@ -32,20 +43,20 @@ pub(super) struct Pair {
 
 /// What the hands' NIC did.
 #[derive(Debug, PartialEq, Eq)]
-enum Seen {
+pub(crate) enum Seen {
     Read(u64, Status),
     Sent(Status),
     Disconnected,
 }
 
 impl Pair {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let config = jet_core::Config { peers_max: 4, sessions_max: 1, ..jet_core::Config::default() };
         Self::with(config, config.pool_slabs as usize * jet_wire::SLAB_BYTES, None)
     }
 
     /// With so much memory for the pool, and for escape memory if there is to be any.
-    pub(super) fn with(config: jet_core::Config, pool_bytes: usize, escape_bytes: Option<usize>) -> Self {
+    pub(crate) fn with(config: jet_core::Config, pool_bytes: usize, escape_bytes: Option<usize>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let address = format!("shm:{}", folder.path().join("nic.sock").display()).parse().unwrap();
         let one = SoftOptions { reads_per_qp_max: 1, sends_per_qp_max: 1, ..SoftOptions::default() };
@@ -78,46 +89,44 @@ impl Pair {
         let headers = mapped("test-headers", config.srq_slabs as usize * HEADER_BYTES);
         let pool_key = nic.register(&pool, Access::LocalWrite).unwrap();
         let headers_key = nic.register(&headers, Access::LocalWrite).unwrap();
-        let (_commands, inbox) = Commands::new().unwrap();
-        let epoll = Epoll::new(&nic.wait_fd(), &inbox.bell).unwrap();
         let workers = Workers::start(0, 1, || ()).unwrap();
-        let escape_memory = escape_bytes.map(|bytes| {
+        let escape = escape_bytes.map(|bytes| {
             let memory = mapped("test-escape", bytes);
             let key = nic.register(&memory, Access::LocalWrite).unwrap();
-            (memory, key)
+            EscapeRegion { memory, key }
         });
-        let escape = EscapeHands { memory: escape_memory, congestion: Box::new(|_| ()) };
-        let memory = PoolMemory { pool, headers, pool_key, headers_key };
-        let mut hands = Hands::new(nic, memory, workers, escape, &config, epoll);
-        hands.bind(qp, PEER);
+        let pool = PoolMemory { pool, headers, pool_key, headers_key };
+        let parts = Parts { nic, pool, escape, workers, congestion: Box::new(|_| ()) };
+        let mut hands = Hands::new(parts, &config);
+        hands.peers.bind(qp, PEER);
         Self { hands, sender, remote, taken, config, qp, began: Instant::now(), _folder: folder }
     }
 
-    fn read(&mut self, id: u32, slab: u32) {
+    pub(crate) fn read(&mut self, id: u32, slab: u32) {
         self.hands.post_read(PEER, ReadId(id), self.remote, 4096, &[Run { first: slab, count: 1 }]);
     }
 
     /// A header that gives so much credit, by which it is known again.
-    fn send(&mut self, credit_limit: u64) {
-        self.hands.post_or_keep_header(PEER, &CreditHeader::encode(credit_limit, false));
+    pub(crate) fn send(&mut self, credit_limit: u64) {
+        self.hands.send(PEER, &CreditHeader::encode(credit_limit, false));
     }
 
     /// The sender takes one header more, into this entry.
-    fn take(&mut self, entry: u32) {
+    pub(crate) fn take(&mut self, entry: u32) {
         let bytes = u32::try_from(HEADER_BYTES).unwrap();
         let header = Sge { key: self.taken.1, offset: u64::from(entry * bytes), bytes };
         self.sender.post_srq(SrqEntry { id: entry, header, payload: None }).unwrap();
     }
 
     /// What the sender took into an entry.
-    fn took(&self, entry: usize) -> HeaderBytes {
+    pub(crate) fn took(&self, entry: usize) -> HeaderBytes {
         assert!((entry + 1) * HEADER_BYTES <= self.taken.0.bytes());
         // SAFETY: within the area, and the SEND that filled the entry has completed.
         unsafe { self.taken.0.base().add(entry * HEADER_BYTES).cast::<HeaderBytes>().read() }
     }
 
     /// The next that the hands' NIC tells.
-    fn next(&mut self) -> Seen {
+    pub(crate) fn next(&mut self) -> Seen {
         let Self { hands, sender, began, .. } = self;
         until(|| {
             let now_ns = u64::try_from(began.elapsed().as_nanos()).unwrap();
@@ -147,71 +156,4 @@ fn until<T>(mut step: impl FnMut() -> Option<T>) -> T {
         }
         assert!(Instant::now() < deadline, "nothing came in {PATIENCE:?}");
     }
-}
-
-#[test]
-fn a_read_that_the_nic_has_no_room_for_waits_and_is_posted_in_its_turn() {
-    let mut pair = Pair::new();
-    (0..3).for_each(|id| pair.read(id, id));
-    for id in 0..3 {
-        assert_eq!(pair.next(), Seen::Read(id, Status::Success));
-        pair.hands.post_waiting_reads();
-    }
-    assert_eq!(pair.hands.take_unposted_read(), None);
-}
-
-#[test]
-fn a_read_that_the_nic_refuses_for_good_ends_its_connection() {
-    let mut pair = Pair::new();
-    // The last slab of the pool and one behind it, which no memory is registered for.
-    let run = Run { first: pair.config.pool_slabs - 1, count: 2 };
-    pair.hands.post_read(PEER, ReadId(7), pair.remote, 8192, &[run]);
-    assert_eq!(pair.hands.take_unposted_read(), Some(ReadId(7)));
-    assert_eq!(pair.next(), Seen::Disconnected);
-}
-
-#[test]
-fn reads_that_wait_for_a_connection_that_ended_are_given_back() {
-    let mut pair = Pair::new();
-    (0..3).for_each(|id| pair.read(id, id));
-    pair.hands.nic.disconnect(pair.qp);
-    while pair.next() != Seen::Disconnected {}
-    pair.hands.unbind(pair.qp);
-    pair.hands.give_up_reads(PEER);
-    let mut given: Vec<_> = std::iter::from_fn(|| pair.hands.take_unposted_read()).collect();
-    given.sort_by_key(|read| read.0);
-    assert_eq!(given, [ReadId(1), ReadId(2)]);
-}
-
-#[test]
-fn headers_that_the_nic_has_no_room_for_wait_and_are_sent_in_their_turn() {
-    let mut pair = Pair::new();
-    (0..3).for_each(|credit| pair.send(credit));
-    assert!(pair.hands.send_rest(), "the first is under way, and the connection takes one");
-    for entry in 0..4 {
-        pair.take(entry);
-        assert_eq!(pair.next(), Seen::Sent(Status::Success));
-        if entry == 0 {
-            // There is room now, and it is not for who comes last.
-            pair.send(3);
-        }
-        assert_eq!(pair.hands.send_rest(), entry < 2, "whether any still waits");
-    }
-    for entry in 0..4 {
-        assert_eq!(pair.took(entry).0, CreditHeader::encode(entry as u64, false).0, "in their order");
-    }
-}
-
-#[test]
-fn headers_that_wait_for_a_connection_that_ended_are_given_back() {
-    let mut pair = Pair::new();
-    (0..3).for_each(|credit| pair.send(credit));
-    assert!(pair.hands.send_rest());
-    pair.hands.nic.disconnect(pair.qp);
-    while pair.next() != Seen::Disconnected {}
-    pair.hands.unbind(pair.qp);
-    // They would keep those of all other connections waiting.
-    assert!(!pair.hands.send_rest());
-    pair.send(3);
-    assert!(!pair.hands.send_rest(), "there is nobody to send to");
 }

@@ -110,7 +110,7 @@ fn replace_lost(page: Poisoned) -> bool {
 }
 
 /// Takes note of a lost page; where, or nowhere: there is no place left.
-pub(super) fn note(page: Poisoned) -> Option<&'static AtomicUsize> {
+pub(crate) fn note(page: Poisoned) -> Option<&'static AtomicUsize> {
     let lost = page.start | page.bytes.trailing_zeros() as usize;
     let is_free =
         |place: &&AtomicUsize| place.compare_exchange(0, lost, Ordering::SeqCst, Ordering::SeqCst).is_ok();
@@ -507,7 +507,7 @@ mod tests {
     fn memory_that_nobody_said_is_touched_ends_the_process_as_ever() {
         use std::os::unix::process::ExitStatusExt;
         let mut command = std::process::Command::new(std::env::current_exe().unwrap());
-        let name = "daemon::poison::tests::dies_of_lost_memory";
+        let name = "poison::tests::dies_of_lost_memory";
         let status = command.args(["--exact", name, "--ignored", "--nocapture"]).output().unwrap().status;
         assert_eq!(status.signal(), Some(libc::SIGBUS), "{status:?}");
     }

@@ -1,0 +1,224 @@
+//! Carries out what the receiver says: posts to the NIC, writes to sessions' rings, has workers copy and check.
+
+use crate::application::Application;
+use crate::memory::{EscapeRegion, Memory, PoolMemory};
+use crate::peers::Peers;
+use crate::poison::{Piece, guarded};
+use crate::posting::{Posting, Read, Way};
+use crate::sessions::Sessions;
+use crate::workers::{CheckJob, CopyJob, Job, Workers};
+use jet_core::pool::Run;
+use jet_core::{
+    Checksums, Commands, Copy, CopyFailed, CopyRefused, PeerId, Questions, ReadId, Remote, SessionEnd,
+    SessionId, Standstill, Sums,
+};
+use jet_fabric::nic::{Nic, SrqEntry};
+use jet_wire::message::HeaderBytes;
+use jet_wire::segment::Delivery;
+use jet_wire::{SLAB_BYTES, SLAB_BYTES_U32};
+
+/// What a driver is made of.
+pub struct Parts<N> {
+    /// It listens already where it is to, and has the memory registered.
+    pub nic: N,
+    /// What the NIC fills.
+    pub pool: PoolMemory,
+    /// What escapes goes there; none where it could not be had, or is off.
+    pub escape: Option<EscapeRegion>,
+    /// Who copies, and makes checksums where the configuration has workers make them.
+    pub workers: Workers,
+    /// Told whether congestion is to be marked by the NIC; must not wait.
+    pub congestion: Box<dyn FnMut(bool) + Send>,
+}
+
+/// The receiver's hands.
+pub(crate) struct Hands<N: Nic, A> {
+    /// The NIC.
+    pub nic: N,
+    /// Dropped before the memory that they read and write.
+    pub workers: Workers,
+    /// Where slabs lie.
+    pub memory: Memory,
+    /// Whose queue pairs are whose.
+    pub peers: Peers,
+    /// Applications' rings.
+    pub sessions: Sessions<A>,
+    /// What waits for room in the NIC.
+    pub posting: Posting,
+    /// What is being checked of each READ; a worker may be reading the list.
+    pieces: Box<[Vec<Piece>]>,
+    congestion: Box<dyn FnMut(bool) + Send>,
+}
+
+impl<N: Nic, A: Application> Hands<N, A> {
+    /// For a receiver of this configuration.
+    pub fn new(parts: Parts<N>, config: &jet_core::Config) -> Self {
+        let Parts { nic, pool, escape, workers, congestion } = parts;
+        let qps_max = nic.limits().qps_max;
+        let checks = config.checksums == Checksums::Workers;
+        let pieces =
+            if checks { config.scatter_max.min(config.fragment_bytes / SLAB_BYTES_U32) } else { 0 } as usize;
+        Self {
+            nic,
+            workers,
+            memory: Memory::new(pool, escape, config),
+            peers: Peers::new(config.peers_max, qps_max),
+            sessions: Sessions::new(config.sessions_max),
+            posting: Posting::new(config),
+            pieces: (0..config.reads_max).map(|_| Vec::with_capacity(pieces)).collect(),
+            congestion,
+        }
+    }
+
+    /// What waits for room, and the way that it takes.
+    #[inline]
+    fn posting(&mut self) -> (&mut Posting, Way<'_, N>) {
+        let Self { nic, memory, peers, posting, .. } = self;
+        (posting, Way { nic, peers, memory })
+    }
+
+    /// Posts READs that the NIC had no room for.
+    #[inline]
+    pub fn post_waiting_reads(&mut self) {
+        let (posting, mut way) = self.posting();
+        posting.waiting_reads(&mut way);
+    }
+
+    /// Posts headers that the NIC had no room for; `true` while some still wait.
+    #[inline]
+    pub fn post_waiting_headers(&mut self) -> bool {
+        self.posting.waiting_headers(&mut self.nic)
+    }
+
+    /// Shows applications what was delivered and wakes those that sleep; rings the NIC's doorbell.
+    #[inline]
+    pub fn publish(&mut self) {
+        self.sessions.publish();
+        self.nic.flush();
+    }
+}
+
+impl<N: Nic, A: Application> Commands for Hands<N, A> {
+    fn post_srq(&mut self, entry: u32, slab: u32) {
+        let header = self.memory.header_sge(entry);
+        let payload = self.memory.sge(Run { first: slab, count: 1 }, SLAB_BYTES_U32);
+        let posted = self.nic.post_srq(SrqEntry { id: entry, header, payload: Some(payload) });
+        // Each entry is posted once until it comes back, and a NIC has room for all that it was asked to have, or is not made.
+        posted.expect("the NIC's SRQ has room for every entry, and both regions are registered");
+    }
+
+    fn post_read(&mut self, peer: PeerId, read: ReadId, remote: Remote, bytes: u32, runs: &[Run]) {
+        let (posting, mut way) = self.posting();
+        posting.read(Read { peer, id: read, remote, bytes, runs }, &mut way);
+    }
+
+    fn send(&mut self, peer: PeerId, header: &HeaderBytes) {
+        let (posting, mut way) = self.posting();
+        posting.header(peer, header, &mut way);
+    }
+
+    fn disconnect(&mut self, peer: PeerId) {
+        if let Some(qp) = self.peers.qp(peer) {
+            self.nic.disconnect(qp);
+        }
+    }
+
+    fn deliver(&mut self, session: SessionId, delivery: &Delivery, user_header: &[u8]) {
+        let place = self.memory.place(delivery.slab);
+        self.sessions.deliver(session, delivery, place, user_header);
+    }
+
+    fn close_session(&mut self, session: SessionId, end: SessionEnd) {
+        self.sessions.close(session, end);
+    }
+
+    fn tell_standstill(&mut self, session: SessionId, standstill: Option<Standstill>) {
+        self.sessions.tell_standstill(session, standstill);
+    }
+
+    fn begin_copy(&mut self, copy: &Copy) -> Result<(), CopyRefused> {
+        let slot = self.sessions.slot(copy.session, copy.slot);
+        if slot.is_none_or(|slot| slot.is_pinned(copy.generation)) {
+            return Err(CopyRefused::Pinned);
+        }
+        let bytes = copy.from.count as usize * SLAB_BYTES;
+        let (from, to) = (self.memory.run(copy.from, bytes), self.memory.run(copy.to, bytes));
+        let job = Job::Copy(CopyJob { id: copy.id.0, from, to, bytes });
+        // SAFETY: both runs are mapped for as long as the workers live, which are dropped before the memory. The receiver
+        // uses neither for anything else before it has heard of the copy's end, and they do not overlap: the one is in use,
+        // the other was free. What is in use nobody writes: no READ, SEND or copy is told to before it is released.
+        unsafe { self.workers.submit(job) }.map_err(|_| CopyRefused::NoRoom)
+    }
+
+    fn copy_slab(&mut self, source: u32, target: u32, bytes: u32) -> Result<(), CopyFailed> {
+        assert_ne!(source, target, "a slab is copied to another");
+        let (from, to) = (self.memory.slab(source), self.memory.slab(target));
+        let bytes = (bytes as usize).min(SLAB_BYTES);
+        let touched = [Piece { start: from, bytes }, Piece { start: to, bytes }];
+        // SAFETY: two different slabs, each within its mapping and at least `bytes` long; nobody else uses either: the
+        // one was just filled and is not delivered, the other comes out of the reserve. A copy that is half made is thrown
+        // away.
+        let made = unsafe { guarded(&touched, || std::ptr::copy_nonoverlapping(from, to, bytes)) };
+        if let Err(page) = made {
+            self.memory.note_poisoned(page);
+        }
+        // Somebody else may have met it before, and had it replaced: then zeros were copied, or they were put where nobody
+        // else finds them.
+        self.memory.note_lost();
+        let is_lost = |slab: u32| self.memory.is_poisoned(slab);
+        match made {
+            _ if is_lost(source) => Err(CopyFailed::Source),
+            Ok(()) if !is_lost(target) => Ok(()),
+            _ => Err(CopyFailed::Target),
+        }
+    }
+
+    fn mark(&mut self, on: bool) {
+        (self.congestion)(on);
+    }
+
+    fn begin_check(&mut self, read: ReadId, bytes: u32, runs: &[Run]) {
+        // The last job over this list is over: at most one check of each READ is under way.
+        let mut pieces = std::mem::take(&mut self.pieces[read.0 as usize]);
+        pieces.clear();
+        let mut left = bytes;
+        for &run in runs {
+            let part = left.min(run.count * SLAB_BYTES_U32);
+            pieces.push(Piece { start: self.memory.run(run, part as usize), bytes: part as usize });
+            left -= part;
+        }
+        assert_eq!(left, 0, "a READ's runs hold all of its bytes");
+        let job = Job::Check(CheckJob { id: read.0, pieces: pieces.as_ptr(), count: pieces.len() });
+        self.pieces[read.0 as usize] = pieces;
+        // SAFETY: the runs are mapped for as long as the workers live, and hold what the READ brought: the receiver uses them
+        // for nothing else before it has heard of the check's end. The list is kept beside, and changed by the next check of
+        // this READ, of which there is at most one under way.
+        let submitted = unsafe { self.workers.submit(job) };
+        submitted.expect("there are workers, and room for a check of every READ beside every copy");
+    }
+}
+
+impl<N: Nic, A: Application> Questions for Hands<N, A> {
+    fn relocate(&mut self, copy: &Copy) -> bool {
+        let (from, to) = (self.memory.place(copy.from.first), self.memory.place(copy.to.first));
+        let slot = self.sessions.slot(copy.session, copy.slot);
+        slot.is_some_and(|slot| slot.relocate(copy.generation, from, to).is_ok())
+    }
+
+    fn payload(&self, slab: u32, bytes: u32) -> &[u8] {
+        self.memory.bytes(slab, bytes)
+    }
+}
+
+impl<N: Nic, A: Application> Sums for Hands<N, A> {
+    fn crc32c(&mut self, crc: u32, slab: u32, bytes: u32) -> Option<u32> {
+        let data = self.memory.bytes(slab, bytes);
+        let touched = [Piece { start: data.as_ptr(), bytes: data.len() }];
+        // SAFETY: it reads only.
+        let made = unsafe { guarded(&touched, || crc32c::crc32c_append(crc, data)) };
+        made.map_err(|page| self.memory.note_poisoned(page)).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests;

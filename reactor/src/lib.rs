@@ -1,0 +1,27 @@
+//! The receiver's driver: it carries out what `jet-core` says, on a [NIC](jet_fabric::nic::Nic), on the rings of applications and
+//! on workers that copy and make checksums (Jet §4.1, §4.3).
+//!
+//! [`Driver`] has no clock, no socket, no file and no configuration of its own. Whoever has those calls [`Driver::turn`] with the
+//! time, and decides when to sleep: the daemon does so on a thread, with epoll; a simulator does so with a time that it makes up. How
+//! an application is woken, and hears of its session's end, is an [`Application`] of theirs.
+//!
+//! Nothing on the message path allocates, locks or makes a system call while there is work.
+
+mod application;
+mod driver;
+mod hands;
+mod memory;
+mod peers;
+pub mod poison;
+mod posting;
+mod sessions;
+mod turn;
+pub mod workers;
+
+#[cfg(test)]
+mod pair;
+
+pub use application::{Application, NewSession, SessionTicket};
+pub use driver::Driver;
+pub use hands::Parts;
+pub use memory::{EscapeRegion, LostMemory, PoolMemory};

@@ -1,0 +1,200 @@
+//! Posting READs and headers: what the NIC has no room for waits, what it refuses for any other reason ends its connection.
+
+use crate::memory::Memory;
+use crate::peers::Peers;
+use jet_core::pool::Run;
+use jet_core::{FRAGMENT_SLABS_MAX, PeerId, ReadId, Remote};
+use jet_fabric::nic::{Nic, Payload, PostError, Qp, ReadRequest, SendRequest, Sge};
+use jet_wire::SLAB_BYTES_U32;
+use jet_wire::message::HeaderBytes;
+use std::collections::VecDeque;
+
+/// A READ to be posted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Read<'a> {
+    pub peer: PeerId,
+    pub id: ReadId,
+    pub remote: Remote,
+    pub bytes: u32,
+    pub runs: &'a [Run],
+}
+
+/// A READ that the NIC had no room for.
+#[derive(Clone, Copy, Debug)]
+struct WaitingRead {
+    peer: PeerId,
+    id: ReadId,
+    remote: Remote,
+    bytes: u32,
+    runs: [Run; FRAGMENT_SLABS_MAX as usize],
+    run_count: usize,
+}
+
+impl WaitingRead {
+    fn new(read: Read<'_>) -> Self {
+        let Read { peer, id, remote, bytes, runs: now } = read;
+        let mut runs = [Run::default(); FRAGMENT_SLABS_MAX as usize];
+        runs[..now.len()].copy_from_slice(now);
+        Self { peer, id, remote, bytes, runs, run_count: now.len() }
+    }
+
+    fn read(&self) -> Read<'_> {
+        let Self { peer, id, remote, bytes, ref runs, run_count } = *self;
+        Read { peer, id, remote, bytes, runs: &runs[..run_count] }
+    }
+}
+
+/// A header that the NIC had no room for.
+#[derive(Clone, Copy, Debug)]
+struct WaitingHeader {
+    qp: Qp,
+    peer: PeerId,
+    header: HeaderBytes,
+}
+
+/// What became of a request that was to be posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Posted {
+    Done,
+    /// The NIC has no room now: what is outstanding makes some.
+    NoRoom,
+    /// It never will be.
+    Over,
+}
+
+/// Where requests go, and what they name.
+pub(crate) struct Way<'a, N: Nic> {
+    pub nic: &'a mut N,
+    pub peers: &'a Peers,
+    pub memory: &'a Memory,
+}
+
+/// What could not be posted yet, or not at all.
+pub(crate) struct Posting {
+    /// READs that can no more be posted.
+    unposted: Vec<ReadId>,
+    /// READs that the NIC had no room for, in their order; no more than there are READs at once.
+    reads: VecDeque<WaitingRead>,
+    /// Headers that the NIC had no room for, in their order; bounded by what peers may have on the way.
+    headers: VecDeque<WaitingHeader>,
+    scatter: Vec<Sge>,
+}
+
+impl Posting {
+    /// Nothing waits.
+    pub fn new(config: &jet_core::Config) -> Self {
+        Self {
+            unposted: Vec::with_capacity(config.reads_max as usize),
+            reads: VecDeque::with_capacity(config.reads_max as usize),
+            headers: VecDeque::with_capacity((config.peers_max * config.sends_per_peer_max()) as usize),
+            scatter: Vec::with_capacity(config.scatter_max as usize),
+        }
+    }
+
+    /// Posts a READ, now or when there is room: behind those that wait already.
+    pub fn read<N: Nic>(&mut self, read: Read<'_>, way: &mut Way<'_, N>) {
+        if !self.reads.is_empty() || self.read_now(read, way) == Posted::NoRoom {
+            self.reads.push_back(WaitingRead::new(read));
+        }
+    }
+
+    /// Posts READs that the NIC had no room for. Those that are outstanding wake the driver when they end.
+    #[inline]
+    pub fn waiting_reads<N: Nic>(&mut self, way: &mut Way<'_, N>) {
+        while let Some(waiting) = self.reads.pop_front() {
+            if self.read_now(waiting.read(), way) == Posted::NoRoom {
+                self.reads.push_front(waiting);
+                return;
+            }
+        }
+    }
+
+    /// A peer's connection is over: none of its READs that wait will be posted.
+    pub fn give_up_reads(&mut self, peer: PeerId) {
+        let unposted = &mut self.unposted;
+        self.reads.retain(|waiting| {
+            if waiting.peer == peer {
+                unposted.push(waiting.id);
+            }
+            waiting.peer != peer
+        });
+    }
+
+    /// A READ that could not be posted.
+    #[inline]
+    pub fn take_unposted(&mut self) -> Option<ReadId> {
+        self.unposted.pop()
+    }
+
+    fn read_now<N: Nic>(&mut self, read: Read<'_>, way: &mut Way<'_, N>) -> Posted {
+        self.scatter.clear();
+        let mut left = read.bytes;
+        for &run in read.runs {
+            let part = left.min(run.count * SLAB_BYTES_U32);
+            self.scatter.push(way.memory.sge(run, part));
+            left -= part;
+        }
+        let request = ReadRequest {
+            id: u64::from(read.id.0),
+            address: read.remote.address,
+            key: read.remote.key,
+            scatter: &self.scatter,
+        };
+        let posted = match way.peers.qp(read.peer) {
+            Some(qp) => {
+                let result = way.nic.post_read(qp, request);
+                after_posting(way.nic, qp, result)
+            }
+            None => Posted::Over,
+        };
+        if posted == Posted::Over {
+            self.unposted.push(read.id);
+        }
+        posted
+    }
+
+    /// Posts a header, now or when there is room: behind those that wait already, so that a peer's keep their order.
+    #[inline]
+    pub fn header<N: Nic>(&mut self, peer: PeerId, header: &HeaderBytes, way: &mut Way<'_, N>) {
+        let Some(qp) = way.peers.qp(peer) else { return };
+        if !self.headers.is_empty() || header_now(way.nic, qp, peer, header) == Posted::NoRoom {
+            self.headers.push_back(WaitingHeader { qp, peer, header: *header });
+        }
+    }
+
+    /// Posts headers that the NIC had no room for; `true` while some still wait.
+    #[inline]
+    pub fn waiting_headers<N: Nic>(&mut self, nic: &mut N) -> bool {
+        while let Some(waiting) = self.headers.pop_front() {
+            if header_now(nic, waiting.qp, waiting.peer, &waiting.header) == Posted::NoRoom {
+                self.headers.push_front(waiting);
+                return true;
+            }
+        }
+        false
+    }
+}
+
+fn header_now<N: Nic>(nic: &mut N, qp: Qp, peer: PeerId, header: &HeaderBytes) -> Posted {
+    let request = SendRequest { id: u64::from(peer.0), header, payload: Payload::None };
+    let result = nic.post_send(qp, request);
+    after_posting(nic, qp, result)
+}
+
+/// What becomes of a request for a connection, after what the NIC said of it.
+fn after_posting<N: Nic>(nic: &mut N, qp: Qp, result: Result<(), PostError>) -> Posted {
+    match result {
+        Ok(()) => Posted::Done,
+        Err(PostError::QueueFull) => Posted::NoRoom,
+        // Its end is on the way, and the receiver hears of its READs before it.
+        Err(PostError::Stale) => Posted::Over,
+        // A connection on which something cannot be posted would keep its sender waiting for ever.
+        Err(PostError::LocalProtection | PostError::Limit) => {
+            nic.disconnect(qp);
+            Posted::Over
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,56 @@
+//! The driver has no clock, no socket, no file and no configuration: they are whoever's who calls it.
+
+use std::path::Path;
+
+/// What stands for one of them, as a word of the code.
+const NEVER: [&str; 11] =
+    ["Instant", "SystemTime", "sleep", "net", "fs", "env", "rustix", "tokio", "serde", "Doorbell", "println"];
+/// What the crate stands on.
+const USES: [&str; 6] = ["crc32c", "crossbeam-queue", "jet-core", "jet-fabric", "jet-wire", "libc"];
+
+fn folder() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The lines of a source before its tests, without comments.
+fn code(source: &str) -> impl Iterator<Item = &str> {
+    source
+        .lines()
+        .take_while(|line| !line.starts_with("#[cfg(test)]") && !line.starts_with("#[cfg(all(test"))
+        .filter(|line| !line.trim_start().starts_with("//"))
+}
+
+#[test]
+fn nothing_is_named_that_tells_the_time_or_touches_the_system() {
+    let mut read = 0;
+    for entry in std::fs::read_dir(folder().join("src")).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if path.is_dir() || name == "pair.rs" {
+            continue; // tests
+        }
+        let source = std::fs::read_to_string(&path).unwrap();
+        for (number, line) in (1..).zip(code(&source)) {
+            let words = line.split(|c: char| !c.is_alphanumeric() && c != '_');
+            let found: Vec<&str> = words.filter(|word| NEVER.contains(word)).collect();
+            // Workers sleep for want of work; `jet_wire::sleep` is how they are woken.
+            let is_sleepers = line.contains("jet_wire::sleep::");
+            assert!(found.is_empty() || is_sleepers, "{name}, {number}th line of code: {found:?}: {line}");
+            read += 1;
+        }
+    }
+    assert!(read > 1000, "{read} lines are not all of it");
+}
+
+#[test]
+fn it_stands_on_what_is_below_it_and_little_else() {
+    let manifest = std::fs::read_to_string(folder().join("Cargo.toml")).unwrap();
+    let uses: Vec<&str> = manifest
+        .lines()
+        .skip_while(|line| *line != "[dependencies]")
+        .skip(1)
+        .take_while(|line| !line.starts_with('['))
+        .filter_map(|line| line.split('.').next().filter(|name| !name.is_empty()))
+        .collect();
+    assert_eq!(uses, USES);
+}

@@ -1,0 +1,219 @@
+//! Sender, driver and application on one thread, with a time that is made up: what a simulator does. It takes no clock, no socket of
+//! the daemon's and no second thread, and comes out the same each time.
+
+use jet_client::send::{Driver as SenderDriver, Ended, NicSource, SendConnectError, SenderOptions};
+use jet_core::{Config, Receiver, SessionEnd, Standstill};
+use jet_fabric::memory::SharedMemory;
+use jet_fabric::nic::{Access, Nic};
+use jet_fabric::soft::{SoftNic, SoftOptions};
+use jet_reactor::workers::Workers;
+use jet_reactor::{Application, Driver, NewSession, Parts, PoolMemory};
+use jet_wire::SLAB_BYTES;
+use jet_wire::message::hello::AppName;
+use jet_wire::message::{AckStatus, HEADER_BYTES};
+use jet_wire::segment::{
+    AppEnd, Delivery, Release, SegmentLayout, SegmentShape, app_end, daemon_end, delivery_flags, release_kind,
+};
+use std::cell::RefCell;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+
+const SLOTS: u32 = 128;
+const LARGE_BYTES: usize = 3 << 20;
+const STEP_NS: u64 = 1000;
+/// A thousand times what it takes.
+const STEPS_MAX: u64 = 1_000_000;
+
+/// What happened, in its order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Seen {
+    Delivered { tag: u64, offset: u64, bytes: u32 },
+    Ended { tag: u64, status: AckStatus },
+    SessionOver(SessionEnd),
+}
+
+type Log = Rc<RefCell<Vec<Seen>>>;
+
+/// The application polls: nobody needs to wake it.
+struct Polling(Log);
+
+impl Application for Polling {
+    fn wake(&mut self) {}
+
+    fn stands_still(&mut self, standstill: Option<Standstill>) {
+        assert_eq!(standstill, None);
+    }
+
+    fn ended(self, end: SessionEnd) {
+        self.0.borrow_mut().push(Seen::SessionOver(end));
+    }
+}
+
+/// There is no other NIC than the first.
+struct NoOther;
+
+impl NicSource for NoOther {
+    fn open(&mut self) -> Result<Box<dyn Nic>, SendConnectError> {
+        Err(SendConnectError::System(io::ErrorKind::NotFound.into()))
+    }
+
+    fn stand_in(&mut self) -> io::Result<Box<dyn Nic>> {
+        Err(io::ErrorKind::NotFound.into())
+    }
+}
+
+struct World {
+    driver: Driver<SoftNic, Polling>,
+    sender: SenderDriver,
+    app: AppEnd,
+    pool: Arc<SharedMemory>,
+    log: Log,
+    /// Of the large message, as it came.
+    whole: Vec<u8>,
+    _segment: Arc<SharedMemory>,
+    _folder: tempfile::TempDir,
+}
+
+fn mapped(name: &str, bytes: usize) -> Arc<SharedMemory> {
+    Arc::new(SharedMemory::new(name, bytes, false).unwrap())
+}
+
+/// Made of a tag, so that it shows when pieces are mixed up.
+fn byte(tag: u64, at: usize) -> u8 {
+    u8::try_from((at as u64 * 31 + tag * 7 + (at as u64 >> 12)) % 251).unwrap()
+}
+
+impl World {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let address = format!("shm:{}", folder.path().join("nic.sock").display()).parse().unwrap();
+        let config = Config { peers_max: 4, sessions_max: 2, ..Config::default() };
+        let mut nic = SoftNic::new(SoftOptions::default()).unwrap();
+        let pool = mapped("test-pool", config.pool_slabs as usize * SLAB_BYTES);
+        let headers = mapped("test-headers", config.srq_slabs as usize * HEADER_BYTES);
+        let pool_key = nic.register(&pool, Access::LocalWrite).unwrap();
+        let headers_key = nic.register(&headers, Access::LocalWrite).unwrap();
+        nic.listen(&address).unwrap();
+        let parts = Parts {
+            nic,
+            pool: PoolMemory { pool: Arc::clone(&pool), headers, pool_key, headers_key },
+            escape: None,
+            workers: Workers::start(0, 1, || ()).unwrap(),
+            congestion: Box::new(|_| ()),
+        };
+        let mut driver = Driver::new(Receiver::new(config, 1).unwrap(), parts);
+        driver.start(0);
+        let log = Log::default();
+        let shape = SegmentShape::new(SLOTS, 64);
+        let segment = mapped("test-session", SegmentLayout::new(shape).total_bytes());
+        // SAFETY: the mapping is zeroed, page-aligned and outlives both ends, of which there is one each.
+        let (ours, app) = unsafe {
+            let ours = daemon_end(segment.base(), segment.bytes(), shape).unwrap();
+            (ours, app_end(segment.base(), segment.bytes()).unwrap())
+        };
+        let new = NewSession {
+            app: AppName::new("disk").unwrap(),
+            class: 0,
+            takes_memory: false,
+            process: None,
+            segment: ours,
+            memory: Arc::clone(&segment),
+            application: Polling(Rc::clone(&log)),
+        };
+        driver.open(new).unwrap();
+        let options = SenderOptions::new(address, "disk");
+        let nic = Box::new(SoftNic::new(SoftOptions::default()).unwrap());
+        let sender = SenderDriver::new(&options, 7, nic, Box::new(NoOther)).unwrap();
+        let whole = vec![0; LARGE_BYTES];
+        Self { driver, sender, app, pool, log, whole, _segment: segment, _folder: folder }
+    }
+
+    /// Everybody's turn, until it is as wished. The time then.
+    fn until(&mut self, mut now_ns: u64, mut wished: impl FnMut(&mut Self) -> bool) -> u64 {
+        for _ in 0..STEPS_MAX {
+            now_ns += STEP_NS;
+            self.driver.turn(now_ns, |_| false);
+            while let Some(delivery) = self.app.deliveries.pop().unwrap() {
+                self.take(&delivery);
+            }
+            self.app.deliveries.advance();
+            self.app.releases.publish();
+            self.sender.drive(now_ns);
+            if wished(self) {
+                return now_ns;
+            }
+        }
+        panic!("not in {STEPS_MAX} steps: {:?}", self.log.borrow());
+    }
+
+    /// The application reads what came, and gives it back.
+    fn take(&mut self, delivery: &Delivery) {
+        let &Delivery { tag, offset, bytes, slab, slot, .. } = delivery;
+        self.log.borrow_mut().push(Seen::Delivered { tag, offset, bytes });
+        let (at, length) = (slab as usize * SLAB_BYTES, bytes as usize);
+        assert!(at + length <= self.pool.bytes());
+        // SAFETY: within the pool's mapping, and held until it is released below.
+        let data = unsafe { std::slice::from_raw_parts(self.pool.base().add(at), length) };
+        let start = usize::try_from(offset).unwrap();
+        assert!(data.iter().zip(start..).all(|(&found, at)| found == byte(tag, at)), "{delivery:?}");
+        if length > SLAB_BYTES {
+            self.whole[start..start + length].copy_from_slice(data);
+        }
+        let is_last = delivery.flags & delivery_flags::LAST != 0;
+        let release = Release {
+            index: slot,
+            generation: delivery.slot_generation(),
+            first: 0,
+            count: u16::try_from(length.div_ceil(SLAB_BYTES)).unwrap(),
+            kind: if is_last { release_kind::SLICES_AND_FINISH } else { release_kind::SLICES },
+            reserved: 0,
+            code: 0,
+        };
+        self.app.releases.push(release).unwrap();
+    }
+}
+
+/// Small messages, a large one that is larger than what READs bring at once, and a drain.
+fn run() -> Vec<Seen> {
+    let mut world = World::new();
+    let mut now_ns = world.until(0, |world| world.sender.is_connected());
+    for tag in 0..5 {
+        let payload: Vec<u8> = (0..1000).map(|at| byte(tag, at)).collect();
+        world.sender.send_small(now_ns, tag, b"", &payload).unwrap();
+    }
+    let mut buffer = world.sender.buffer(LARGE_BYTES).unwrap();
+    buffer.iter_mut().enumerate().for_each(|(at, to)| *to = byte(9, at));
+    world.sender.send(now_ns, 9, b"", buffer, LARGE_BYTES, 0).map_err(|(error, _)| error).unwrap();
+    let mut left = 6;
+    now_ns = world.until(now_ns, |world| {
+        while let Some(Ended { ticket, status, .. }) = world.sender.poll_end() {
+            world.log.borrow_mut().push(Seen::Ended { tag: ticket.0, status });
+            left -= 1;
+        }
+        left == 0
+    });
+    assert!(world.whole.iter().enumerate().all(|(at, &found)| found == byte(9, at)), "all of it came");
+    let stats = world.driver.receiver().stats();
+    assert_eq!((stats.read_slabs, stats.small_held_slabs), (0, 0));
+    world.driver.drain(now_ns + 1_000_000_000);
+    let mut over = false;
+    world.until(now_ns, |world| {
+        now_ns += STEP_NS;
+        over |= world.driver.drain_is_over(now_ns);
+        over
+    });
+    world.log.take()
+}
+
+#[test]
+fn messages_come_and_end_and_a_drain_is_over_and_all_of_it_is_the_same_again() {
+    let first = run();
+    let small = |seen: &&Seen| matches!(seen, Seen::Delivered { bytes: 1000, .. });
+    assert_eq!(first.iter().filter(small).count(), 5);
+    let consumed = |seen: &&Seen| matches!(seen, Seen::Ended { status: AckStatus::Consumed, .. });
+    assert_eq!(first.iter().filter(consumed).count(), 6);
+    for _ in 0..3 {
+        assert_eq!(run(), first);
+    }
+}
