@@ -15,23 +15,11 @@
 //! After [`Session::register`] nothing here allocates, locks, or makes a system call, except to sleep and to wake a
 //! daemon that sleeps.
 
-#[cfg(all(test, feature = "tokio"))]
-mod async_tests;
-#[cfg(test)]
-mod consume_tests;
 mod error;
-#[cfg(test)]
-mod escape_tests;
 mod message;
-#[cfg(test)]
-mod recycling_tests;
-#[cfg(test)]
-mod register_tests;
 mod release;
 mod session;
 mod slice;
-#[cfg(test)]
-mod standstill_tests;
 mod table;
 #[cfg(feature = "tokio")]
 mod tasks;

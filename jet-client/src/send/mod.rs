@@ -17,6 +17,8 @@ mod sender;
 mod silence;
 mod submission;
 mod table;
+#[cfg(test)]
+mod tests;
 #[cfg(feature = "tokio")]
 mod timer;
 mod window;
@@ -30,20 +32,3 @@ pub use protocol::{ProtocolStats, SubmitError};
 pub use sender::{Completion, Sender, SenderStats};
 pub use submission::Ticket;
 pub use window::WindowStats;
-
-#[cfg(test)]
-mod congestion_tests;
-#[cfg(test)]
-mod driver_life_tests;
-#[cfg(test)]
-mod driver_tests;
-#[cfg(test)]
-mod protocol_tests;
-#[cfg(test)]
-mod scripted_nic;
-#[cfg(test)]
-mod sender_tests;
-#[cfg(test)]
-mod silence_tests;
-#[cfg(test)]
-mod version_tests;

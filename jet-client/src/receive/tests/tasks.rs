@@ -1,7 +1,7 @@
 //! Sessions that are awaited.
 
-use super::tests::{Daemon, LONG, Run, check_slice, pair, small};
-use super::{Message, Session};
+use super::{Daemon, LONG, Run, check_slice, pair, small};
+use crate::receive::{Message, Session};
 use crate::registration::{ControlResponse, ErrorCode, encode_frame};
 use jet_wire::segment::delivery_flags as flags;
 use jet_wire::{SLAB_BYTES, SLAB_BYTES_U32};

@@ -1,10 +1,10 @@
 //! The driver over a NIC whose completions and events come in an order that a test chooses.
 
-use super::buffer::BufferPool;
-use super::driver::{Driver, NicSource};
-use super::error::{BufferError, SendConnectError};
-use super::options::SenderOptions;
 use super::scripted_nic::{Script, ScriptedNic, qp};
+use crate::send::buffer::BufferPool;
+use crate::send::driver::{Driver, NicSource};
+use crate::send::error::{BufferError, SendConnectError};
+use crate::send::options::SenderOptions;
 use jet_fabric::memory::{Mapping, Protection};
 use jet_fabric::nic::{DisconnectReason, PostError, PrivateData};
 use jet_fabric::{Address, Event, Nic, Qp};

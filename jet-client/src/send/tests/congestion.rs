@@ -1,11 +1,11 @@
 //! The protocol under congestion signals.
 
-use super::options::ProtocolOptions;
-use super::protocol::Action;
-use super::protocol_tests::{
+use super::protocol::{
     MESSAGE_MAX, MS, ack, connected, options, sent_and_completed, submit_small_ones, welcome,
 };
-use super::window::WindowStats;
+use crate::send::options::ProtocolOptions;
+use crate::send::protocol::Action;
+use crate::send::window::WindowStats;
 use jet_wire::message::{AckStatus, CongestionHeader};
 
 #[test]

@@ -1,15 +1,9 @@
 //! Runs in escape memory: placed there, moved there before they are taken, and named beyond its end.
 
-use super::tests::{Daemon, LONG, check_slice, pair_with_escape, slices_and_finish, slot_generation, small};
 use super::*;
-use crate::registration::{ANSWER_TIMEOUT, ControlConnection};
-use jet_fabric::memory::{MapError, SharedMemory};
-use jet_fabric::unix::Doorbell;
-use jet_wire::segment::{Place, RelocateError, SegmentLayout, SegmentShape, delivery_flags as flags};
-use jet_wire::{SLAB_BYTES, SLAB_BYTES_U32};
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use jet_fabric::memory::MapError;
+use jet_wire::segment::RelocateError;
+use std::os::fd::OwnedFd;
 
 const ESCAPE_SLABS: usize = 4;
 
@@ -46,7 +40,7 @@ impl Daemon {
 fn a_run_that_moves_before_it_is_taken_is_read_at_its_new_place() {
     let (mut daemon, session) = pair_with_escape(Duration::ZERO, ESCAPE_SLABS);
     let bytes = 3 * SLAB_BYTES_U32 - 7;
-    daemon.deliver(tests::Run { slab: 8, ..small(0, 0, bytes) });
+    daemon.deliver(Run { slab: 8, ..small(0, 0, bytes) });
     // The delivery is read, and the run not taken yet.
     let mut message = session.try_receive().unwrap().unwrap();
     assert_eq!(daemon.move_out(0, 8, 1, 3), Ok(()));
@@ -81,7 +75,7 @@ fn runs_of_one_message_lie_in_both_memories() {
     let (mut daemon, session) = pair_with_escape(Duration::ZERO, ESCAPE_SLABS);
     let total = u64::from(2 * SLAB_BYTES_U32);
     for slot in 0..2 {
-        daemon.deliver(tests::Run {
+        daemon.deliver(Run {
             offset: u64::from(slot * SLAB_BYTES_U32),
             message_bytes: total,
             flags: if slot == 0 { flags::FIRST } else { flags::LAST },
@@ -146,7 +140,7 @@ fn escape_memory_is_checked_as_the_pool_is() {
     let memory = |slabs: usize| SharedMemory::new("jet-test", slabs * SLAB_BYTES, false).unwrap();
     let owned = |fd: &dyn AsFd| fd.as_fd().try_clone_to_owned().unwrap();
     let assemble = |escape: OwnedFd, escape_bytes: u64| {
-        let shape = SegmentShape::new(tests::SLOTS, tests::MESSAGES);
+        let shape = SegmentShape::new(SLOTS, MESSAGES);
         let (pool, segment) = (memory(2), memory(SegmentLayout::new(shape).total_bytes() / SLAB_BYTES + 1));
         let (bell, _) = Doorbell::pair().unwrap();
         let (near, _) = UnixStream::pair().unwrap();

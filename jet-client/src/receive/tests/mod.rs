@@ -1,5 +1,13 @@
 //! A session against a daemon's end in the same process.
 
+mod consume;
+mod escape;
+mod recycling;
+mod register;
+mod standstill;
+#[cfg(feature = "tokio")]
+mod tasks;
+
 use super::*;
 use crate::registration::{ANSWER_TIMEOUT, ControlConnection, ControlResponse, ErrorCode, encode_frame};
 use jet_fabric::memory::SharedMemory;
@@ -16,49 +24,49 @@ use std::os::unix::net::UnixStream;
 use std::task::Poll;
 use std::time::Duration;
 
-pub(super) const SLOTS: u32 = 8;
-pub(super) const MESSAGES: u32 = 4;
+const SLOTS: u32 = 8;
+const MESSAGES: u32 = 4;
 const POOL_SLABS: u32 = 32;
-pub(super) const LONG: Option<Duration> = Some(Duration::from_secs(30));
+const LONG: Option<Duration> = Some(Duration::from_secs(30));
 
-pub(super) struct Daemon {
-    pub(super) end: DaemonEnd,
-    pub(super) doorbell: Doorbell,
-    pub(super) control: UnixStream,
-    pub(super) pool: SharedMemory,
-    pub(super) escape: Option<SharedMemory>,
+struct Daemon {
+    end: DaemonEnd,
+    doorbell: Doorbell,
+    control: UnixStream,
+    pool: SharedMemory,
+    escape: Option<SharedMemory>,
     /// Kept for as long as `end` points into it.
-    pub(super) _segment: SharedMemory,
+    _segment: SharedMemory,
 }
 
 /// A run of a message, in slabs of its own.
 #[derive(Clone, Copy)]
-pub(super) struct Run {
-    pub(super) slot: u32,
-    pub(super) message: u32,
-    pub(super) offset: u64,
-    pub(super) bytes: u32,
-    pub(super) message_bytes: u64,
-    pub(super) slab: u32,
-    pub(super) flags: u8,
+struct Run {
+    slot: u32,
+    message: u32,
+    offset: u64,
+    bytes: u32,
+    message_bytes: u64,
+    slab: u32,
+    flags: u8,
 }
 
 /// Generations that tell slots and messages apart, the same through a test.
-pub(super) fn slot_generation(slot: u32) -> u16 {
+fn slot_generation(slot: u32) -> u16 {
     u16::try_from(100 + slot).unwrap()
 }
 
-pub(super) fn small(slot: u32, message: u32, bytes: u32) -> Run {
+fn small(slot: u32, message: u32, bytes: u32) -> Run {
     let flags = flags::FIRST | flags::LAST;
     Run { slot, message, offset: 0, bytes, message_bytes: u64::from(bytes), slab: slot, flags }
 }
 
-pub(super) fn pair(spin_max: Duration) -> (Daemon, Session) {
+fn pair(spin_max: Duration) -> (Daemon, Session) {
     pair_with_escape(spin_max, 0)
 }
 
 /// With so many slabs of escape memory; 0: none is handed over.
-pub(super) fn pair_with_escape(spin_max: Duration, escape_slabs: usize) -> (Daemon, Session) {
+fn pair_with_escape(spin_max: Duration, escape_slabs: usize) -> (Daemon, Session) {
     let shape = SegmentShape::new(SLOTS, MESSAGES);
     let segment = SharedMemory::new("jet-test", SegmentLayout::new(shape).total_bytes(), false).unwrap();
     let pool = SharedMemory::new("jet-test", POOL_SLABS as usize * SLAB_BYTES, false).unwrap();
@@ -88,7 +96,7 @@ pub(super) fn pair_with_escape(spin_max: Duration, escape_slabs: usize) -> (Daem
 
 impl Daemon {
     /// Fills the run's slabs with bytes that follow from message and offset, publishes the slot, delivers.
-    pub(super) fn deliver_as(&mut self, run: Run, message_generation: u16, user_header: &[u8]) {
+    fn deliver_as(&mut self, run: Run, message_generation: u16, user_header: &[u8]) {
         let Run { slot, message, offset, bytes, message_bytes, slab, flags } = run;
         for at in 0..bytes as usize {
             let value = expected_byte(message, offset + at as u64);
@@ -121,7 +129,7 @@ impl Daemon {
         });
     }
 
-    pub(super) fn deliver(&mut self, run: Run) {
+    fn deliver(&mut self, run: Run) {
         self.deliver_as(run, 7, b"");
     }
 
@@ -129,7 +137,7 @@ impl Daemon {
         self.withdraw_as(message, 7, flags);
     }
 
-    pub(super) fn withdraw_as(&mut self, message: u32, message_generation: u16, flags: u8) {
+    fn withdraw_as(&mut self, message: u32, message_generation: u16, flags: u8) {
         self.push(Delivery {
             kind: delivery_kind::WITHDRAWN,
             flags,
@@ -153,33 +161,33 @@ impl Daemon {
         self.end.deliveries.publish();
     }
 
-    pub(super) fn releases(&mut self) -> Vec<Release> {
+    fn releases(&mut self) -> Vec<Release> {
         let taken = std::iter::from_fn(|| self.end.releases.pop().unwrap()).collect();
         self.end.releases.advance();
         taken
     }
 }
 
-pub(super) fn expected_byte(message: u32, offset: u64) -> u8 {
+fn expected_byte(message: u32, offset: u64) -> u8 {
     ((offset / 7 + offset % 251 + u64::from(message) * 31) & 0xff) as u8
 }
 
-pub(super) fn check_slice(slice: &Slice<'_>, message: u32) {
+fn check_slice(slice: &Slice<'_>, message: u32) {
     for (at, &byte) in slice.iter().enumerate() {
         assert_eq!(byte, expected_byte(message, slice.offset() + at as u64), "message {message} at {at}");
     }
 }
 
-pub(super) fn slices(slot: u32, first: u16, count: u16) -> Release {
+fn slices(slot: u32, first: u16, count: u16) -> Release {
     let (kind, generation) = (release_kind::SLICES, slot_generation(slot));
     Release { index: slot, generation, first, count, kind, reserved: 0, code: 0 }
 }
 
-pub(super) fn slices_and_finish(slot: u32, first: u16, count: u16, code: u32) -> Release {
+fn slices_and_finish(slot: u32, first: u16, count: u16, code: u32) -> Release {
     Release { kind: release_kind::SLICES_AND_FINISH, code, ..slices(slot, first, count) }
 }
 
-pub(super) fn finish(message: u32, code: u32) -> Release {
+fn finish(message: u32, code: u32) -> Release {
     Release {
         index: message,
         generation: 7,

@@ -1,6 +1,6 @@
 //! A sender against a receiver's end on a soft NIC, over `shm:` and over `tcp:`.
 
-use super::{AckStatus, Completion, RetryPolicy, SendConnectError, SendError, Sender, SenderOptions};
+use crate::send::{AckStatus, Completion, RetryPolicy, SendConnectError, SendError, Sender, SenderOptions};
 use jet_fabric::memory::SharedMemory;
 use jet_fabric::nic::{
     Access, Completion as NicCompletion, MemoryKey, Payload, PrivateData, ReadRequest, SendRequest, Sge,

@@ -1,7 +1,7 @@
 //! Whatever an application does, every slab comes back once and every message ends once.
 
-use super::Slice;
-use super::tests::{Daemon, MESSAGES, Run, SLOTS, check_slice, pair};
+use super::{Daemon, MESSAGES, Run, SLOTS, check_slice, pair};
+use crate::receive::Slice;
 use jet_wire::SLAB_BYTES_U32;
 use jet_wire::segment::{delivery_flags as flags, release_kind};
 use proptest::prelude::*;

@@ -1,6 +1,6 @@
 //! Registration over a control socket.
 
-use super::{RegisterError, RegisterOptions, Session};
+use crate::receive::{RegisterError, RegisterOptions, Session};
 use crate::registration::{
     ControlRequest, ControlResponse, ErrorCode, FrameDecoder, PROTOCOL_VERSION, encode_frame,
 };

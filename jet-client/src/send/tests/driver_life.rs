@@ -1,9 +1,9 @@
 //! A sender's life over a NIC in memory, with time as a number: no thread, no socket, no clock.
 
-use super::driver::{Driver, Ended, NicSource, RECEIVE_ENTRIES};
-use super::error::SendConnectError;
-use super::options::SenderOptions;
 use super::scripted_nic::{Script, ScriptedNic, qp};
+use crate::send::driver::{Driver, Ended, NicSource, RECEIVE_ENTRIES};
+use crate::send::error::SendConnectError;
+use crate::send::options::SenderOptions;
 use jet_fabric::nic::{PrivateData, Status};
 use jet_fabric::{Address, Event, Nic};
 use jet_wire::message::hello::Welcome;

@@ -1,7 +1,7 @@
 //! Messages consumed before all of them came.
 
-use super::tests::{Daemon, LONG, Run, check_slice, finish, pair, slices, slices_and_finish, small};
-use super::{Session, SliceError, Verdict};
+use super::{Daemon, LONG, Run, check_slice, finish, pair, slices, slices_and_finish, small};
+use crate::receive::{Fault, ReceiveError, Session, SliceError, Verdict};
 use jet_wire::SLAB_BYTES_U32;
 use jet_wire::segment::delivery_flags as flags;
 use std::task::Poll;
@@ -147,8 +147,5 @@ fn a_fault_that_flush_finds_is_told_by_the_next_call() {
     // The number is not free: its message has no end yet.
     daemon.deliver_as(small(5, 0, 5), 8, b"");
     session.flush();
-    assert!(matches!(
-        session.try_receive(),
-        Err(super::ReceiveError::Broken(super::Fault::OutOfTurn { .. }))
-    ));
+    assert!(matches!(session.try_receive(), Err(ReceiveError::Broken(Fault::OutOfTurn { .. }))));
 }

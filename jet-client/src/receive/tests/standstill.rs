@@ -1,13 +1,9 @@
 //! An application that holds all that it may is told, once for each time that the daemon says so; and the whole of a message is
 //! copied out.
 
-use super::tests::{Daemon, LONG, Run, SLOTS, pair, small};
 use super::*;
-use jet_wire::SLAB_BYTES_U32;
-use jet_wire::segment::{Notice, delivery_flags as flags};
+use jet_wire::segment::Notice;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::task::Poll;
-use std::time::Duration;
 
 impl Daemon {
     /// Says that the session holds all that it may; wakes it where it sleeps.
@@ -113,7 +109,7 @@ fn what_is_copied_out_is_given_back_and_may_be_larger_than_the_pool() {
             assert_eq!(vector.len(), bytes as usize);
             place[..vector.len()].copy_from_slice(&vector);
         }
-        let wrong = (0..bytes as usize).find(|at| place[*at] != super::tests::expected_byte(0, *at as u64));
+        let wrong = (0..bytes as usize).find(|at| place[*at] != expected_byte(0, *at as u64));
         assert_eq!(wrong, None);
         assert_eq!(place[bytes as usize..], [0xaa; 5]);
         session.flush();
@@ -124,7 +120,7 @@ fn what_is_copied_out_is_given_back_and_may_be_larger_than_the_pool() {
 /// A session whose application holds part of a message and waits for the rest.
 #[cfg(feature = "tokio")]
 fn holding() -> (Daemon, &'static Session, Message<'static>, Slice<'static>) {
-    let (mut daemon, session) = async_tests::lasting_pair();
+    let (mut daemon, session) = tasks::lasting_pair();
     daemon.deliver(part(0));
     let mut message = session.try_receive().unwrap().unwrap();
     let held = message.next(LONG).unwrap().unwrap();
@@ -146,7 +142,7 @@ fn a_task_is_told_when_it_lasts() {
         daemon.tell(2, true);
         (daemon, held)
     };
-    let (error, _alive) = async_tests::both(waits, tells);
+    let (error, _alive) = tasks::both(waits, tells);
     assert!(matches!(error, SliceError::HoldsAll(_)), "{error}");
 }
 
@@ -163,7 +159,7 @@ fn a_task_is_told_though_another_polls_in_vain() {
         }
         (daemon, held)
     };
-    let (error, _alive) = async_tests::both(waits, polls);
+    let (error, _alive) = tasks::both(waits, polls);
     assert!(matches!(error, SliceError::HoldsAll(_)), "{error}");
 }
 
@@ -191,7 +187,7 @@ fn each_task_that_waits_is_told_once() {
         let received = session.receive_async().await.map(|_| ());
         (received.unwrap_err(), tells.await.unwrap(), held)
     };
-    let (error, (other, ..)) = async_tests::both(waits, receives);
+    let (error, (other, ..)) = tasks::both(waits, receives);
     assert!(matches!(error, SliceError::HoldsAll(_)), "{error}");
     assert!(matches!(other, ReceiveError::HoldsAll(_)), "{other}");
 }
@@ -225,5 +221,5 @@ fn a_task_that_was_told_sleeps_on_though_another_polls() {
         daemon.doorbell.ring();
         (daemon, held)
     };
-    let (_slice, _alive) = async_tests::both(waits, polls);
+    let (_slice, _alive) = tasks::both(waits, polls);
 }

@@ -1,6 +1,8 @@
-use super::options::ProtocolOptions;
-use super::protocol::{Action, Protocol, Transmit};
-use super::protocol_tests::welcome;
+//! The protocol with a receiver that says nothing.
+
+use super::protocol::welcome;
+use crate::send::options::ProtocolOptions;
+use crate::send::protocol::{Action, Protocol, Transmit};
 use jet_wire::message::CreditHeader;
 use jet_wire::message::hello::Welcome;
 

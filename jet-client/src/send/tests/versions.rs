@@ -1,7 +1,7 @@
 //! What a sender makes of a receiver of another version.
 
-use super::protocol::{Protocol, Transmit};
-use super::protocol_tests::{connected, options, welcome};
+use super::protocol::{connected, options, welcome};
+use crate::send::protocol::{Protocol, Transmit};
 use jet_wire::message::hello::Welcome;
 use jet_wire::message::{AckHeader, AckRange, AckStatus, CreditHeader, HeaderBytes, Versions};
 

@@ -1,7 +1,7 @@
 //! The protocol against a model of a receiver.
 
-use super::options::{Backoff, ProtocolOptions, RetryPolicy};
-use super::protocol::{Action, CREDIT_RETURN_ID, Protocol, SubmitError, Transmit};
+use crate::send::options::{Backoff, ProtocolOptions, RetryPolicy};
+use crate::send::protocol::{Action, CREDIT_RETURN_ID, Protocol, SubmitError, Transmit};
 use jet_wire::message::hello::{Refusal, Welcome};
 use jet_wire::message::{
     AckHeader, AckRange, AckStatus, ByeHeader, ByeReason, CongestionHeader, CreditHeader, HeaderBytes,

@@ -1,0 +1,10 @@
+//! The sending end: its rules, its driver over a NIC in memory, and a sender as programs use it.
+
+mod congestion;
+mod driver;
+mod driver_life;
+mod protocol;
+mod scripted_nic;
+mod sender;
+mod silence;
+mod versions;
