@@ -55,11 +55,11 @@ impl EndWords {
 }
 
 #[cfg(all(test, loom))]
-mod loom_tests {
+mod loom {
     use super::*;
-    use crate::ring::loom_tests::ring;
-    use loom::sync::{Arc, Condvar, Mutex};
-    use loom::thread;
+    use crate::ring::loom::ring;
+    use ::loom::sync::{Arc, Condvar, Mutex};
+    use ::loom::thread;
 
     fn words() -> EndWords {
         let word = || AtomicU32::new(0);
@@ -69,7 +69,7 @@ mod loom_tests {
     /// Label *fault*.
     #[test]
     fn loom_a_fault_is_seen_with_its_count() {
-        loom::model(|| {
+        ::loom::model(|| {
             let words = Arc::new(words());
             let theirs = words.clone();
             let end = thread::spawn(move || theirs.set_fault(3, 41));
@@ -83,7 +83,7 @@ mod loom_tests {
     /// What was announced before a SEND is known to whoever takes the SEND.
     #[test]
     fn loom_what_was_announced_before_a_send_is_seen_with_it() {
-        loom::model(|| {
+        ::loom::model(|| {
             let words = Arc::new(words());
             let ((mut producer, memory), (mut consumer, _held)) = ring(2, 0);
             let theirs = words.clone();
@@ -103,7 +103,7 @@ mod loom_tests {
     /// A sender whose ring is full sleeps until some of it is taken.
     #[test]
     fn loom_who_waits_for_room_is_woken() {
-        let mut builder = loom::model::Builder::new();
+        let mut builder = ::loom::model::Builder::new();
         builder.preemption_bound = Some(3);
         builder.check(|| {
             let words = Arc::new(words());

@@ -322,9 +322,7 @@ fn copy_once<T: Item>(place: *const T) -> T {
 }
 
 #[cfg(all(test, not(loom)))]
-#[path = "ring_tests.rs"]
 mod tests;
 
 #[cfg(all(test, loom))]
-#[path = "ring_loom.rs"]
-pub(crate) mod loom_tests;
+pub(crate) mod loom;

@@ -95,8 +95,7 @@ fn bit(who: usize) -> u64 {
 }
 
 #[cfg(all(test, loom))]
-#[path = "sleep_loom.rs"]
-mod loom_tests;
+mod loom;
 
 #[cfg(all(test, not(loom)))]
 mod tests {

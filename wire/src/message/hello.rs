@@ -361,3 +361,6 @@ fn check(magic: [u8; 4], lowest: u8, highest: u8) -> Result<Versions, HelloError
     }
     Versions::from_bytes(lowest, highest).ok_or(HelloError::Versions { lowest, highest })
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -147,6 +147,4 @@ pub mod flags {
 }
 
 #[cfg(all(test, not(loom)))]
-mod hello_tests;
-#[cfg(all(test, not(loom)))]
 mod tests;

@@ -119,8 +119,7 @@ impl NoticeWord<'_> {
 }
 
 #[cfg(all(test, loom))]
-#[path = "notice_loom.rs"]
-mod loom_tests;
+mod loom;
 
 #[cfg(all(test, not(loom)))]
 mod tests {

@@ -135,8 +135,7 @@ impl SlotWord<'_> {
 }
 
 #[cfg(all(test, loom))]
-#[path = "slot_loom.rs"]
-mod loom_tests;
+mod loom;
 
 #[cfg(all(test, not(loom)))]
 mod tests {

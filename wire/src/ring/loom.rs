@@ -1,8 +1,8 @@
 //! The ring under the model checker: every interleaving, and every value that the memory model lets a load see.
 
 use super::*;
-use loom::sync::{Arc, Condvar, Mutex};
-use loom::thread;
+use ::loom::sync::{Arc, Condvar, Mutex};
+use ::loom::thread;
 use std::vec::Vec;
 
 pub(crate) struct Memory {
@@ -34,7 +34,7 @@ pub(crate) fn ring(
 }
 
 fn model(preemptions: usize, check: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
+    let mut builder = ::loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
     builder.check(check);
 }

@@ -1,6 +1,3 @@
-use super::hello::{
-    AppName, AppNameError, HELLO_BYTES, Hello, HelloError, REFUSAL_BYTES, Refusal, WELCOME_BYTES, Welcome,
-};
 use super::*;
 use proptest::prelude::*;
 use std::string::ToString;

@@ -1,8 +1,8 @@
 //! Sleeping and waking under the model checker. A wake-up that is lost is a deadlock, which loom reports.
 
 use super::*;
-use loom::sync::{Arc, Condvar, Mutex};
-use loom::thread;
+use ::loom::sync::{Arc, Condvar, Mutex};
+use ::loom::thread;
 use std::vec::Vec;
 
 /// What wakes: it is kept where it comes before the sleep, as a doorbell and `unpark` are.
@@ -43,7 +43,7 @@ impl Pile {
 }
 
 fn model(check: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
+    let mut builder = ::loom::model::Builder::new();
     builder.preemption_bound = Some(3);
     builder.check(check);
 }

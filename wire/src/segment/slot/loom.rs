@@ -3,8 +3,8 @@
 
 use super::*;
 use crate::sync::UnsafeCell;
-use loom::sync::Arc;
-use loom::thread;
+use ::loom::sync::Arc;
+use ::loom::thread;
 
 const POOL: Place = Place { slab: 0, escaped: false };
 const ESCAPE: Place = Place { slab: 1, escaped: true };
@@ -61,7 +61,7 @@ impl Shared {
 
 #[test]
 fn loom_what_is_read_never_moves() {
-    loom::model(|| {
+    ::loom::model(|| {
         let shared = Shared::new();
         let daemon = shared.clone();
         let daemon = thread::spawn(move || {
@@ -86,7 +86,7 @@ fn loom_what_is_read_never_moves() {
 /// slab, and puts the next run in the same slot.
 #[test]
 fn loom_a_slot_used_again_is_never_read_as_the_run_before() {
-    loom::model(|| {
+    ::loom::model(|| {
         let shared = Shared::new();
         shared.write(POOL, BYTES);
         shared.slot().publish(7, POOL);
@@ -120,7 +120,7 @@ fn loom_a_slot_used_again_is_never_read_as_the_run_before() {
 /// An application that released a run while it had it pinned: its late unpin leaves the slot's next run as it is.
 #[test]
 fn loom_a_late_unpin_leaves_the_next_run_as_it_is() {
-    loom::model(|| {
+    ::loom::model(|| {
         let shared = Shared::new();
         shared.slot().publish(7, POOL);
         let app = shared.clone();
@@ -199,7 +199,7 @@ impl Moving {
 ///
 /// Threads are interrupted four times at most: that keeps it at seconds. Without the bound all of these hold as well.
 fn pin_against_move_against_release(app: fn(&Shared)) {
-    let mut model = loom::model::Builder::new();
+    let mut model = ::loom::model::Builder::new();
     model.preemption_bound = Some(4);
     model.check(move || {
         let shared = Shared::new();
@@ -256,7 +256,7 @@ fn loom_a_run_is_released_unread_while_it_is_copied() {
 /// The daemon looks before it begins a copy. Whatever it saw, the copy's end is judged by the move alone.
 #[test]
 fn loom_a_look_at_the_pin_decides_nothing_but_whether_to_try() {
-    loom::model(|| {
+    ::loom::model(|| {
         let shared = Shared::new();
         shared.write(POOL, BYTES);
         shared.slot().publish(7, POOL);

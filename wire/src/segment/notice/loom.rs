@@ -1,12 +1,12 @@
 //! The notice under the model checker: beside the delivery ring, whose bell it shares.
 
 use super::*;
-use crate::ring::loom_tests::ring;
-use loom::sync::{Arc, Condvar, Mutex};
-use loom::thread;
+use crate::ring::loom::ring;
+use ::loom::sync::{Arc, Condvar, Mutex};
+use ::loom::thread;
 
 fn model(check: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
+    let mut builder = ::loom::model::Builder::new();
     builder.preemption_bound = Some(3);
     builder.check(check);
 }
