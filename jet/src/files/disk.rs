@@ -516,5 +516,4 @@ impl Operation {
 }
 
 #[cfg(test)]
-#[path = "disk_tests.rs"]
 pub(super) mod tests;
