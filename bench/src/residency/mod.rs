@@ -18,8 +18,6 @@ mod picture;
 mod receivers;
 mod resident;
 mod rows;
-#[cfg(test)]
-mod rows_tests;
 mod table;
 #[cfg(test)]
 mod tests;

@@ -182,3 +182,6 @@ impl Rows<'_> {
         self.rows.extend(rows);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,13 +1,13 @@
 //! Which rows turns make, which of them have bounds, and that exact rows fail on what they watch for.
 
-use super::arrivals::Poisson;
-use super::bare::Size;
-use super::conventional::Most;
-use super::receivers::Receiver;
-use super::rows;
-use super::traffic::{Seen, Shape};
-use super::turns::{Bare, Measured, Offered, Turn, slowest};
+use super::of_setting;
 use crate::report::Row;
+use crate::residency::arrivals::Poisson;
+use crate::residency::bare::Size;
+use crate::residency::conventional::Most;
+use crate::residency::receivers::Receiver;
+use crate::residency::traffic::{Seen, Shape};
+use crate::residency::turns::{Bare, Measured, Offered, Turn, slowest};
 use std::time::Duration;
 
 const LOADS: [u32; 2] = [50, 90];
@@ -57,7 +57,7 @@ fn measured(shape: Shape) -> Measured {
 }
 
 fn rows_of(measured: &Measured, shape: Shape) -> Vec<Row> {
-    rows::of_setting(shape, Some(3.0), &LOADS, measured)
+    of_setting(shape, Some(3.0), &LOADS, measured)
 }
 
 fn one<'a>(rows: &'a [Row], end: &str) -> &'a Row {
