@@ -585,5 +585,4 @@ impl Drop for Threaded {
 }
 
 #[cfg(test)]
-#[path = "threaded/tests.rs"]
 mod tests;
