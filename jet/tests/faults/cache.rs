@@ -7,7 +7,6 @@ use rustix::process::Signal;
 use std::path::Path;
 use std::process::Command;
 
-#[path = "cache_undone.rs"]
 mod undone;
 
 const ROOT: &str = "/sys/fs/resctrl";

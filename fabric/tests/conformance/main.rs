@@ -7,28 +7,17 @@
 //! `harness.rs`. The random case prints its seed; `JET_CONFORMANCE_SEED=N` runs it again.
 #![allow(clippy::cast_possible_truncation)] // sizes in these cases are small
 
-#[path = "conformance/connections.rs"]
 mod connections;
-#[path = "conformance/crowds.rs"]
 mod crowds;
-#[path = "conformance/endings.rs"]
 mod endings;
-#[path = "conformance/fabrics.rs"]
 mod fabrics;
 #[cfg(feature = "verbs")]
-#[path = "conformance/foreign.rs"]
 mod foreign;
-#[path = "conformance/harness.rs"]
 mod harness;
-#[path = "conformance/order.rs"]
 mod order;
-#[path = "conformance/random.rs"]
 mod random;
-#[path = "conformance/reads.rs"]
 mod reads;
-#[path = "conformance/sends.rs"]
 mod sends;
-#[path = "conformance/waking.rs"]
 mod waking;
 
 macro_rules! suite {
