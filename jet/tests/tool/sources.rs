@@ -1,13 +1,11 @@
 //! Files that become others between the walk, the first look and the end: what is called sent is what they are.
 
-mod tool_support;
-
+use crate::host::{Host, PATIENCE, bytes, until};
 use jet_client::receive::{RegisterOptions, Session};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
-use tool_support::{Host, PATIENCE, bytes, until};
 
 #[test]
 fn a_sparse_file_that_is_filled_before_there_is_a_receiver_is_sent_as_it_is_then() {

@@ -1,11 +1,9 @@
 //! Where files land: where their paths lead when they come, below what `--out` is then; and what of them takes room.
 
-mod tool_support;
-
+use crate::host::{Host, assert_same, bytes, large_tree};
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use tool_support::{Host, assert_same, bytes, large_tree};
 
 /// A tree of a small and a large file and of empty directories, all of whose bytes are the seed's.
 fn tree(at: &Path, seed: u64) {
@@ -25,7 +23,7 @@ fn a_directory_that_was_moved_away_receives_nothing_and_its_place_does() {
     let pieces = ["--piece-bytes", "1048576"];
     host.send(&[&sent], &pieces).succeed();
     fs::rename(out.join("tree"), &archive).unwrap();
-    let archived = tool_support::snapshot(&archive);
+    let archived = crate::host::snapshot(&archive);
     for made_anew in [true, false] {
         fs::remove_dir_all(&sent).unwrap();
         tree(&sent, 20);
@@ -35,7 +33,7 @@ fn a_directory_that_was_moved_away_receives_nothing_and_its_place_does() {
         }
         host.send(&[&sent], &pieces).succeed();
         assert_same(&sent, &out.join("tree"));
-        assert!(tool_support::snapshot(&archive) == archived, "what was archived was written to");
+        assert!(crate::host::snapshot(&archive) == archived, "what was archived was written to");
     }
     recv.stop();
 }
@@ -109,7 +107,7 @@ fn holes_stay_holes() {
         let file = fs::File::create(sent.join(name)).unwrap();
         file.set_len(length).unwrap();
         for &(at, bytes) in data {
-            file.write_all_at(&tool_support::bytes(at, bytes), at).unwrap();
+            file.write_all_at(&crate::host::bytes(at, bytes), at).unwrap();
         }
     };
     sparse("all a hole", 1 << 40, &[]);
@@ -176,6 +174,6 @@ fn a_receiver_of_short_messages_is_sent_short_pieces() {
     recv.stop();
 }
 
-fn until_said(jet: &tool_support::Jet, what: &str) {
-    tool_support::until(what, || jet.said().contains(what).then_some(()));
+fn until_said(jet: &crate::host::Jet, what: &str) {
+    crate::host::until(what, || jet.said().contains(what).then_some(()));
 }

@@ -1,12 +1,10 @@
 //! The whole of it at once: more than a gibibyte of files from three senders, and each of the three kinds of process
 //! killed once on the way. Everything arrives byte for byte.
 
-mod tool_support;
-
+use crate::host::{Host, assert_same, fabrics, large_tree, odd_tree, until};
 use rustix::process::Signal;
 use std::fs;
 use std::path::PathBuf;
-use tool_support::{Host, assert_same, fabrics, large_tree, odd_tree, until};
 
 const SENDERS: u64 = 3;
 const FILES: u64 = 22;

@@ -1,12 +1,10 @@
 //! What the tool says when something is not as it should be, and with which exit code it ends.
 
-mod tool_support;
-
+use crate::host::{Host, assert_same, large_tree, until};
 use rustix::process::Signal;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::process::Stdio;
-use tool_support::{Host, assert_same, large_tree, until};
 
 const PIECES: &[&str] = &["--piece-bytes", "1048576"];
 

@@ -6,8 +6,7 @@
 //! `JET_STORM_SEED` and `JET_STORM_KILLS` make it another one, and a longer one. The seed is printed. A storm of many
 //! kills is many short ones, each with a seed of its own, the next number: one that failed is seen again by its seed.
 
-mod tool_support;
-
+use crate::host::{Entry, Host, Jet, PATIENCE, TinyDisk, bytes, is_part, snapshot, snapshot_named};
 use rustix::process::Signal;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -16,7 +15,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use tool_support::{Entry, Host, Jet, PATIENCE, TinyDisk, bytes, is_part, snapshot, snapshot_named};
 
 /// Kills of one storm.
 const KILLS: u64 = 30;

@@ -3,11 +3,9 @@
 //! A receiver that is stopped (SIGSTOP) while messages reach it makes "in the middle" certain: it holds slabs, and its
 //! senders wait.
 
-mod tool_support;
-
+use crate::host::{Host, assert_same, fabrics, is_part, large_tree, odd_tree};
 use rustix::process::Signal;
 use std::fs;
-use tool_support::{Host, assert_same, fabrics, is_part, large_tree, odd_tree};
 
 const FILES: u64 = 16;
 const FILE_BYTES: usize = 3 << 20;
@@ -33,7 +31,7 @@ fn a_receiver_killed_with_slabs_in_its_hands_is_followed_by_another() {
         first.kill();
         // The second one is killed wherever it is by then.
         let mut second = host.recv(&out, &[]);
-        tool_support::until("some bytes to be written", || {
+        crate::host::until("some bytes to be written", || {
             let files = fs::read_dir(out.join("tree/large")).ok()?.count();
             (files > 2).then_some(())
         });
@@ -110,7 +108,7 @@ fn an_interrupted_sender_leaves_no_parts() {
         let entries = fs::read_dir(out.join("tree")).into_iter().flatten();
         entries.filter(|entry| is_part(&entry.as_ref().unwrap().path())).count()
     };
-    tool_support::until("files to be on their way", || (parts() > 2).then_some(()));
+    crate::host::until("files to be on their way", || (parts() > 2).then_some(()));
     send.signal(Signal::INT);
     assert_eq!(send.wait().code(), Some(1));
     assert!(send.said().contains("giving up"), "{}", send.said());

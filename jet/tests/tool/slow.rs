@@ -1,12 +1,10 @@
 //! A receiver that is slow on purpose, as slow storage makes it, still writes every byte; and its class and its wish for
 //! memory reach the daemon.
 
-mod tool_support;
-
+use crate::host::{Host, assert_same, fabrics, is_part, large_tree, odd_tree, until};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
-use tool_support::{Host, assert_same, fabrics, is_part, large_tree, odd_tree, until};
 
 const PIECES: &[&str] = &["--piece-bytes", "1048576"];
 

@@ -1,8 +1,7 @@
 //! Standard error and standard output that take nothing: no line that cannot be written ends a process, holds it up, or
 //! costs a transfer.
 
-mod tool_support;
-
+use crate::host::{Host, Jet, assert_same, large_tree, until};
 use jet_client::registration::{ControlConnection, ControlRequest, ControlResponse, PROTOCOL_VERSION};
 use rustix::process::{Resource, Rlimit, Signal, setrlimit};
 use std::ffi::OsStr;
@@ -11,7 +10,6 @@ use std::io::{PipeReader, Write, pipe};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
-use tool_support::{Host, Jet, assert_same, large_tree, until};
 
 /// A log that takes nothing.
 enum Dead {

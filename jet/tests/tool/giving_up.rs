@@ -1,13 +1,11 @@
 //! How `jet send` ends where not everything can be sent: it does end, and says of every file what is true.
 
-mod tool_support;
-
+use crate::host::{Host, PATIENCE, bytes, large_tree, until};
 use jet_client::receive::{RegisterOptions, Session};
 use rustix::process::Signal;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
-use tool_support::{Host, PATIENCE, bytes, large_tree, until};
 
 // Kinds of messages, see `jet::files::header`.
 const DIRECTORY: u8 = 1;
@@ -59,7 +57,7 @@ fn what_arrives_after_a_signal_is_called_sent() {
     assert_eq!((&sent["files"], &sent["failed"]), (&101.into(), &0.into()), "{sent}");
     for directory in ["small", "large"] {
         let modes_aside = |root: &std::path::Path| {
-            let files = tool_support::snapshot(root).into_iter();
+            let files = crate::host::snapshot(root).into_iter();
             files.map(|(name, (_, hash))| (name, hash)).collect::<Vec<_>>()
         };
         assert_eq!(modes_aside(&tree.join(directory)), modes_aside(&out.join(directory)));

@@ -1,15 +1,13 @@
 //! What `jet recv --fsync` acknowledges: it was synced, with every name above it, and descriptors do not run out over it.
 
-mod tool_support;
-
+use crate::host::{Host, assert_same, bytes, is_part};
+use crate::syncs::Syncs;
 use rustix::process::{Resource, Rlimit, getrlimit, prlimit, setrlimit};
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use tool_support::syncs::Syncs;
-use tool_support::{Host, assert_same, bytes, is_part};
 
 const WATCHED: &[&str] = &["--fsync", "--no-io-uring"];
 const PIECES: &[&str] = &["--piece-bytes", "65536"];

@@ -1,7 +1,6 @@
 //! What the tool advises when something is refused: what would help, and nothing else.
 
-mod tool_support;
-
+use crate::host::{Host, large_tree};
 use jet_client::send::{Sender, SenderOptions};
 use rustix::process::{Resource, Rlimit, Signal, setrlimit};
 use std::ffi::OsStr;
@@ -10,7 +9,6 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
-use tool_support::{Host, large_tree};
 
 /// Leaves the command so many descriptors.
 fn with_descriptors(command: &mut Command, most: u64) {

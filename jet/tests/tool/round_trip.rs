@@ -1,10 +1,8 @@
 //! Trees through daemon, receiver and sender as separate processes.
 
-mod tool_support;
-
+use crate::host::{Host, assert_same, odd_tree};
 use std::fs;
 use std::os::unix::process::CommandExt;
-use tool_support::{Host, assert_same, odd_tree};
 
 fn round_trip(
     fabric: &str,

@@ -1,14 +1,12 @@
 //! What a sender of bad will, or of another make, can send to `jet recv`: nothing gets outside, everything is answered.
 
-mod tool_support;
-
+use crate::host::{Host, PATIENCE};
 use jet::files::header::{FileHeader, Kind, PathField, TAG};
 use jet::files::path::RelativePath;
 use jet::files::proof::{Hash, Sum};
 use jet::files::reject;
 use jet_client::send::{AckStatus, Sender, SenderOptions};
 use std::fs;
-use tool_support::{Host, PATIENCE};
 
 /// A header with any path bytes; what the last two fields say is the kind's.
 fn header(kind: u8, path: &[u8], first: u64, second: u64) -> Vec<u8> {

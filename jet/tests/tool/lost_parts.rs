@@ -1,8 +1,7 @@
 //! What was written of a file is lost, or is another file's, in the middle of its transfer: it is sent again, and never
 //! made of the rest.
 
-mod tool_support;
-
+use crate::host::{Host, Jet, PATIENCE, assert_same, bytes, is_part, until};
 use jet::files::header::{FileHeader, Kind, PathField, TAG};
 use jet::files::path::RelativePath;
 use jet::files::proof::{Hash, Proof, Sum};
@@ -12,7 +11,6 @@ use rustix::fs::{FlockOperation, flock};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use tool_support::{Host, Jet, PATIENCE, assert_same, bytes, is_part, until};
 
 const PIECES: &[&str] = &["--piece-bytes", "1048576"];
 /// Takes a few seconds at this pace.
@@ -277,7 +275,7 @@ fn files_and_trees_arrive_with_every_proof() {
     for proof in ["fast", "blake3", "off"] {
         let host = Host::new("shm");
         let (tree, out) = (host.path("tree"), host.path("out"));
-        tool_support::odd_tree(&tree);
+        crate::host::odd_tree(&tree);
         let _daemon = host.daemon();
         let recv = host.recv(&out, &[]);
         let send = host.send(&[&tree], &["--proof", proof, "--piece-bytes", "65536"]);

@@ -1,10 +1,8 @@
 //! A disk that is full under `jet recv`: the sender hears it, the receiver goes on, no slab is lost.
 
-mod tool_support;
-
+use crate::host::{Host, TinyDisk, assert_same, bytes, fabrics};
 use std::fs;
 use std::os::unix::process::CommandExt;
-use tool_support::{Host, TinyDisk, assert_same, bytes, fabrics};
 
 /// What ends the files at 1 MiB.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -1,7 +1,4 @@
 //! Real processes of the tool, in a directory of the test's own. Every wait is bounded and on a condition.
-#![allow(dead_code)] // each test uses its part
-
-pub mod syncs;
 
 use jet_client::registration::ControlConnection;
 use serde_json::Value;
