@@ -1,52 +1,38 @@
 //! Measuring between hosts: what `load` and `probe` say that they sent is what `receive` says that came, and each error says what to
 //! start.
 
-use jet_client::registration::{ControlConnection, ControlRequest, ControlResponse};
-use rustix::process::{Pid, Signal, kill_process};
-use std::io::{BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStderr, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use jet_test_support::folder::Folder;
+use jet_test_support::process::Process;
+use jet_test_support::waiting::until;
+use jet_test_support::{daemon, daemon::number};
+use rustix::process::Signal;
+use std::path::PathBuf;
+use std::process::{Command, Output};
 
 const BENCH: &str = env!("CARGO_BIN_EXE_jet-bench");
-/// What takes longer has failed.
-const LIMIT: Duration = Duration::from_secs(120);
 
-/// A daemon on a port of loopback. It ends when this is dropped.
+/// A daemon on a port of loopback.
 struct Daemon {
-    folder: tempfile::TempDir,
-    child: Child,
+    process: Process,
     address: String,
+    /// Last, so that whatever is dropped can still say its last words.
+    folder: Folder,
 }
 
 impl Daemon {
     fn start() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let socket = folder.path().join("jetd.sock");
-        let mut child = Command::new(BENCH)
-            .args(["role", "daemon", "--listen", "tcp:127.0.0.1:0", "--control-socket"])
-            .arg(&socket)
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut said = BufReader::new(child.stderr.take().unwrap());
-        let address = loop {
-            let mut line = String::new();
-            assert!(said.read_line(&mut line).unwrap() > 0, "the daemon ended: {:?}", child.wait());
-            if let Some(at) = line.find("tcp:127.0.0.1:") {
-                let rest = &line[at..];
-                let end = rest[14..].find(|c: char| !c.is_ascii_digit()).map_or(rest.len(), |end| 14 + end);
-                break rest[..end].to_owned();
-            }
-        };
-        // What it says later is not to fill the pipe.
-        std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
-        Self { folder, child, address }
+        let folder = Folder::new();
+        let control = folder.join("jetd.sock");
+        let command =
+            daemon::command(BENCH, &["role", "daemon"], &control, &["tcp:127.0.0.1:0"], &[] as &[&str]);
+        let process = folder.start("daemon", command);
+        let status = daemon::wait_answer(&process, &control);
+        let address = status["listen"][0].as_str().unwrap().to_owned();
+        Self { process, address, folder }
     }
 
     fn socket(&self) -> PathBuf {
-        self.folder.path().join("jetd.sock")
+        self.folder.join("jetd.sock")
     }
 
     fn bench(&self, name: &str, more: &[&str]) -> Command {
@@ -54,50 +40,35 @@ impl Daemon {
         command.args([name, "--json", "--samples", "1", "--to", &self.address, "--app", "store"]).args(more);
         command
     }
-}
 
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        // One that ended by itself was noticed by then.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+    /// The receiving application.
+    fn receiver(&self) -> Receiver {
+        let mut command = Command::new(BENCH);
+        command.args(["receive", "--json", "--app", "store", "--read", "--control-socket"]);
+        command.arg(self.socket());
+        let process = self.folder.start("receive", command);
+        until("the receiver to register", || {
+            assert!(process.is_running(), "no receiver: {}", process.said());
+            process.said().contains("receiving as store").then_some(())
+        });
+        Receiver(process)
     }
 }
 
 /// The receiving application.
-struct Receiver {
-    child: Child,
-    said: BufReader<ChildStderr>,
-}
+struct Receiver(Process);
 
 impl Receiver {
-    fn start(socket: &Path) -> Self {
-        let mut child = Command::new(BENCH)
-            .args(["receive", "--json", "--app", "store", "--read", "--control-socket"])
-            .arg(socket)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut said = BufReader::new(child.stderr.take().unwrap());
-        let mut line = String::new();
-        while !line.contains("receiving as store") {
-            line.clear();
-            assert!(said.read_line(&mut line).unwrap() > 0, "no receiver: {:?}", child.wait());
-        }
-        Self { child, said }
-    }
-
     /// Ends it by a signal: its rows.
     fn end(mut self, signal: Signal) -> Vec<serde_json::Value> {
-        kill_process(Pid::from_child(&self.child), signal).unwrap();
-        let mut out = String::new();
-        self.child.stdout.take().unwrap().read_to_string(&mut out).unwrap();
-        let mut said = String::new();
-        self.said.read_to_string(&mut said).unwrap();
-        assert_eq!(self.child.wait().unwrap().code(), Some(0), "{said}");
-        rows(&out)
+        self.0.signal(signal);
+        assert_eq!(self.0.wait().code(), Some(0), "{}", self.0.said());
+        rows(&printed(&self.0))
     }
+}
+
+fn printed(process: &Process) -> String {
+    String::from_utf8(process.printed_bytes()).unwrap()
 }
 
 fn rows(out: &str) -> Vec<serde_json::Value> {
@@ -121,7 +92,7 @@ fn value(rows: &[serde_json::Value], metric: &str, unit: &str) -> f64 {
 #[test]
 fn both_ends_of_a_sweep_count_the_same() {
     let daemon = Daemon::start();
-    let receiver = Receiver::start(&daemon.socket());
+    let receiver = daemon.receiver();
     let sweep = ["--bytes", "100,65536", "--depth", "1,8", "--runtime", "0.2", "--warm-up", "0.05"];
     let output = daemon.bench("load", &sweep).output().unwrap();
     let sent = rows_of(&output);
@@ -160,7 +131,7 @@ fn both_ends_of_a_sweep_count_the_same() {
 #[test]
 fn an_open_loop_sends_what_is_due_and_says_what_could_not_be_kept() {
     let daemon = Daemon::start();
-    let receiver = Receiver::start(&daemon.socket());
+    let receiver = daemon.receiver();
     let open = ["--arrivals", "constant", "--runtime", "0.5", "--warm-up", "0"];
     let due = rows_of(
         &daemon.bench("load", &[&open[..], &["--rate", "100", "--bytes", "64"]].concat()).output().unwrap(),
@@ -190,7 +161,7 @@ fn an_open_loop_sends_what_is_due_and_says_what_could_not_be_kept() {
 #[test]
 fn a_probe_takes_the_way_to_this_host_away() {
     let (daemon, near) = (Daemon::start(), Daemon::start());
-    let (receiver, beside) = (Receiver::start(&daemon.socket()), Receiver::start(&near.socket()));
+    let (receiver, beside) = (daemon.receiver(), near.receiver());
     let more = ["--runtime", "0.2", "--warm-up", "0", "--loopback", &near.address];
     let rows = rows_of(&daemon.bench("probe", &more).output().unwrap());
     let name = "64 B, one at a time";
@@ -210,7 +181,7 @@ fn a_probe_takes_the_way_to_this_host_away() {
 
 #[test]
 fn what_is_missing_is_said_with_what_to_start() {
-    let daemon = Daemon::start();
+    let mut daemon = Daemon::start();
     for name in ["load", "probe"] {
         let output = daemon.bench(name, &["--runtime", "1"]).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
@@ -222,67 +193,50 @@ fn what_is_missing_is_said_with_what_to_start() {
         assert!(said.contains("jet-bench receive --app store"), "{said}");
         assert!(output.stdout.is_empty());
     }
-    let gone = daemon.address.clone();
-    let receiver = Receiver::start(&daemon.socket());
-    drop(daemon);
+    let Receiver(mut receiver) = daemon.receiver();
+    daemon.process.kill();
     // The application hears that its daemon is gone.
-    let Receiver { mut child, mut said } = receiver;
-    let mut text = String::new();
-    said.read_to_string(&mut text).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(2), "{text}");
-    assert!(text.contains("the daemon is gone") && text.contains("0 messages had come, 0 bytes"), "{text}");
-    let output = Command::new(BENCH).args(["load", "--to", &gone]).output().unwrap();
+    let (status, said) = (receiver.wait(), receiver.said());
+    assert_eq!(status.code(), Some(2), "{said}");
+    assert!(said.contains("the daemon is gone") && said.contains("0 messages had come, 0 bytes"), "{said}");
+    let output = Command::new(BENCH).args(["load", "--to", &daemon.address]).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("cannot connect") && said.contains(&gone), "{said}");
+    assert!(said.contains("cannot connect") && said.contains(&daemon.address), "{said}");
 }
 
 #[test]
 fn a_load_whose_daemon_goes_ends_and_says_so() {
     let mut daemon = Daemon::start();
-    let _receiver = Receiver::start(&daemon.socket());
-    let mut load = daemon
-        .bench("load", &["--bytes", "64", "--runtime", "600"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let start = Instant::now();
-    let mut control = ControlConnection::connect(&daemon.socket()).unwrap();
-    loop {
-        let (answer, _) = control.request(&ControlRequest::Status).unwrap();
-        let ControlResponse::Status { status } = answer else { panic!("{answer:?}") };
-        if status["messages"]["small"].as_u64().unwrap() > 0 {
-            break;
-        }
-        assert!(start.elapsed() < LIMIT && load.try_wait().unwrap().is_none(), "nothing comes");
-    }
-    daemon.child.kill().unwrap();
-    let output = load.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{said}");
+    let _receiver = daemon.receiver();
+    let load = daemon.bench("load", &["--bytes", "64", "--runtime", "600"]);
+    let mut load = daemon.folder.start("load", load);
+    until("something to come", || {
+        assert!(load.is_running(), "{}", load.said());
+        let status = daemon::try_status(&daemon.socket())?;
+        (number(&status, "messages.small") > 0).then_some(())
+    });
+    daemon.process.kill();
+    let (status, said) = (load.wait(), load.said());
+    assert_eq!(status.code(), Some(2), "{said}");
     assert!(said.contains(&format!("the connection to {} was lost", daemon.address)), "{said}");
-    assert!(output.stdout.is_empty(), "figures of a connection that was lost are none");
+    assert!(load.printed_bytes().is_empty(), "figures of a connection that was lost are none");
 }
 
 #[test]
 fn an_interrupted_load_prints_what_was_measured_so_far() {
     let daemon = Daemon::start();
-    let receiver = Receiver::start(&daemon.socket());
+    let receiver = daemon.receiver();
     let more = ["--bytes", "64,4096", "--runtime", "600", "--warm-up", "0"];
-    let mut load = daemon.bench("load", &more).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut load = daemon.folder.start("load", daemon.bench("load", &more));
     // It says every few seconds how far it is: then something was measured.
-    let mut said = BufReader::new(load.stderr.take().unwrap());
-    let start = Instant::now();
-    let mut line = String::new();
-    while !line.contains(" s of 600, ") {
-        line.clear();
-        assert!(said.read_line(&mut line).unwrap() > 0 && start.elapsed() < LIMIT, "no progress is told");
-    }
-    kill_process(Pid::from_child(&load), Signal::INT).unwrap();
-    let mut out = String::new();
-    load.stdout.take().unwrap().read_to_string(&mut out).unwrap();
-    assert_eq!(load.wait().unwrap().code(), Some(130));
+    until("progress to be told", || {
+        assert!(load.is_running(), "{}", load.said());
+        load.said().contains(" s of 600, ").then_some(())
+    });
+    load.signal(Signal::INT);
+    assert_eq!(load.wait().code(), Some(130), "{}", load.said());
+    let out = printed(&load);
     let sent = rows(&out);
     let consumed = value(&sent, "64 B, 32 at once: messages consumed", "messages");
     assert_eq!(value(&sent, "64 B, 32 at once: messages without an end", "messages"), 0.0);

@@ -2,11 +2,14 @@
 
 use crate::children::Role;
 use crate::hand_session::{HandSession, release, wait_delivery};
-use crate::rig::{NIC_THREAD, Random, Rig, number};
+use crate::rig::{NIC_THREAD, Rig, random_for};
 use crate::traffic::{Traffic, fits};
 use jet_client::registration::ErrorCode;
 use jet_client::send::{AckStatus, RetryPolicy, Sender, SenderOptions};
 use jet_fabric::memory::{Mapping, Protection};
+use jet_test_support::daemon::number;
+use jet_test_support::random::Random;
+use jet_test_support::waiting::until;
 use jet_wire::segment::{AppEnd, Delivery, Release, release_kind};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -95,7 +98,7 @@ const MISDEEDS: &[Misdeed] = &[
 
 #[test]
 fn what_is_not_held_cannot_be_released() {
-    let mut random = Random::for_test("releases", 10);
+    let mut random = random_for("releases", 10);
     let rig = Rig::start(&[QUARANTINE]);
     let good = rig.application(Role::Consumer, "store");
     let mut traffic = Traffic::new(&rig.addresses()[1], "store", random.fork());
@@ -140,7 +143,7 @@ fn what_is_not_held_cannot_be_released() {
 
 #[test]
 fn a_message_cannot_be_consumed_before_it_is_there() {
-    let mut random = Random::for_test("early", 11);
+    let mut random = random_for("early", 11);
     let rig = Rig::start(&[QUARANTINE]);
     let _good = rig.application(Role::Consumer, "store");
     let mut traffic = Traffic::new(&rig.addresses()[0], "store", random.fork());
@@ -151,7 +154,7 @@ fn a_message_cannot_be_consumed_before_it_is_there() {
     sender.send(64 << 20).unwrap();
     let first = wait_delivery(&mut end, &mut sender);
     release(&session, &mut end, &[Release { code: 0, ..finish_of(&first, 0) }]);
-    let (code, message) = crate::rig::until("the session to be ended", || {
+    let (code, message) = until("the session to be ended", || {
         sender.sender.flush();
         session.hung_up()
     })
@@ -167,7 +170,7 @@ fn a_message_cannot_be_consumed_before_it_is_there() {
 
 #[test]
 fn what_an_application_may_still_read_is_not_used_again_while_it_lives() {
-    let mut random = Random::for_test("lives on", 14);
+    let mut random = random_for("lives on", 14);
     let rig = Rig::start(&[QUARANTINE]);
     let _good = rig.application(Role::Consumer, "store");
     let mut traffic = Traffic::new(&rig.addresses()[0], "store", random.fork());
@@ -220,7 +223,7 @@ enum Scribble {
 #[test]
 fn a_segment_scribbled_over_costs_its_own_session_only() {
     const ROUNDS: u64 = 48;
-    let mut random = Random::for_test("scribble", 12);
+    let mut random = random_for("scribble", 12);
     let rig = Rig::start(&[QUARANTINE, NIC_THREAD]);
     let good = rig.application(Role::Consumer, "store");
     let stop = AtomicU32::new(0);
@@ -253,7 +256,7 @@ fn a_segment_scribbled_over_costs_its_own_session_only() {
             let mut end = session.end();
             let first = wait_delivery(&mut end, &mut sender);
             let mut scribbler = Scribbler { random: random.fork(), way, first, honest_turns: 5 };
-            let said = crate::rig::until("the session to be ended", || {
+            let said = until("the session to be ended", || {
                 scribbler.scribble(&session, &mut end);
                 sender.sender.flush();
                 session.bell.ring();
@@ -361,7 +364,7 @@ impl Scribbler {
 #[test]
 fn an_application_gets_no_more_than_it_should() {
     let rig = Rig::start(&[QUARANTINE]);
-    let mut random = Random::for_test("rights", 13);
+    let mut random = random_for("rights", 13);
     let _good = rig.application(Role::Consumer, "store");
     let session = HandSession::register(&rig.control(), "greedy");
     use rustix::fs::{
@@ -413,7 +416,7 @@ fn an_application_gets_no_more_than_it_should() {
 
 #[test]
 fn doorbells_that_ring_without_end_or_are_never_answered_hold_nobody_up() {
-    let mut random = Random::for_test("doorbells", 14);
+    let mut random = random_for("doorbells", 14);
     let rig = Rig::start(&[QUARANTINE]);
     let _good = rig.application(Role::Consumer, "store");
     let mut traffic: Vec<_> =

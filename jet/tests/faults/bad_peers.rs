@@ -2,10 +2,12 @@
 
 use crate::children::Role;
 use crate::raw_peer::{RawPeer, hello};
-use crate::rig::{Actor, NIC_THREAD, NO_NIC_THREAD, Random, Rig, nic_threads, number};
+use crate::rig::{Actor, NIC_THREAD, NO_NIC_THREAD, Rig, nic_threads, random_for};
 use crate::traffic::{Traffic, fill};
 use jet_client::send::{AckStatus, RetryPolicy, SendError, Sender, SenderOptions};
 use jet_fabric::Address;
+use jet_test_support::daemon::number;
+use jet_test_support::random::Random;
 use jet_wire::message::hello::{HELLO_BYTES, Refusal};
 use jet_wire::message::{
     AckHeader, ByeReason, CreditReturn, HeaderBytes, RequestFields, RequestHeader, SmallFields, SmallHeader,
@@ -77,7 +79,7 @@ fn with(mut header: HeaderBytes, changes: &[(usize, u8)]) -> HeaderBytes {
 
 #[test]
 fn headers_that_cannot_be_cost_their_sender_its_connection_and_nobody_else_anything() {
-    let mut random = Random::for_test("headers", 1);
+    let mut random = random_for("headers", 1);
     let mut bystanders = Bystanders::new(&mut random, &[]);
     let (small, request) = (small(SMALL), RequestHeader::encode(&REQUEST));
     let stated = |bytes| SmallHeader::encode(&SmallFields { payload_bytes: bytes, ..SMALL });
@@ -149,7 +151,7 @@ fn headers_that_cannot_be_cost_their_sender_its_connection_and_nobody_else_anyth
 #[test]
 fn memory_that_cannot_be_read_costs_its_sender_its_connection() {
     const REGION: usize = 512 << 10;
-    let mut random = Random::for_test("memory", 2);
+    let mut random = random_for("memory", 2);
     for &thread in nic_threads() {
         let mut bystanders = Bystanders::new(&mut random, &[thread]);
         for address in bystanders.rig.fabrics() {
@@ -197,7 +199,7 @@ fn memory_that_cannot_be_read_costs_its_sender_its_connection() {
 
 #[test]
 fn more_sends_than_the_credit_cost_their_sender_its_connection() {
-    let mut random = Random::for_test("credit", 3);
+    let mut random = random_for("credit", 3);
     for &thread in nic_threads() {
         let mut bystanders = Bystanders::new(&mut random, &[thread]);
         for address in bystanders.rig.fabrics() {
@@ -224,7 +226,7 @@ fn more_sends_than_the_credit_cost_their_sender_its_connection() {
 
 #[test]
 fn first_words_that_cannot_be_are_refused() {
-    let mut random = Random::for_test("hello", 4);
+    let mut random = random_for("hello", 4);
     let mut bystanders = Bystanders::new(&mut random, &[]);
     let good = hello("store").encode();
     let changed = |at: usize, byte: u8| {
@@ -269,7 +271,7 @@ fn first_words_that_cannot_be_are_refused() {
 
 #[test]
 fn who_is_no_sender_at_all_is_cut_off_at_the_nic() {
-    let mut random = Random::for_test("strangers", 5);
+    let mut random = random_for("strangers", 5);
     for thread in [NO_NIC_THREAD, NIC_THREAD] {
         // What is said on a socket is the software NIC's alone to judge.
         strangers_are_cut_off(Bystanders::of(Rig::start_on_software(&[thread]), &mut random), &mut random);
@@ -330,7 +332,7 @@ fn messages_that_cannot_be_delivered_end_with_the_reason_where_workers_check() {
 }
 
 fn cannot_be_delivered(checksums: &str) {
-    let mut random = Random::for_test("ends", 6);
+    let mut random = random_for("ends", 6);
     let checksums = format!("read.checksums={checksums}");
     let mut bystanders =
         Bystanders::new(&mut random, &["read.message_bytes_max=1000000", "admission.classes=2", &checksums]);
@@ -386,7 +388,7 @@ fn cannot_be_delivered(checksums: &str) {
 
 #[test]
 fn where_nobody_checks_a_wrong_checksum_is_delivered_and_senders_make_none() {
-    let mut random = Random::for_test("unchecked", 7);
+    let mut random = random_for("unchecked", 7);
     let mut bystanders = Bystanders::new(&mut random, &["read.checksums=off"]);
     for address in bystanders.rig.fabrics() {
         let sender =

@@ -1,8 +1,10 @@
 //! The daemon's reservation of cache, on the kernel's own resctrl: in the guest only (deploy/vm/check cache-daemon).
 
 use crate::children::Role;
-use crate::rig::{Random, Rig, number, until};
+use crate::rig::{Rig, random_for};
 use crate::traffic::Traffic;
+use jet_test_support::daemon::number;
+use jet_test_support::waiting::until;
 use rustix::process::Signal;
 use std::path::Path;
 use std::process::Command;
@@ -62,7 +64,7 @@ fn the_daemon_reserves_uses_and_gives_back_cache() {
     assert_eq!(status["cache"]["domains"].as_array().map(Vec::len), Some(2), "{status:#}");
     // 12 MiB and 1 MiB beside them, in ways of 2816 KiB.
     assert_eq!(number(&status, "cache.domains.0.bytes"), 5 * 2816 * 1024, "{status:#}");
-    let mut random = Random::for_test("cache", 91);
+    let mut random = random_for("cache", 91);
     let _application = rig.application(Role::Consumer, "store");
     for address in rig.addresses() {
         Traffic::new(&address, "store", random.fork()).round();

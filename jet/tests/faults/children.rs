@@ -3,11 +3,12 @@
 //! A child says what happens in a file, a line at a time, each written before the thing that it announces is done: what
 //! stands there when the child is killed is the truth.
 
-use crate::rig::{PATIENCE, Random, Rig, until};
+use crate::rig::{Rig, random_for};
 use crate::traffic::{Traffic, fits};
 use jet_client::receive::{Message, ReceiveError, RegisterOptions, Session, SliceError};
 use jet_client::send::RetryPolicy;
 use jet_fabric::Address;
+use jet_test_support::waiting::{PATIENCE, until};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::num::NonZeroU32;
@@ -185,7 +186,7 @@ fn send_without_end(address: &Address, app: &str, large_only: bool, mut report: 
     let mut options = Rig::sender_options(address, app);
     options.retry = RetryPolicy::all_for_ns(u64::MAX);
     let sender = jet_client::send::Sender::connect(options).expect("the daemon lets it in");
-    let mut random = Random::for_test("sender", u64::from(std::process::id()));
+    let mut random = random_for("sender", u64::from(std::process::id()));
     let sizes = random.fork();
     let mut traffic = Traffic::over(sender, random);
     let mut sizes = sizes;

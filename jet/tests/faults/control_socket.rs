@@ -2,12 +2,13 @@
 
 use crate::children::Role;
 use crate::hand_session::HandSession;
-use crate::rig::{Random, Rig};
+use crate::rig::{Rig, random_for};
 use crate::traffic::Traffic;
 use jet_client::registration::{
     ControlConnection, ControlRequest, ControlResponse, ErrorCode, FRAME_BYTES_MAX, FrameDecoder,
     PROTOCOL_VERSION,
 };
+use jet_test_support::waiting::{PATIENCE, until};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -15,7 +16,7 @@ use std::path::Path;
 /// Says bytes, and hears what the daemon answers before it hangs up.
 fn say(control: &Path, bytes: &[u8]) -> Option<ControlResponse> {
     let mut stream = UnixStream::connect(control).expect("the daemon listens");
-    stream.set_read_timeout(Some(crate::rig::PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     // It may have had enough before it has it all.
     let _ = stream.write_all(bytes);
     let mut heard = Vec::new();
@@ -35,7 +36,7 @@ fn frame(json: &[u8]) -> Vec<u8> {
 
 #[test]
 fn what_cannot_be_read_is_answered_and_hung_up_on() {
-    let mut random = Random::for_test("control", 20);
+    let mut random = random_for("control", 20);
     let rig = Rig::start(&[]);
     let good = rig.application(Role::Consumer, "store");
     let mut traffic: Vec<_> =
@@ -112,13 +113,13 @@ fn registrations_that_cannot_be_are_refused_in_words() {
     assert_eq!(code, ErrorCode::TooManySessions);
     assert!(message.contains("limits.sessions"), "{message}");
     drop(others);
-    crate::rig::until("room for another", || HandSession::try_register(&rig.control(), "d").ok());
+    until("room for another", || HandSession::try_register(&rig.control(), "d").ok());
     rig.wait_whole();
 }
 
 #[test]
 fn who_talks_in_a_session_loses_it() {
-    let mut random = Random::for_test("talk", 21);
+    let mut random = random_for("talk", 21);
     let rig = Rig::start(&["session.quarantine_ms=20"]);
     let _good = rig.application(Role::Consumer, "store");
     let mut traffic = Traffic::new(&rig.addresses()[0], "store", random.fork());

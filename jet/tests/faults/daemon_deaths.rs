@@ -2,9 +2,11 @@
 //! application may have seen before is marked.
 
 use crate::children::Role;
-use crate::rig::{Actor, PATIENCE, Random, Rig, fabric_count, nic_threads};
+use crate::rig::{Actor, Rig, nic_threads, random_for};
 use crate::traffic::Traffic;
 use jet_client::send::{AckStatus, RetryPolicy, Sender, SenderOptions};
+use jet_test_support::device::fabrics;
+use jet_test_support::waiting::PATIENCE;
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
@@ -42,9 +44,9 @@ impl Ledger {
 fn a_daemon_killed_under_load_loses_nothing() {
     const KILLS: usize = 4;
     const MESSAGES: usize = 400;
-    let mut random = Random::for_test("daemon", 60);
+    let mut random = random_for("daemon", 60);
     let fabrics =
-        (0..fabric_count()).flat_map(|fabric| nic_threads().iter().map(move |thread| (fabric, *thread)));
+        (0..fabrics().len()).flat_map(|fabric| nic_threads().iter().map(move |thread| (fabric, *thread)));
     for (fabric, thread) in fabrics {
         let mut rig = Rig::start(&[thread]);
         let application = rig.application(Role::Consumer, "store");

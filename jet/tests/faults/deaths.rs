@@ -2,15 +2,18 @@
 
 use crate::children::Role;
 use crate::hand_session::HandSession;
-use crate::rig::{Random, Rig, fabric_count, nic_threads, number, until};
+use crate::rig::{Rig, nic_threads, random_for};
 use crate::traffic::Traffic;
 use jet_client::send::{AckStatus, RetryPolicy, Sender, SenderOptions};
+use jet_test_support::daemon::number;
+use jet_test_support::device::fabrics;
+use jet_test_support::waiting::until;
 use rustix::process::Signal;
 
 #[test]
 fn a_sender_killed_while_its_reads_run_leaves_nothing_behind() {
     const TIMES: u32 = 20;
-    let mut random = Random::for_test("killed senders", 30);
+    let mut random = random_for("killed senders", 30);
     for &thread in nic_threads() {
         let rig = Rig::start(&[thread]);
         let good = rig.application(Role::Consumer, "store");
@@ -24,7 +27,7 @@ fn a_sender_killed_while_its_reads_run_leaves_nothing_behind() {
                 let stopped = app == "halting";
                 if stopped {
                     // Then its message is certain to be in the middle: it may not hold all of that.
-                    halting.process.stop();
+                    halting.process.pause();
                 }
                 let role = if stopped { Role::LargeSender } else { Role::Sender };
                 let mut sender = rig.child(role, Some(&address), app);
@@ -56,7 +59,7 @@ fn a_sender_killed_while_its_reads_run_leaves_nothing_behind() {
             rig.wait_status("nobody", |status| number(status, "peer_count") == 0);
         }
         // Half of the senders had a message in the middle; half of those are certain.
-        let least = fabric_count() * TIMES as usize / 4;
+        let least = fabrics().len() * TIMES as usize / 4;
         assert!(withdrawn >= least, "{withdrawn} messages were taken back, not {least}");
         assert_eq!((good.reported("registered"), good.reported("wrong")), (1, 0));
     }
@@ -64,7 +67,7 @@ fn a_sender_killed_while_its_reads_run_leaves_nothing_behind() {
 
 #[test]
 fn an_application_killed_with_slabs_in_its_hands_gives_them_back_after_the_quarantine() {
-    let mut random = Random::for_test("killed applications", 31);
+    let mut random = random_for("killed applications", 31);
     // One quarantine that ends, and one that does not while the test runs.
     for quarantine_ms in [100, 3_600_000] {
         let rig = Rig::start(&[&format!("session.quarantine_ms={quarantine_ms}")]);
@@ -114,7 +117,7 @@ fn an_application_killed_with_slabs_in_its_hands_gives_them_back_after_the_quara
 
 #[test]
 fn what_a_dead_application_did_not_finish_comes_to_the_next_and_is_marked() {
-    let mut random = Random::for_test("next application", 32);
+    let mut random = random_for("next application", 32);
     let rig = Rig::start(&["session.quarantine_ms=20"]);
     for address in rig.fabrics() {
         let mut keeper = rig.application(Role::Keeper, "relay");

@@ -2,9 +2,15 @@
 //! in the guest only (deploy/vm/check), which names what puts them together again.
 
 use crate::children::Role;
-use crate::rig::{Random, Rig, number, until};
+use crate::rig::{Rig, random_for};
 use crate::traffic::Traffic;
 use jet_client::send::{AckStatus, RetryPolicy, SendConnectError, Sender, SenderOptions};
+use jet_test_support::daemon::number;
+use jet_test_support::folder::Folder;
+use jet_test_support::limits::limit;
+use jet_test_support::random::Random;
+use jet_test_support::waiting::until;
+use rustix::process::Resource;
 use serde_json::Value;
 use std::collections::HashSet;
 use std::os::unix::process::CommandExt;
@@ -122,7 +128,7 @@ impl Drop for Over<'_> {
 
 /// A load goes on in a thread of its own while something is done to the devices; it must get on before and after.
 fn under_load(rig: &mut Rig, name: &str, seed: u64, what: impl FnOnce(&mut Rig)) {
-    let mut random = Random::for_test(name, seed);
+    let mut random = random_for(name, seed);
     let application = rig.application(Role::Consumer, "store");
     let mut load = Load::new(rig, random.fork());
     load.carry(50, || true);
@@ -231,7 +237,7 @@ fn the_receivers_address_goes_and_comes_back_under_load() {
         assert!(said.contains(words), "{words}: {said}");
     }
     // Who was not there before finds it, too.
-    let mut random = Random::for_test("address", 78);
+    let mut random = random_for("address", 78);
     let _application = rig.application(Role::Consumer, "late");
     for address in rig.addresses() {
         Traffic::new(&address, "late", random.fork()).round();
@@ -279,7 +285,7 @@ fn all_addresses_are_those_of_one_device_and_new_ones_are_taken_in() {
     assert_eq!(at(&rig.status()), ["10.9.0.2:7450"]);
     assert_eq!(at(&other.status()), ["10.9.0.1:7450"]);
     let _application = rig.application(Role::Consumer, "store");
-    let mut random = Random::for_test("all addresses", 79);
+    let mut random = random_for("all addresses", 79);
     Traffic::new(&"rdma:10.9.0.2:7450".parse().unwrap(), "store", random.fork()).round();
 
     // One more address, and the ways from and to it (see deploy/vm/devices).
@@ -321,7 +327,7 @@ fn a_sender_whose_packets_are_too_long_is_refused_in_words() {
     // What the words say helps.
     set_mtu(0, 1500);
     let _application = rig.application(Role::Consumer, "store");
-    let mut random = Random::for_test("long packets", 80);
+    let mut random = random_for("long packets", 80);
     Traffic::new(&rig.addresses()[0], "store", random.fork()).round();
     let status = rig.status();
     assert_eq!(number(&status, "rdma.packet_bytes_max"), 1024);
@@ -335,7 +341,7 @@ fn a_sender_whose_packets_are_shorter_is_served_and_told_of() {
     let mut rig = Rig::start(&[]);
     assert!(!rig.daemon().said().contains("takes 5 packets"), "{}", rig.daemon().said());
     let _application = rig.application(Role::Consumer, "store");
-    let mut random = Random::for_test("short packets", 81);
+    let mut random = random_for("short packets", 81);
     let mut traffic = Traffic::new(&rig.addresses()[0], "store", random.fork());
     traffic.round();
     let status = rig.status();
@@ -383,22 +389,10 @@ fn one_packet_in_twenty_is_lost_for_ten_seconds() {
 /// What a daemon says that cannot start, on an address, with these settings.
 #[track_caller]
 fn refusal(address: &str, settings: &[&str], prepare: impl FnOnce(&mut Command)) -> String {
-    let dir = tempfile::tempdir().expect("a directory");
+    let folder = Folder::new();
     // Whoever the daemon runs as may make its socket there.
-    host(&format!("chmod 777 {}", dir.path().display()));
-    let mut command = Command::new(env!("CARGO_BIN_EXE_jetd"));
-    command.arg("--listen").arg(address).arg("--control-socket").arg(dir.path().join("jetd.sock"));
-    for setting in settings {
-        command.args(["--set", setting]);
-    }
-    prepare(&mut command);
-    command.stderr(std::process::Stdio::piped());
-    let mut child = command.spawn().expect("it starts");
-    let ended = until("the daemon to refuse", || child.try_wait().expect("a child"));
-    let mut said = String::new();
-    std::io::Read::read_to_string(&mut child.stderr.take().expect("a pipe"), &mut said).expect("text");
-    assert_eq!(ended.code(), Some(1), "{said}");
-    said
+    host(&format!("chmod 777 {}", folder.path().display()));
+    Rig::refusal_in(&folder, address, settings, prepare)
 }
 
 #[test]
@@ -424,13 +418,8 @@ fn what_cannot_be_is_refused_in_words() {
     }
     // A user who may pin next to nothing.
     let said = refusal(&address, &[], |command| {
-        let limit = rustix::process::Rlimit { current: Some(65536), maximum: Some(65536) };
         command.uid(65534).gid(65534);
-        // SAFETY: one system call between fork and exec.
-        unsafe {
-            command
-                .pre_exec(move || Ok(rustix::process::setrlimit(rustix::process::Resource::Memlock, limit)?));
-        }
+        limit(command, Resource::Memlock, 65536);
     });
     assert!(said.contains("memlock") && said.contains("ulimit -l"), "{said}");
     // No device at all.
@@ -449,7 +438,7 @@ fn a_gid_names_the_address_to_listen_on() {
     let rig = Rig::start(&["rdma.device='rxe1'", "rdma.gid_index=1"]);
     assert!(rig.listens()[0].starts_with("rdma:10.9.0.2:"), "{:?}", rig.listens());
     let _application = rig.application(Role::Consumer, "store");
-    let mut random = Random::for_test("gid", 76);
+    let mut random = random_for("gid", 76);
     for address in rig.addresses() {
         Traffic::new(&address, "store", random.fork()).round();
     }

@@ -2,17 +2,20 @@
 
 use crate::children::Role;
 use crate::hand_session::HandSession;
-use crate::rig::{Random, Rig, number, until};
+use crate::rig::{Actor, Rig, random_for};
 use crate::traffic::Traffic;
 use jet_client::registration::{ControlConnection, ControlRequest, ControlResponse, ErrorCode};
 use jet_client::send::{AckStatus, RetryPolicy, SendConnectError, Sender, SenderOptions};
 use jet_fabric::Address;
+use jet_test_support::daemon::number;
+use jet_test_support::random::Random;
+use jet_test_support::waiting::until;
 use jet_wire::message::ByeReason;
 use rustix::process::Signal;
 
 #[test]
 fn told_to_stop_it_finishes_what_it_has_and_takes_nothing_new() {
-    let mut random = Random::for_test("drain", 50);
+    let mut random = random_for("drain", 50);
     let mut rig = Rig::start(&["shutdown.drain_ms=600000"]);
     let application = rig.application(Role::Consumer, "store");
     let addresses = rig.addresses();
@@ -25,7 +28,7 @@ fn told_to_stop_it_finishes_what_it_has_and_takes_nothing_new() {
         })
         .collect();
     // Stopped, so that something is certain to be in flight.
-    application.process.stop();
+    application.process.pause();
     for sender in &mut senders {
         for bytes in [100, 300_000, 2_000_000] {
             sender.send(bytes).unwrap();
@@ -78,10 +81,10 @@ fn told_to_stop_it_finishes_what_it_has_and_takes_nothing_new() {
 
 #[test]
 fn a_drain_that_takes_too_long_ends_all_the_same() {
-    let mut random = Random::for_test("late drain", 51);
+    let mut random = random_for("late drain", 51);
     let mut rig = Rig::start(&["shutdown.drain_ms=50"]);
     let application = rig.application(Role::Consumer, "store");
-    application.process.stop();
+    application.process.pause();
     let address = &rig.addresses()[1];
     let reconnect_for = std::time::Duration::from_millis(100);
     let options = SenderOptions { reconnect_for, ..Rig::sender_options(address, "store") };
@@ -103,10 +106,10 @@ fn ask_for_drain(rig: &Rig, deadline_ms: Option<u64>) -> (u64, bool) {
 }
 
 /// A daemon with a large message that its application, which is stopped, has not consumed.
-fn with_something_to_finish(random: &mut Random, setting: &str) -> (Rig, crate::rig::Actor, Traffic) {
+fn with_something_to_finish(random: &mut Random, setting: &str) -> (Rig, Actor, Traffic) {
     let rig = Rig::start(&[setting]);
     let application = rig.application(Role::Consumer, "store");
-    application.process.stop();
+    application.process.pause();
     let reconnect_for = std::time::Duration::from_millis(100);
     let options = SenderOptions { reconnect_for, ..Rig::sender_options(&rig.addresses()[1], "store") };
     let mut sender = Traffic::over(Sender::connect(options).expect("let in"), random.fork());
@@ -117,7 +120,7 @@ fn with_something_to_finish(random: &mut Random, setting: &str) -> (Rig, crate::
 
 #[test]
 fn a_drain_that_is_asked_for_again_goes_on_and_drops_nothing() {
-    let mut random = Random::for_test("drain again", 53);
+    let mut random = random_for("drain again", 53);
     let (mut rig, application, mut sender) =
         with_something_to_finish(&mut random, "shutdown.drain_ms=600000");
     let (left_ms, again) = ask_for_drain(&rig, None);
@@ -140,7 +143,7 @@ fn a_drain_that_is_asked_for_again_goes_on_and_drops_nothing() {
 
 #[test]
 fn a_drain_is_cut_short_only_by_whoever_says_so() {
-    let mut random = Random::for_test("drain cut", 54);
+    let mut random = random_for("drain cut", 54);
     for at_once in ["a deadline of 0", "SIGINT twice"] {
         let (mut rig, _application, mut sender) =
             with_something_to_finish(&mut random, "shutdown.drain_ms=600000");
@@ -160,7 +163,7 @@ fn a_drain_is_cut_short_only_by_whoever_says_so() {
 
 #[test]
 fn a_living_daemon_keeps_its_places_and_a_dead_ones_are_taken() {
-    let mut random = Random::for_test("places", 52);
+    let mut random = random_for("places", 52);
     let mut rig = Rig::start(&[]);
     let application = rig.application(Role::Consumer, "store");
     let mut traffic: Vec<_> =

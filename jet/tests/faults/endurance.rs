@@ -4,9 +4,12 @@
 //! and the two are compared at the end, message by message.
 
 use crate::children::Role;
-use crate::rig::{Actor, Random, Rig, number, until};
+use crate::rig::{Actor, Rig, random_for};
 use crate::traffic::Traffic;
 use jet_client::send::{AckStatus, RetryPolicy, Sender, SenderOptions};
+use jet_test_support::daemon::number;
+use jet_test_support::random::Random;
+use jet_test_support::waiting::until;
 use rustix::process::Signal;
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
@@ -198,11 +201,11 @@ fn what_must_happen(rig: &Rig, victims: &mut [Victim], random: &mut Random) -> D
     let copied = || number(&rig.status(), "escape.copied.total");
     let stopped = &mut victims[random.size_below(APPS.len())];
     let before = copied();
-    stopped.actor.process.stop();
+    stopped.actor.process.pause();
     until("a backlog to be moved to memory", || (copied() > before).then_some(()));
     stopped.go_on();
     let killed = &mut victims[random.size_below(APPS.len())];
-    killed.actor.process.stop();
+    killed.actor.process.pause();
     rig.wait_status("it to hold something", |status| killed.held_slabs(status) > 0);
     killed.kill(rig);
     Done { stops: 2, kills: 1 }
@@ -216,7 +219,7 @@ fn what_happens(rig: &Rig, victim: &mut Victim, random: &mut Random, done: &mut 
             done.kills += 1;
         }
         1..=6 if victim.stopped_steps.is_none() => {
-            victim.actor.process.stop();
+            victim.actor.process.pause();
             let most_ms = 2 << random.below(10);
             victim.stopped_steps = Some(random.below(most_ms) / 10);
             done.stops += 1;
@@ -227,7 +230,7 @@ fn what_happens(rig: &Rig, victim: &mut Victim, random: &mut Random, done: &mut 
 
 #[test]
 fn applications_stopped_and_killed_at_random_lose_nothing() {
-    let mut random = Random::for_test("endurance", 70);
+    let mut random = random_for("endurance", 70);
     let rig = Rig::start(&["session.quarantine_ms=100"]);
     let mut victims = APPS.map(|app| Victim::new(&rig, app));
     let stop = AtomicBool::new(false);

@@ -2,10 +2,14 @@
 //! slow waits alone, and loses nothing.
 
 use crate::children::Role;
-use crate::rig::{Random, Rig, fabric_count, nic_threads, number, until};
+use crate::rig::{Rig, nic_threads, random_for};
 use crate::traffic::Traffic;
 use jet_client::receive::{RegisterOptions, Session};
 use jet_client::send::{AckStatus, Sender, SenderOptions};
+use jet_test_support::daemon::number;
+use jet_test_support::device::fabrics;
+use jet_test_support::random::Random;
+use jet_test_support::waiting::until;
 use rustix::process::Signal;
 use std::task::Poll;
 
@@ -62,7 +66,7 @@ fn wait_home(rig: &Rig, traffic: &mut Traffic) {
 
 #[test]
 fn a_stopped_applications_backlog_moves_to_memory_and_comes_to_it_whole() {
-    let mut random = Random::for_test("stopped backlog", 60);
+    let mut random = random_for("stopped backlog", 60);
     for &thread in nic_threads() {
         // Under pressure early: one application alone leaves enough of the pool not to bring it there.
         let rig = Rig::start(&[thread, "escape.safe_permille=900"]);
@@ -70,8 +74,8 @@ fn a_stopped_applications_backlog_moves_to_memory_and_comes_to_it_whole() {
         let small = usize::try_from(rig.srq_share_slabs() / 4).expect("few").min(200);
         let good = rig.application(Role::Consumer, "store");
         let stopped = rig.application(Role::Consumer, "stopped");
-        stopped.process.stop();
-        let fabrics = fabric_count();
+        stopped.process.pause();
+        let fabrics = fabrics().len();
         for which in 0..fabrics {
             let mut waiting = crowd(&rig, which, "stopped", random.fork());
             let copied = number(&rig.status(), "escape.copied.total");
@@ -93,7 +97,7 @@ fn a_stopped_applications_backlog_moves_to_memory_and_comes_to_it_whole() {
             assert_eq!(waiting.ends(60 + small), vec![AckStatus::Consumed; 60 + small]);
             wait_home(&rig, &mut traffic);
             if which + 1 < fabrics {
-                stopped.process.stop();
+                stopped.process.pause();
             }
         }
         assert_eq!((good.reported("wrong"), stopped.reported("wrong")), (0, 0));
@@ -102,7 +106,7 @@ fn a_stopped_applications_backlog_moves_to_memory_and_comes_to_it_whole() {
 
 #[test]
 fn one_that_pins_everything_and_sleeps_is_replaced_and_the_others_go_on() {
-    let mut random = Random::for_test("pinned", 61);
+    let mut random = random_for("pinned", 61);
     let rig = Rig::start(&["escape.safe_permille=900"]);
     let good = rig.application(Role::Consumer, "store");
     let mut keeper = rig.application(Role::Keeper, "keeper");
@@ -124,14 +128,14 @@ fn one_that_pins_everything_and_sleeps_is_replaced_and_the_others_go_on() {
 
 #[test]
 fn one_that_dies_in_the_middle_of_its_copies_takes_nothing_along() {
-    let mut random = Random::for_test("dies copied", 62);
+    let mut random = random_for("dies copied", 62);
     // Under pressure early, so that whatever is held is copied.
     let rig = Rig::start(&["session.quarantine_ms=50", "escape.safe_permille=900"]);
     let good = rig.application(Role::Consumer, "store");
     let mut traffic = Traffic::new(&rig.addresses()[0], "store", random.fork());
     for round in 0..12u64 {
         let mut dying = rig.application(Role::Consumer, "dying");
-        dying.process.stop();
+        dying.process.pause();
         let mut waiting = crowd(&rig, 0, "dying", random.fork());
         let copied = number(&rig.status(), "escape.copied.total");
         pile_up(&mut waiting, 60, 0);
@@ -149,7 +153,7 @@ fn one_that_dies_in_the_middle_of_its_copies_takes_nothing_along() {
 
 #[test]
 fn without_escape_memory_congestion_is_marked_and_the_others_go_on() {
-    let mut random = Random::for_test("no memory", 63);
+    let mut random = random_for("no memory", 63);
     // More than the process may map.
     let rig = Rig::start_within(
         4 << 30,
@@ -161,7 +165,7 @@ fn without_escape_memory_congestion_is_marked_and_the_others_go_on() {
     assert!(error.contains("escape.memory_bytes"), "{error}");
     let good = rig.application(Role::Consumer, "store");
     let stopped = rig.application(Role::Consumer, "stopped");
-    stopped.process.stop();
+    stopped.process.pause();
     let mut waiting = crowd(&rig, 0, "stopped", random.fork());
     let mut traffic = Traffic::new(&rig.addresses()[0], "store", random.fork());
     pile_up(&mut waiting, 62, 0);
@@ -181,7 +185,7 @@ fn without_escape_memory_congestion_is_marked_and_the_others_go_on() {
 
 #[test]
 fn memory_is_given_instead_of_waiting_to_those_who_ask_for_it() {
-    let mut random = Random::for_test("instead", 64);
+    let mut random = random_for("instead", 64);
     // Nothing is copied, so that the pool stays as scarce as the keeper makes it.
     let rig = Rig::start(&["escape.safe_permille=900", "escape.workers=0"]);
     let keeper = rig.application(Role::Keeper, "keeper");

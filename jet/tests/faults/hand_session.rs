@@ -1,17 +1,16 @@
 //! An application without manners: it registers by hand and writes whatever the test wants into what it got.
 
+use crate::traffic::Traffic;
 use jet_client::registration::{
     ControlConnection, ControlRequest, ControlResponse, ErrorCode, FrameDecoder, PROTOCOL_VERSION,
 };
 use jet_fabric::memory::{Mapping, Protection};
 use jet_fabric::unix::{Doorbell, receive_with_fds};
+use jet_test_support::waiting::until;
 use jet_wire::segment::{AppEnd, Delivery, Release, app_end};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-
-use crate::rig::until;
-use crate::traffic::Traffic;
 
 /// What the daemon handed over.
 pub struct HandSession {

@@ -1,9 +1,11 @@
 //! Many senders, and applications that do not take what they are sent: nobody else waits for them.
 
 use crate::children::Role;
-use crate::rig::{NIC_THREAD, Random, Rig, number, until};
+use crate::rig::{NIC_THREAD, Rig, random_for};
 use crate::traffic::Traffic;
 use jet_client::send::{AckStatus, Sender, SenderOptions};
+use jet_test_support::daemon::number;
+use jet_test_support::waiting::until;
 use rustix::process::Signal;
 
 /// Sends that many small and large messages to an application that does not take them.
@@ -34,7 +36,7 @@ fn take_ends(senders: &mut [Traffic], each: usize) {
 fn an_application_that_stops_holds_up_its_own_senders_only() {
     const SMALL: usize = 2000;
     const LARGE: usize = 12;
-    let mut random = Random::for_test("stopped", 40);
+    let mut random = random_for("stopped", 40);
     // Its slots run out first, or the SRQ share does.
     for slots in ["session.slots=128", "session.slots=4096"] {
         let rig = Rig::start(&[slots]);
@@ -45,7 +47,7 @@ fn an_application_that_stops_holds_up_its_own_senders_only() {
         let mut traffic: Vec<_> =
             addresses.iter().map(|address| Traffic::new(address, "store", random.fork())).collect();
         let stopped = rig.application(Role::Consumer, "stopped");
-        stopped.process.stop();
+        stopped.process.pause();
         let mut waiting: Vec<_> = addresses
             .iter()
             .map(|address| {
@@ -75,7 +77,7 @@ fn an_application_that_stops_holds_up_its_own_senders_only() {
 
 #[test]
 fn more_than_the_pool_holds_goes_through_one_application_that_takes_one_after_the_other() {
-    let mut random = Random::for_test("one after the other", 41);
+    let mut random = random_for("one after the other", 41);
     let rig = Rig::start(&[]);
     let good = rig.application(Role::Consumer, "store");
     let mut senders: Vec<_> =
@@ -90,7 +92,7 @@ fn more_than_the_pool_holds_goes_through_one_application_that_takes_one_after_th
 fn two_hundred_senders_come_and_go() {
     const THREADS: usize = 4;
     const SENDERS: usize = 50;
-    let mut random = Random::for_test("come and go", 42);
+    let mut random = random_for("come and go", 42);
     let rig = Rig::start(&["session.quarantine_ms=20", NIC_THREAD]);
     let apps = ["store", "other"].map(|app| rig.application(Role::Consumer, app));
     std::thread::scope(|scope| {

@@ -1,10 +1,11 @@
 //! The pool on a NUMA node. Of a host with two; the guest has them (deploy/vm/check nodes).
 
-use crate::rig::{Rig, number};
+use crate::rig::Rig;
+use jet_test_support::daemon::number;
 
 /// Pages by node of the daemon's mapping of that name, as the kernel counts them: `N0=3072 N1=0`.
 fn pages_on(rig: &mut Rig, name: &str, node: u32) -> u64 {
-    let pid = rig.daemon().pid();
+    let pid = rig.daemon().id();
     let maps = std::fs::read_to_string(format!("/proc/{pid}/numa_maps")).expect("a kernel with NUMA");
     let line = maps.lines().find(|line| line.contains(name)).expect("the mapping");
     let word = format!("N{node}=");
@@ -52,7 +53,7 @@ fn what_the_nic_has_for_itself_lies_on_that_node_too() {
 
 /// Where a thread of the daemon's gets memory from, in the kernel's word for it.
 fn policy_of(rig: &mut Rig, thread: &str) -> String {
-    let tasks = std::fs::read_dir(format!("/proc/{}/task", rig.daemon().pid())).expect("a process");
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", rig.daemon().id())).expect("a process");
     let is_it = |folder: &std::path::PathBuf| {
         std::fs::read_to_string(folder.join("comm")).is_ok_and(|name| name.trim() == thread)
     };

@@ -12,10 +12,13 @@
 //! somebody else makes.
 
 use crate::children::Role;
-use crate::rig::{Actor, PATIENCE, Random, Rig, number};
+use crate::rig::{Actor, Rig, random_for};
 use crate::traffic::Traffic;
 use jet_client::send::{AckStatus, Sender, SenderOptions};
 use jet_fabric::Address;
+use jet_test_support::daemon::number;
+use jet_test_support::random::Random;
+use jet_test_support::waiting::PATIENCE;
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
@@ -75,7 +78,7 @@ impl Sitter {
         let role = if sits == Sits::Keeps { Role::Keeper } else { Role::Consumer };
         let actor = rig.application(role, "sitter");
         if sits == Sits::Stopped {
-            actor.process.stop();
+            actor.process.pause();
         }
         let options = SenderOptions {
             in_flight_max: 4096,
@@ -136,7 +139,7 @@ impl Sitter {
 
 /// The pace of rounds beside such an application over that of rounds without it, and the slowest of each.
 fn check_pace(name: &str, seed: u64, sits: Sits, has_memory: bool) {
-    let mut random = Random::for_test(name, seed);
+    let mut random = random_for(name, seed);
     let safe = format!("escape.safe_permille={SAFE_PERMILLE}");
     let no_memory = ["escape.memory_bytes=0", "escape.replace_bytes=0"];
     let settings = ["session.quarantine_ms=20", &safe];

@@ -6,11 +6,14 @@
 
 use crate::children::Role;
 use crate::hand_session::{HandSession, release, wait_delivery};
-use crate::rig::{Actor, Random, Rig, number, until};
+use crate::rig::{Actor, Rig, random_for};
 use crate::traffic::Traffic;
 use jet_client::send::AckStatus;
 use jet_fabric::Address;
 use jet_fabric::memory::{Mapping, Protection};
+use jet_test_support::daemon::number;
+use jet_test_support::random::Random;
+use jet_test_support::waiting::until;
 use jet_wire::segment::{AppEnd, Release, delivery_flags, delivery_kind, release_kind};
 use std::os::fd::AsFd;
 
@@ -58,7 +61,7 @@ fn assert_the_others_go_on(rig: &Rig, good: &Actor, mut traffic: Vec<Traffic>) {
 #[test]
 #[ignore = "takes root, and memory from the machine"]
 fn lost_memory_ends_its_message_and_not_the_daemon() {
-    let mut random = Random::for_test("poison", 70);
+    let mut random = random_for("poison", 70);
     for warm in [NOT_WARM, WARM] {
         // Under pressure early, and nothing stands in for stragglers: what is held is copied.
         let settings = ["escape.safe_permille=900", "escape.replace_bytes=0", warm];
@@ -160,7 +163,7 @@ const AT_ONCE: usize = 64;
 #[test]
 #[ignore = "takes root, and memory from the machine"]
 fn what_arrives_in_lost_memory_is_corrupt_whichever_nic_fills_it() {
-    let mut random = Random::for_test("poison", 71);
+    let mut random = random_for("poison", 71);
     for warm in [NOT_WARM, WARM] {
         let (rig, good, traffic) = start(&[warm], &mut random);
         let (mut retired, mut corrupt) = (0, 0);

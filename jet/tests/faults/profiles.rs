@@ -4,7 +4,7 @@
 //! to beside its own limits.
 
 use crate::children::Role;
-use crate::rig::{Random, Rig, SIZES_ON_MEAN, fabric_count, nic_threads, number};
+use crate::rig::{Rig, SIZES_ON_MEAN, nic_threads, random_for};
 use crate::traffic::Traffic;
 use jet_client::send::{AckStatus, SendConnectError, Sender, SenderOptions};
 use jet_fabric::Address;
@@ -12,6 +12,8 @@ use jet_fabric::limits::Profile;
 use jet_fabric::nic::Nic;
 use jet_fabric::soft::threaded::{Threaded, ThreadedOptions};
 use jet_fabric::soft::{SoftNic, SoftOptions};
+use jet_test_support::daemon::number;
+use jet_test_support::device::fabrics;
 use jet_wire::message::hello::Refusal;
 use std::collections::HashMap;
 
@@ -35,7 +37,7 @@ fn nic_of(profile: Profile, address: &Address) -> Box<dyn Nic> {
     #[cfg(feature = "verbs")]
     if let Address::Rdma(text) = address {
         use jet_fabric::verbs::{DeviceChoice, VerbsNic, VerbsOptions};
-        let defaults = match crate::rig::source_for(address) {
+        let defaults = match jet_test_support::device::source_for(address) {
             Some(ip) => VerbsOptions { source: Some(ip), ..VerbsOptions::on(DeviceChoice::Reaching(ip)) },
             None => VerbsOptions::reaching(text).expect("an address"),
         };
@@ -95,7 +97,7 @@ fn send_all(traffic: &mut Traffic, sizes: impl Iterator<Item = usize>, under_way
 #[test]
 fn large_messages_mixed_with_small_ones_end_on_every_device() {
     const SMALL_BESIDE_EACH: usize = 20;
-    let mut random = Random::for_test("devices", 180);
+    let mut random = random_for("devices", 180);
     for device in DEVICES {
         for thread in nic_threads() {
             let rig = daemon_on(device, thread);
@@ -106,7 +108,7 @@ fn large_messages_mixed_with_small_ones_end_on_every_device() {
                 let mut traffic = Traffic::over(sender, random.fork()).with_tags_from(1 + sent as u64);
                 let mut sizes = random.fork();
                 // The device that is named is most often one of a guest, whose processor is emulated.
-                let bytes = if cfg!(debug_assertions) && fabric_count() == 1 { BYTES / 4 } else { BYTES };
+                let bytes = if cfg!(debug_assertions) && fabrics().len() == 1 { BYTES / 4 } else { BYTES };
                 let large = bytes / MESSAGE_BYTES;
                 let mixed =
                     (0..large * (1 + SMALL_BESIDE_EACH)).map(|at| match at % (1 + SMALL_BESIDE_EACH) {
@@ -130,7 +132,7 @@ fn nothing_hangs_on_the_mean_device_whatever_the_sizes() {
     // What fits a SEND, a slab, a fragment, and all that is read at once, and a byte more or less.
     const EDGES: [usize; 12] =
         [0, 1, 4095, 4096, 4097, 8192, 262_143, 262_144, 262_145, 4 << 20, (4 << 20) + 1, 12 << 20];
-    let mut random = Random::for_test("mean", 181);
+    let mut random = random_for("mean", 181);
     for thread in nic_threads() {
         let rig = daemon_on(MEAN, thread);
         let application = rig.application(Role::Consumer, "store");
@@ -162,7 +164,7 @@ fn messages_of_any_size_end_where_a_connection_takes_a_part_of_the_reads_that_on
     const SETTINGS: [&str; 2] = ["read.concurrency=200", "read.fragment_bytes=4096"];
     // Fragments: few, about the depth of a device and of a software NIC, about `read.concurrency`, and beyond it by much.
     const FRAGMENTS: [usize; 12] = [2, 15, 16, 17, 31, 33, 127, 129, 199, 201, 1024, 2048];
-    let mut random = Random::for_test("short READs", 182);
+    let mut random = random_for("short READs", 182);
     for (name, profile) in [("", None), ("nic.profile=connectx-6", Some(Profile::CONNECTX_6))] {
         for &thread in nic_threads() {
             let of_device: &[&str] = if name.is_empty() { &[] } else { &[name] };
@@ -198,7 +200,7 @@ fn the_depth_that_two_nics_agreed_on_is_told() {
             drop(sender);
             rig.wait_status("the sender to be gone", |status| status["peer_count"] == 0);
         }
-        if fabric_count() == 1 {
+        if fabrics().len() == 1 {
             let said = rig.daemon().said();
             let (reads, of) = (if depth == 1 { "READ" } else { "READs" }, "13 SENDs a connection");
             assert!(said.contains(&format!(": {depth} {reads} and {of}")), "{said}");

@@ -2,9 +2,11 @@
 
 use crate::children::Role;
 use crate::hand_session::{HandSession, release};
-use crate::rig::{Random, Rig, number, until};
+use crate::rig::{Rig, random_for};
 use crate::traffic::Traffic;
 use jet_client::registration::ErrorCode;
+use jet_test_support::daemon::number;
+use jet_test_support::waiting::until;
 use jet_wire::segment::{Release, release_kind};
 use std::fs::File;
 use std::io::Write;
@@ -50,7 +52,7 @@ pub fn fault_again_and_again(mut report: File, control: &Path, app: &str) {
 
 #[test]
 fn a_process_that_breaks_session_after_session_does_not_take_the_pool() {
-    let mut random = Random::for_test("quarantine", 120);
+    let mut random = random_for("quarantine", 120);
     let mut rig = Rig::start(&["session.quarantine_ms=20"]);
     let good = rig.application(Role::Consumer, "store");
     let mut traffic = Traffic::new(&rig.addresses()[0], "store", random.fork());
@@ -61,7 +63,7 @@ fn a_process_that_breaks_session_after_session_does_not_take_the_pool() {
     assert_eq!((faulty.reported("registered"), faulty.reported("refused")), (1, ROUNDS - 1));
     // The others go on, the operator is told once who it is, and what it keeps.
     traffic.round();
-    let pid = faulty.process.pid();
+    let pid = faulty.process.id();
     let named = format!("application broken, process {pid}: its session is ended");
     let said = until("the log to name it", || {
         let said = rig.daemon().said();

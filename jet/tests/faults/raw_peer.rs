@@ -1,6 +1,5 @@
 //! A sender without manners: it speaks to the NIC by hand and says whatever the test wants.
 
-use crate::rig::PATIENCE;
 use jet_fabric::memory::SharedMemory;
 use jet_fabric::nic::{
     Access, Completion, DisconnectReason, MemoryKey, Payload, PostError, PrivateData, SendRequest, Sge,
@@ -8,6 +7,7 @@ use jet_fabric::nic::{
 };
 use jet_fabric::soft::{SoftNic, SoftOptions};
 use jet_fabric::{Address, Clock, Event, Nic, Qp};
+use jet_test_support::waiting::PATIENCE;
 use jet_wire::message::hello::{AppName, Hello, Refusal, Welcome, features};
 use jet_wire::message::{
     AckStatus, ByeReason, FromReceiver, HEADER_BYTES, HeaderBytes, Versions, WIRE_VERSION,
@@ -53,7 +53,7 @@ fn nic_for(address: &Address) -> Box<dyn Nic> {
         #[cfg(feature = "verbs")]
         Address::Rdma(text) => {
             use jet_fabric::verbs::{DeviceChoice, VerbsNic, VerbsOptions};
-            let source = crate::rig::source_for(address);
+            let source = jet_test_support::device::source_for(address);
             let defaults = match source {
                 Some(ip) => VerbsOptions::on(DeviceChoice::Reaching(ip)),
                 None => VerbsOptions::reaching(text).expect("an address"),

@@ -1,115 +1,28 @@
 //! A daemon in a directory of the test's own, and what a test asks of it.
 
 use crate::children::Role;
-use jet_client::registration::ControlConnection;
 use jet_client::send::{Sender, SenderOptions};
 use jet_fabric::Address;
-use rustix::process::{
-    Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, kill_process, set_parent_process_death_signal,
-    setrlimit, waitid,
-};
+use jet_test_support::daemon;
+use jet_test_support::device::{device_address, fabrics, source_for};
+use jet_test_support::folder::Folder;
+use jet_test_support::limits::limit;
+use jet_test_support::process::Process;
+use jet_test_support::random::Random;
+use jet_test_support::waiting::{PATIENCE, until};
+use rustix::process::Resource;
 use serde_json::Value;
-use std::cell::Cell;
 use std::fs::{self, File};
-use std::net::IpAddr;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
 
-/// How long anything may take before the test fails: long enough for a machine that compiles something beside it.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+/// The daemon.
+const JETD: &str = env!("CARGO_BIN_EXE_jetd");
 
 /// A daemon whose NIC has a thread of its own, whatever the machine; on two cores it has none of itself.
 pub const NIC_THREAD: &str = "nic.thread='on'";
 /// A daemon whose NIC has none.
 pub const NO_NIC_THREAD: &str = "nic.thread='off'";
-
-/// Between two looks at a condition.
-const LOOK: Duration = Duration::from_millis(2);
-
-/// Looks until there is something, at most [`PATIENCE`] long.
-#[track_caller]
-pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "waited {PATIENCE:?} for {what}");
-        std::thread::sleep(LOOK);
-    }
-}
-
-/// A process of the test's; dropping it kills it. Its words are printed where the test fails.
-pub struct Process {
-    child: Child,
-    log: PathBuf,
-    ended: bool,
-}
-
-impl Process {
-    fn start(mut command: Command, log: PathBuf) -> Self {
-        let file = File::create(&log).expect("a file");
-        command.stdin(Stdio::null()).stdout(file.try_clone().expect("a descriptor")).stderr(file);
-        // SAFETY: one system call between fork and exec.
-        unsafe {
-            command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
-        }
-        Self { child: command.spawn().expect("the process starts"), log, ended: false }
-    }
-
-    pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    pub fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).expect("it runs");
-    }
-
-    /// Stops it (SIGSTOP) and waits until it stands still, which is later than the signal.
-    pub fn stop(&self) {
-        self.signal(Signal::STOP);
-        let which = WaitId::Pid(Pid::from_child(&self.child));
-        let stopped = waitid(which, WaitIdOptions::STOPPED).expect("a child");
-        assert!(stopped.is_some_and(|status| status.stopped()), "{stopped:?}");
-    }
-
-    /// As `kill -9`.
-    pub fn kill(&mut self) {
-        self.child.kill().expect("it runs");
-        self.child.wait().expect("it ends");
-        self.ended = true;
-    }
-
-    #[track_caller]
-    pub fn wait(&mut self) -> ExitStatus {
-        let status = until("a process to end", || self.child.try_wait().expect("a child"));
-        self.ended = true;
-        status
-    }
-
-    pub fn is_running(&mut self) -> bool {
-        self.child.try_wait().expect("a child").is_none()
-    }
-
-    pub fn said(&self) -> String {
-        String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()).into_owned()
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        if !self.ended {
-            // It may have ended on its own.
-            let _ = self.child.kill();
-            let _ = self.child.wait();
-        }
-        if std::thread::panicking() {
-            eprintln!("--- {}\n{}", self.log.display(), self.said());
-        }
-    }
-}
 
 /// A child in a role of [`Role`], and what it reports.
 pub struct Actor {
@@ -137,34 +50,10 @@ impl Actor {
     }
 }
 
-/// The RDMA device that the tests are to run on, by its address.
-fn device_address() -> Option<String> {
-    let address = std::env::var("JET_RDMA_ADDRESS").ok()?;
-    if cfg!(feature = "verbs") {
-        return Some(address);
-    }
-    // Software NICs in its place would be a check of nothing that was asked for.
-    panic!(
-        "JET_RDMA_ADDRESS={address} names a device, and these tests were built without verbs: \
-         cargo test -p jet --features verbs"
-    );
-}
-
 /// Where the NIC's work is done: on a thread of its own and on the reactor's. An RDMA device does it itself, so there once.
 pub fn nic_threads() -> &'static [&'static str] {
     const BOTH: [&str; 2] = [NO_NIC_THREAD, NIC_THREAD];
     if device_address().is_some() { &BOTH[..1] } else { &BOTH }
-}
-
-/// How many fabrics the tests run on: `shm:` and `tcp:`, or the RDMA device that is named.
-pub fn fabric_count() -> usize {
-    if device_address().is_some() { 1 } else { 2 }
-}
-
-/// Where senders leave from that go to this address, if another device was named for them.
-pub fn source_for(address: &Address) -> Option<IpAddr> {
-    let source = std::env::var("JET_RDMA_SOURCE").ok().filter(|_| matches!(address, Address::Rdma(_)))?;
-    Some(source.parse().expect("JET_RDMA_SOURCE is an address"))
 }
 
 /// `JET_FAULTS_PROFILE=NAME`: every daemon's NIC keeps to that device's limits, and has the sizes that it takes.
@@ -189,9 +78,8 @@ pub struct Rig {
     address_space: Option<u64>,
     daemon: Option<Process>,
     addresses: Vec<String>,
-    started: Cell<u32>,
     /// Last, so that a process that is dropped can still say its last words.
-    dir: tempfile::TempDir,
+    folder: Folder,
 }
 
 impl Rig {
@@ -215,30 +103,29 @@ impl Rig {
     /// As [`Self::start`], on one address that is given.
     #[cfg(feature = "verbs")]
     pub fn start_at(address: &str, settings: &[&str]) -> Self {
-        let dir = tempfile::tempdir().expect("a directory");
-        Self::start_in(dir, None, settings, vec![address.to_owned()])
+        Self::start_in(Folder::new(), None, settings, vec![address.to_owned()])
     }
 
     fn start_as(address_space: Option<u64>, settings: &[&str], device: Option<&str>) -> Self {
-        let dir = tempfile::tempdir().expect("a directory");
+        let folder = Folder::new();
         let addresses = match device {
             Some(address) => vec![format!("rdma:{address}:0"); 2],
             None => {
-                vec![format!("shm:{}", dir.path().join("nic.sock").display()), "tcp:127.0.0.1:0".to_owned()]
+                vec![format!("shm:{}", folder.join("nic.sock").display()), "tcp:127.0.0.1:0".to_owned()]
             }
         };
-        Self::start_in(dir, address_space, settings, addresses)
+        Self::start_in(folder, address_space, settings, addresses)
     }
 
     fn start_in(
-        dir: tempfile::TempDir,
+        folder: Folder,
         address_space: Option<u64>,
         settings: &[&str],
         addresses: Vec<String>,
     ) -> Self {
         let settings =
             profile_settings().into_iter().chain(settings.iter().map(|&text| text.to_owned())).collect();
-        let mut rig = Self { settings, address_space, daemon: None, addresses, started: Cell::new(0), dir };
+        let mut rig = Self { settings, address_space, daemon: None, addresses, folder };
         rig.start_again();
         rig
     }
@@ -246,16 +133,19 @@ impl Rig {
     /// What a daemon says that cannot start with these settings; on `tcp:`, whatever device is named.
     #[track_caller]
     pub fn refusal(settings: &[&str]) -> String {
-        let dir = tempfile::tempdir().expect("a directory");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_jetd"));
-        command
-            .arg("--control-socket")
-            .arg(dir.path().join("jetd.sock"))
-            .args(["--listen", "tcp:127.0.0.1:0"]);
-        for setting in settings {
-            command.args(["--set", setting]);
-        }
-        let mut daemon = Process::start(command, dir.path().join("jetd"));
+        Self::refusal_in(&Folder::new(), "tcp:127.0.0.1:0", settings, |_| {})
+    }
+
+    /// The same in a folder, on an address, after `prepare` changed the command.
+    #[track_caller]
+    pub fn refusal_in(
+        folder: &Folder,
+        address: &str,
+        settings: &[&str],
+        prepare: impl FnOnce(&mut Command),
+    ) -> String {
+        let command = daemon::command(JETD, &[], &folder.join("jetd.sock"), &[address], settings);
+        let mut daemon = folder.start_with("jetd", command, prepare);
         let status = daemon.wait();
         assert_eq!(status.code(), Some(1), "{settings:?}: {}", daemon.said());
         daemon.said()
@@ -264,42 +154,24 @@ impl Rig {
     /// Starts the daemon at the addresses that it had.
     pub fn start_again(&mut self) {
         assert!(self.daemon.is_none(), "one daemon at a time");
-        self.daemon = Some(self.another_daemon(&self.control(), &self.addresses));
-        let status = until("the daemon to answer", || {
-            let daemon = self.daemon.as_mut().expect("just started");
-            assert!(daemon.is_running(), "the daemon ended: {}", daemon.said());
-            self.try_status()
-        });
+        let control = self.control();
+        let daemon = self.daemon.insert(self.another_daemon(&control, &self.addresses));
+        let status = daemon::wait_answer(daemon, &control);
         let listen = status["listen"].as_array().expect("addresses");
         self.addresses = listen.iter().map(|text| text.as_str().expect("text").to_owned()).collect();
     }
 
     /// Starts a daemon beside this one.
     pub fn another_daemon(&self, control: &Path, addresses: &[String]) -> Process {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_jetd"));
-        command.arg("--control-socket").arg(control);
-        for address in addresses {
-            command.arg("--listen").arg(address);
-        }
-        for setting in &self.settings {
-            command.arg("--set").arg(setting);
-        }
+        let mut command = daemon::command(JETD, &[], control, addresses, &self.settings);
         if let Some(bytes) = self.address_space {
-            let limit = Rlimit { current: Some(bytes), maximum: Some(bytes) };
-            // SAFETY: one system call between fork and exec.
-            unsafe { command.pre_exec(move || Ok(setrlimit(Resource::As, limit)?)) };
+            limit(&mut command, Resource::As, bytes);
         }
-        Process::start(command, self.log("jetd"))
-    }
-
-    fn log(&self, name: &str) -> PathBuf {
-        let number = self.started.get();
-        self.started.set(number + 1);
-        self.path(&format!("{number}-{name}"))
+        self.folder.start("jetd", command)
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
+        self.folder.join(name)
     }
 
     pub fn control(&self) -> PathBuf {
@@ -319,7 +191,7 @@ impl Rig {
     /// An address of each fabric: of all that it listens on, those that are not the same device again.
     pub fn fabrics(&self) -> Vec<Address> {
         let mut addresses = self.addresses();
-        addresses.truncate(fabric_count());
+        addresses.truncate(fabrics().len());
         addresses
     }
 
@@ -339,13 +211,13 @@ impl Rig {
 
     /// Starts this binary again in a role.
     pub fn child(&self, role: Role, address: Option<&Address>, app: &str) -> Actor {
-        let log = self.log(role.word());
-        let report = log.with_extension("report");
+        let path = self.folder.next(role.word());
+        let report = path.with_extension("report");
         File::create(&report).expect("a file");
         let mut command = Command::new(std::env::current_exe().expect("this binary has a path"));
         command.args(["--exact", crate::children::CHILD_TEST, "--ignored", "--nocapture"]);
         command.envs(crate::children::environment(role, &self.control(), address, app, &report));
-        Actor { process: Process::start(command, log), report }
+        Actor { process: Process::start(command, &path), report }
     }
 
     /// Starts an application and waits until it is registered.
@@ -372,7 +244,7 @@ impl Rig {
     }
 
     pub fn try_status(&self) -> Option<Value> {
-        ControlConnection::connect(&self.control()).ok()?.status().ok()
+        daemon::try_status(&self.control())
     }
 
     #[track_caller]
@@ -384,7 +256,7 @@ impl Rig {
     /// anything comes: the line between the shares moves then, and the limits of one application do not move with it.
     #[track_caller]
     pub fn srq_share_slabs(&self) -> u64 {
-        number(&self.status(), "pool.srq_limit")
+        daemon::number(&self.status(), "pool.srq_limit")
     }
 
     /// Waits until the status is as wished.
@@ -397,20 +269,11 @@ impl Rig {
     #[track_caller]
     pub fn wait_status_while(
         &self,
-        mut meanwhile: impl FnMut(),
+        meanwhile: impl FnMut(),
         what: &str,
         wished: impl Fn(&Value) -> bool,
     ) -> Value {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            meanwhile();
-            let status = self.status();
-            if wished(&status) {
-                return status;
-            }
-            assert!(Instant::now() < deadline, "waited {PATIENCE:?} for {what}: {status:#}");
-            std::thread::sleep(LOOK);
-        }
+        daemon::wait_status(&self.control(), what, meanwhile, wished)
     }
 
     /// Waits until every slab is back and no message is known any more.
@@ -427,50 +290,7 @@ impl Rig {
     }
 }
 
-/// A number of the status, by its path.
-#[track_caller]
-pub fn number(status: &Value, path: &str) -> u64 {
-    let step = |value, key: &str| match key.parse::<usize>() {
-        Ok(index) => Value::get(value, index).unwrap_or(&Value::Null),
-        Err(_) => &value[key],
-    };
-    let value = path.split('.').fold(status, step);
-    value.as_u64().unwrap_or_else(|| panic!("{path} in {status:#}"))
-}
-
-/// splitmix64.
-pub struct Random(u64);
-
-impl Random {
-    /// Seeded for a test, or by `JET_FAULTS_SEED`; says with what.
-    pub fn for_test(name: &str, seed: u64) -> Self {
-        let seed = std::env::var("JET_FAULTS_SEED").ok().map_or(seed, |text| {
-            text.parse().unwrap_or_else(|_| panic!("JET_FAULTS_SEED={text} is not a number"))
-        });
-        eprintln!("{name}: JET_FAULTS_SEED={seed}");
-        Self(seed)
-    }
-
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// Below `end`.
-    pub fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    /// Below `end`, as a size.
-    pub fn size_below(&mut self, end: usize) -> usize {
-        usize::try_from(self.below(end as u64)).expect("below a usize")
-    }
-
-    /// Another generator that this one seeds.
-    pub fn fork(&mut self) -> Self {
-        Self(self.next())
-    }
+/// Seeded for a test, or by `JET_FAULTS_SEED`; says with what.
+pub fn random_for(test: &str, seed: u64) -> Random {
+    Random::seeded_by("JET_FAULTS_SEED", test, seed)
 }

@@ -1,10 +1,11 @@
 //! A receiver that says nothing any more is noticed, and one whose application only takes its time is not.
 
 use crate::children::Role;
-use crate::rig::{PATIENCE, Random, Rig};
+use crate::rig::{Rig, random_for};
 use crate::traffic::Traffic;
 use jet_client::send::{AckStatus, Sender, SenderOptions};
 use jet_fabric::Address;
+use jet_test_support::waiting::PATIENCE;
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
 
@@ -44,13 +45,13 @@ fn an_application_that_takes_its_time_is_waited_for() {
 
 #[test]
 fn a_receiver_that_stands_still_is_left_and_found_again() {
-    let mut random = Random::for_test("silence", 61);
+    let mut random = random_for("silence", 61);
     let mut rig = Rig::start(&[HEARTBEAT]);
     let _consumer = rig.application(Role::Consumer, "store");
     for address in rig.fabrics() {
         let sender = sender(&address, Duration::from_secs(1), PATIENCE);
         let mut traffic = Traffic::over(sender, random.fork());
-        rig.daemon().stop();
+        rig.daemon().pause();
         traffic.send(100).expect("taken");
         traffic.send(100_000).expect("taken");
         let noticed = |sender: &mut Sender| sender.stats().protocol.silences == 1;
@@ -71,7 +72,7 @@ fn what_a_receiver_that_stands_still_was_sent_ends_as_lost() {
         sender
     });
     let mut senders: Vec<_> = senders.collect();
-    rig.daemon().stop();
+    rig.daemon().pause();
     for sender in &mut senders {
         let mut ended = None;
         drive(sender, "the message's end", |sender| {

@@ -1,10 +1,13 @@
 //! Applications that keep what they get until nothing more can come: they are told, and so is the operator.
 
-use crate::rig::{Random, Rig, number, until};
+use crate::rig::{Rig, random_for};
 use crate::traffic::{Traffic, fits};
 use jet_client::receive::{HeldLimit, Message, ReceiveError, RegisterOptions, Session, Slice, SliceError};
 use jet_client::send::{AckStatus, Sender, SenderOptions};
 use jet_fabric::Address;
+use jet_test_support::daemon::number;
+use jet_test_support::random::Random;
+use jet_test_support::waiting::until;
 use jet_wire::SLAB_BYTES;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -102,7 +105,7 @@ fn keep_all_then_give_back(
 
 #[test]
 fn who_keeps_all_of_a_message_larger_than_the_pool_hears_that_nothing_more_comes() {
-    let mut random = Random::for_test("standstill", 90);
+    let mut random = random_for("standstill", 90);
     // With escape memory it would be chance which limit comes first.
     let mut rig = Rig::start(&["escape.memory_bytes=0"]);
     // Told again, it is in the log, too.
@@ -116,7 +119,7 @@ fn who_keeps_all_of_a_message_larger_than_the_pool_hears_that_nothing_more_comes
 
 #[test]
 fn who_keeps_all_that_escaped_for_it_hears_that_it_is_that_limit() {
-    let mut random = Random::for_test("escaped standstill", 92);
+    let mut random = random_for("escaped standstill", 92);
     let rig = Rig::start(&["escape.session_memory_bytes=1048576", "escape.safe_permille=900"]);
     let told = (HeldLimit::Memory, "escape.session_memory_bytes");
     keep_all_then_give_back(&rig, &mut random, (1 << 20) / SLAB_BYTES as u64, told, 1);
@@ -124,7 +127,7 @@ fn who_keeps_all_that_escaped_for_it_hears_that_it_is_that_limit() {
 
 #[test]
 fn who_keeps_more_small_messages_than_it_may_hears_which_limit_that_is() {
-    let mut random = Random::for_test("many", 91);
+    let mut random = random_for("many", 91);
     let rig = Rig::start(&["session.messages=32"]);
     let session = register(&rig, "collect");
     let stop = AtomicBool::new(false);

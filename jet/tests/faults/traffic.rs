@@ -1,8 +1,10 @@
 //! What honest senders send: bytes that say whose they are and where, so that a receiver can check each on its own.
 
-use crate::rig::{PATIENCE, Random, Rig};
+use crate::rig::Rig;
 use jet_client::send::{AckStatus, Completion, SendError, Sender, Ticket};
 use jet_fabric::Address;
+use jet_test_support::random::Random;
+use jet_test_support::waiting::PATIENCE;
 
 /// The 8 bytes at `offset` (a multiple of 8) of the message with that tag.
 fn word(tag: u64, offset: u64) -> [u8; 8] {

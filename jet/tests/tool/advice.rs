@@ -1,21 +1,16 @@
 //! What the tool advises when something is refused: what would help, and nothing else.
 
-use crate::host::{Host, large_tree};
+use crate::host::Host;
 use jet_client::send::{Sender, SenderOptions};
-use rustix::process::{Resource, Rlimit, Signal, setrlimit};
+use jet_test_support::limits::limit;
+use jet_test_support::tree::large_tree;
+use rustix::process::{Resource, Signal};
 use std::ffi::OsStr;
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
-
-/// Leaves the command so many descriptors.
-fn with_descriptors(command: &mut Command, most: u64) {
-    let limit = Rlimit { current: Some(most), maximum: Some(most) };
-    // SAFETY: one system call between fork and exec.
-    unsafe { command.pre_exec(move || Ok(setrlimit(Resource::Nofile, limit)?)) };
-}
 
 #[test]
 fn whoever_has_no_descriptors_left_is_told_to_raise_that_limit_and_nothing_else() {
@@ -28,8 +23,9 @@ fn whoever_has_no_descriptors_left_is_told_to_raise_that_limit_and_nothing_else(
     // Fewer than the program loader needs are no test of the tool; with the most everything works.
     for most in 5..=20 {
         let options = ["--until-idle", "0", "--daemon-timeout", "0"];
-        let recv = host.recv_unwatched(&out, &options, |command| with_descriptors(command, most));
-        let send = host.send_with(&[&tree], &["--retry-for", "0"], |command| with_descriptors(command, most));
+        let recv = host.recv_unwatched(&out, &options, |command| limit(command, Resource::Nofile, most));
+        let send =
+            host.send_with(&[&tree], &["--retry-for", "0"], |command| limit(command, Resource::Nofile, most));
         for (mut tool, told) in [recv, send].into_iter().zip(&mut told) {
             tool.wait();
             let said = tool.said();
@@ -82,7 +78,7 @@ fn whoever_may_not_use_a_socket_is_told_who_may_and_not_to_start_a_daemon() {
     if closed.address().starts_with("shm:") {
         refused.push([&[os("send")][..], &to, &tree].concat());
     }
-    fs::set_permissions(closed.dir.path(), fs::Permissions::from_mode(0o000)).unwrap();
+    fs::set_permissions(closed.folder.path(), fs::Permissions::from_mode(0o000)).unwrap();
     let said: Vec<_> = refused
         .iter()
         .map(|arguments| {
@@ -90,7 +86,7 @@ fn whoever_may_not_use_a_socket_is_told_who_may_and_not_to_start_a_daemon() {
             (tool.wait().code(), tool.said())
         })
         .collect();
-    fs::set_permissions(closed.dir.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    fs::set_permissions(closed.folder.path(), fs::Permissions::from_mode(0o700)).unwrap();
     for (code, said) in said {
         assert!(code == Some(1) && said.contains("Permission denied"), "{code:?}: {said}");
         assert!(said.contains("this user may not use it"), "{said}");
@@ -103,7 +99,7 @@ fn a_class_that_there_is_not_is_a_mistake_of_the_command_line() {
     let host = Host::new("shm");
     let out = host.path("out");
     let mut recv = host.recv_unwatched(&out, &["--class", "255"], |_| {});
-    let mut send = host.send(&[host.dir.path()], &["--class", "8"]);
+    let mut send = host.send(&[host.folder.path()], &["--class", "8"]);
     for tool in [&mut recv, &mut send] {
         assert_eq!(tool.wait().code(), Some(2));
         assert!(tool.said().contains("0, the most urgent, to 7"), "{}", tool.said());

@@ -1,13 +1,14 @@
 //! What `jet recv --fsync` acknowledges: it was synced, with every name above it, and descriptors do not run out over it.
 
-use crate::host::{Host, assert_same, bytes, is_part};
+use crate::host::Host;
+use crate::parts::is_part;
 use crate::syncs::Syncs;
-use rustix::process::{Resource, Rlimit, getrlimit, prlimit, setrlimit};
+use jet_test_support::limits::{limit, limit_within};
+use jet_test_support::tree::{assert_same, bytes};
+use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 const WATCHED: &[&str] = &["--fsync", "--no-io-uring"];
 const PIECES: &[&str] = &["--piece-bytes", "65536"];
@@ -33,7 +34,7 @@ fn a_file_and_all_names_above_it_are_synced_before_it_is_called_sent() {
     assert_same(&sent, &out.join("tree"));
     recv.stop();
     let synced = syncs.unwrap().all();
-    let dir = fs::canonicalize(host.dir.path()).unwrap();
+    let dir = fs::canonicalize(host.folder.path()).unwrap();
     let first = ["made/with", "made", ""].map(|path| dir.join(path).components().collect::<PathBuf>());
     assert_eq!(synced[..3], first);
     // Every piece, and the end of every file.
@@ -63,7 +64,7 @@ fn what_stands_in_a_directory_that_cannot_be_synced_is_not_called_sent() {
         let (sent, out) = (host.path("tree"), host.path("out"));
         tree(&sent);
         let _daemon = host.daemon();
-        let at = fs::canonicalize(host.dir.path()).unwrap().join("out").join(refused);
+        let at = fs::canonicalize(host.folder.path()).unwrap().join("out").join(refused);
         let refuse = move |path: &Path| (path == at).then_some(libc::EIO);
         let recv = host.recv_with(&out, WATCHED, |command| {
             Syncs::watch(command, refuse);
@@ -91,16 +92,10 @@ fn an_out_that_is_made_again_is_synced_in_its_parent() {
     host.send(&[&sent], &[]).succeed();
     recv.stop();
     let synced = syncs.unwrap().all();
-    let dir = fs::canonicalize(host.dir.path()).unwrap();
+    let dir = fs::canonicalize(host.folder.path()).unwrap();
     for above in [dir.join("made"), dir] {
         assert_eq!(synced.iter().filter(|path| **path == above).count(), 2, "{above:?}: {synced:?}");
     }
-}
-
-fn with_descriptors(command: &mut Command, soft: u64, hard: u64) {
-    let limit = Rlimit { current: Some(soft), maximum: Some(hard) };
-    // SAFETY: one system call between fork and exec.
-    unsafe { command.pre_exec(move || Ok(setrlimit(Resource::Nofile, limit)?)) };
 }
 
 #[test]
@@ -117,7 +112,7 @@ fn many_files_deep_in_a_new_tree_are_sent_with_the_descriptors_that_there_are() 
     for descriptors in [1024, 300, 128] {
         for options in [&["--fsync"][..], WATCHED] {
             let recv = host.recv_with(&out, options, |command| {
-                with_descriptors(command, descriptors, descriptors);
+                limit(command, Resource::Nofile, descriptors);
             });
             let sent_back = host.send(&[&sent], &[]).succeed();
             assert_eq!((&sent_back["files"], &sent_back["failed"]), (&300.into(), &0.into()), "{sent_back}");
@@ -133,7 +128,8 @@ fn a_receiver_takes_the_descriptors_that_it_may_have() {
     let host = Host::new("shm");
     let _daemon = host.daemon();
     let hard = getrlimit(Resource::Nofile).maximum.map_or(4096, |maximum| maximum.min(4096));
-    let recv = host.recv_with(&host.path("out"), &[], |command| with_descriptors(command, 256, hard));
+    let recv =
+        host.recv_with(&host.path("out"), &[], |command| limit_within(command, Resource::Nofile, 256, hard));
     let same = Rlimit { current: Some(hard), maximum: Some(hard) };
     assert_eq!(prlimit(Some(recv.pid()), Resource::Nofile, same).unwrap(), same);
     recv.stop();

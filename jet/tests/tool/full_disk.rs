@@ -1,8 +1,12 @@
 //! A disk that is full under `jet recv`: the sender hears it, the receiver goes on, no slab is lost.
 
-use crate::host::{Host, TinyDisk, assert_same, bytes, fabrics};
+use crate::host::Host;
+use jet_test_support::device::fabrics;
+use jet_test_support::disk::TinyDisk;
+use jet_test_support::limits;
+use jet_test_support::tree::{assert_same, bytes};
+use rustix::process::Resource;
 use std::fs;
-use std::os::unix::process::CommandExt;
 
 /// What ends the files at 1 MiB.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -25,13 +29,7 @@ fn large_files_are_rejected(fabric: &str, limit: Limit) {
     let errno = if limit == Limit::Disk { "ENOSPC" } else { "EFBIG" };
     let recv = host.recv_with(&out, &[], |command| {
         if limit == Limit::FileSize {
-            // SAFETY: one system call between fork and exec.
-            unsafe {
-                command.pre_exec(|| {
-                    let limit = rustix::process::Rlimit { current: Some(1 << 20), maximum: Some(1 << 20) };
-                    Ok(rustix::process::setrlimit(rustix::process::Resource::Fsize, limit)?)
-                });
-            }
+            limits::limit(command, Resource::Fsize, 1 << 20);
         }
     });
     let mut send = host.send(&[&tree], &["--piece-bytes", "4194304"]);

@@ -1,7 +1,10 @@
 //! The whole of it at once: more than a gibibyte of files from three senders, and each of the three kinds of process
 //! killed once on the way. Everything arrives byte for byte.
 
-use crate::host::{Host, assert_same, fabrics, large_tree, odd_tree, until};
+use crate::host::Host;
+use jet_test_support::device::fabrics;
+use jet_test_support::tree::{assert_same, large_tree, odd_tree};
+use jet_test_support::waiting::until;
 use rustix::process::Signal;
 use std::fs;
 use std::path::PathBuf;

@@ -1,7 +1,9 @@
 //! How `jet send` ends where not everything can be sent: it does end, and says of every file what is true.
 
-use crate::host::{Host, PATIENCE, bytes, large_tree, until};
+use crate::host::Host;
 use jet_client::receive::{RegisterOptions, Session};
+use jet_test_support::tree::{bytes, large_tree, snapshot};
+use jet_test_support::waiting::{PATIENCE, until};
 use rustix::process::Signal;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -57,7 +59,7 @@ fn what_arrives_after_a_signal_is_called_sent() {
     assert_eq!((&sent["files"], &sent["failed"]), (&101.into(), &0.into()), "{sent}");
     for directory in ["small", "large"] {
         let modes_aside = |root: &std::path::Path| {
-            let files = crate::host::snapshot(root).into_iter();
+            let files = snapshot(root).into_iter();
             files.map(|(name, (_, hash))| (name, hash)).collect::<Vec<_>>()
         };
         assert_eq!(modes_aside(&tree.join(directory)), modes_aside(&out.join(directory)));
@@ -82,7 +84,7 @@ fn what_is_consumed_after_a_signal_is_called_sent() {
         let session = Session::register(&options).unwrap();
         let mut send = host.send(&[&path], &[]);
         let mut given_up = false;
-        while send.runs() {
+        while send.is_running() {
             // What was consumed is told to the daemon with the next look.
             let Some(mut message) = session.receive(Some(Duration::from_millis(20))).unwrap() else {
                 continue;

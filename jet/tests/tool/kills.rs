@@ -3,7 +3,11 @@
 //! A receiver that is stopped (SIGSTOP) while messages reach it makes "in the middle" certain: it holds slabs, and its
 //! senders wait.
 
-use crate::host::{Host, assert_same, fabrics, is_part, large_tree, odd_tree};
+use crate::host::Host;
+use crate::parts::is_part;
+use jet_test_support::device::fabrics;
+use jet_test_support::tree::{assert_same, large_tree, odd_tree};
+use jet_test_support::waiting::until;
 use rustix::process::Signal;
 use std::fs;
 
@@ -31,7 +35,7 @@ fn a_receiver_killed_with_slabs_in_its_hands_is_followed_by_another() {
         first.kill();
         // The second one is killed wherever it is by then.
         let mut second = host.recv(&out, &[]);
-        crate::host::until("some bytes to be written", || {
+        until("some bytes to be written", || {
             let files = fs::read_dir(out.join("tree/large")).ok()?.count();
             (files > 2).then_some(())
         });
@@ -108,7 +112,7 @@ fn an_interrupted_sender_leaves_no_parts() {
         let entries = fs::read_dir(out.join("tree")).into_iter().flatten();
         entries.filter(|entry| is_part(&entry.as_ref().unwrap().path())).count()
     };
-    crate::host::until("files to be on their way", || (parts() > 2).then_some(()));
+    until("files to be on their way", || (parts() > 2).then_some(()));
     send.signal(Signal::INT);
     assert_eq!(send.wait().code(), Some(1));
     assert!(send.said().contains("giving up"), "{}", send.said());

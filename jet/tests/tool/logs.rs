@@ -1,14 +1,17 @@
 //! Standard error and standard output that take nothing: no line that cannot be written ends a process, holds it up, or
 //! costs a transfer.
 
-use crate::host::{Host, Jet, assert_same, large_tree, until};
+use crate::host::Host;
 use jet_client::registration::{ControlConnection, ControlRequest, ControlResponse, PROTOCOL_VERSION};
-use rustix::process::{Resource, Rlimit, Signal, setrlimit};
+use jet_test_support::limits::limit;
+use jet_test_support::process::Process;
+use jet_test_support::tree::{assert_same, large_tree};
+use jet_test_support::waiting::until;
+use rustix::process::{Resource, Signal};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{PipeReader, Write, pipe};
 use std::os::fd::AsFd;
-use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 /// A log that takes nothing.
@@ -59,10 +62,7 @@ impl Dead {
                 let log = File::options().append(true).create(true).open(&path).unwrap();
                 log.set_len(Self::FILE_BYTES_MAX).unwrap();
                 command.stderr(log);
-                let limit =
-                    Rlimit { current: Some(Self::FILE_BYTES_MAX), maximum: Some(Self::FILE_BYTES_MAX) };
-                // SAFETY: one system call between fork and exec.
-                unsafe { command.pre_exec(move || Ok(setrlimit(Resource::Fsize, limit)?)) };
+                limit(command, Resource::Fsize, Self::FILE_BYTES_MAX);
                 None
             }
         }
@@ -79,7 +79,7 @@ fn fill(writer: &mut std::io::PipeWriter) {
 }
 
 /// A daemon with that log.
-fn daemon(host: &Host, log: &Dead) -> (Jet, Option<PipeReader>) {
+fn daemon(host: &Host, log: &Dead) -> (Process, Option<PipeReader>) {
     let mut kept = None;
     let daemon = host.daemon_prepared(&[], |command| kept = log.prepare(host, command));
     (daemon, kept)
@@ -139,7 +139,7 @@ fn a_receiver_whose_log_takes_nothing_loses_no_transfer() {
         fs::create_dir_all(out.join("tree/001")).unwrap();
         let mut daemon = host.daemon();
         let mut kept = None;
-        let mut recv = host.recv_with(&out, &[], |command| kept = log.prepare(&host, command));
+        let recv = host.recv_with(&out, &[], |command| kept = log.prepare(&host, command));
         recv.pause();
         let mut send = host.send(&[&tree], &["--piece-bytes", "1048576"]);
         host.wait_held();

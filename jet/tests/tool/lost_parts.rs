@@ -1,12 +1,16 @@
 //! What was written of a file is lost, or is another file's, in the middle of its transfer: it is sent again, and never
 //! made of the rest.
 
-use crate::host::{Host, Jet, PATIENCE, assert_same, bytes, is_part, until};
+use crate::host::Host;
+use crate::parts::is_part;
 use jet::files::header::{FileHeader, Kind, PathField, TAG};
 use jet::files::path::RelativePath;
 use jet::files::proof::{Hash, Proof, Sum};
 use jet::files::reject;
 use jet_client::send::{AckStatus, Sender, SenderOptions};
+use jet_test_support::process::Process;
+use jet_test_support::tree::{assert_same, bytes, odd_tree};
+use jet_test_support::waiting::{PATIENCE, until};
 use rustix::fs::{FlockOperation, flock};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -32,7 +36,7 @@ fn wait_begun(out: &Path) {
 }
 
 /// A file on its way to a receiver that is then killed in the middle.
-fn killed_in_the_middle(host: &Host, proof: &str) -> Jet {
+fn killed_in_the_middle(host: &Host, proof: &str) -> Process {
     let (file, out) = (host.path("file"), host.path("out"));
     fs::write(&file, bytes(1, FILE_BYTES)).unwrap();
     let mut recv = host.recv(&out, SLOWLY);
@@ -50,7 +54,7 @@ fn killed_in_the_middle(host: &Host, proof: &str) -> Jet {
     send
 }
 
-fn arrives(host: &Host, send: Jet, out: &Path, again: bool) {
+fn arrives(host: &Host, send: Process, out: &Path, again: bool) {
     let sent = send.succeed();
     assert!(fs::read(out.join("file")).unwrap() == bytes(1, FILE_BYTES), "called sent, and differs");
     assert_eq!(sent["sent_again"].as_u64() > Some(0), again, "{sent}");
@@ -126,8 +130,8 @@ fn what_a_killed_receiver_wrote_is_read_again_before_it_is_believed() {
 }
 
 /// Where the descriptors of a process lead.
-fn opened(jet: &Jet) -> Vec<PathBuf> {
-    let descriptors = fs::read_dir(format!("/proc/{}/fd", jet.pid().as_raw_nonzero())).unwrap();
+fn opened(jet: &Process) -> Vec<PathBuf> {
+    let descriptors = fs::read_dir(format!("/proc/{}/fd", jet.id())).unwrap();
     descriptors.filter_map(|descriptor| fs::read_link(descriptor.unwrap().path()).ok()).collect()
 }
 
@@ -275,7 +279,7 @@ fn files_and_trees_arrive_with_every_proof() {
     for proof in ["fast", "blake3", "off"] {
         let host = Host::new("shm");
         let (tree, out) = (host.path("tree"), host.path("out"));
-        crate::host::odd_tree(&tree);
+        odd_tree(&tree);
         let _daemon = host.daemon();
         let recv = host.recv(&out, &[]);
         let send = host.send(&[&tree], &["--proof", proof, "--piece-bytes", "65536"]);

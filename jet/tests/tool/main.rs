@@ -14,6 +14,7 @@ mod kills;
 mod logs;
 mod lost_parts;
 mod notices;
+mod parts;
 mod places;
 mod refusals;
 mod round_trip;

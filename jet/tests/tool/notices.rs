@@ -1,6 +1,8 @@
 //! What the tool says when something is not as it should be, and with which exit code it ends.
 
-use crate::host::{Host, assert_same, large_tree, until};
+use crate::host::Host;
+use jet_test_support::tree::{assert_same, large_tree};
+use jet_test_support::waiting::until;
 use rustix::process::Signal;
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -109,7 +111,7 @@ fn a_receiver_that_never_registered_prints_an_error_alone() {
     let host = Host::new("shm");
     let mut recv = host.recv_unwatched(&host.path("out"), &["--daemon-timeout", "0"], |_| {});
     assert_eq!(recv.wait().code(), Some(1));
-    assert_eq!(recv.out_bytes(), b"");
+    assert_eq!(recv.printed_bytes(), b"");
     assert!(recv.said().contains("is jetd running?"), "{}", recv.said());
 }
 
@@ -120,7 +122,7 @@ fn what_cannot_be_done_is_an_error_that_is_named() {
     let mut send = host.send(&[std::path::Path::new("/dev/null")], &[]);
     assert_eq!(send.wait().code(), Some(1));
     assert!(send.said().contains("/dev/null is neither a file nor a directory"), "{}", send.said());
-    let work = host.dir.path().as_os_str();
+    let work = host.folder.path().as_os_str();
     let mut demo = host.start(&[os("demo"), os("--bytes"), os("1M"), os("--work-dir"), work]);
     assert_eq!(demo.wait().code(), Some(1));
     assert!(demo.said().contains("(96M)"), "{}", demo.said());

@@ -1,6 +1,9 @@
 //! Where files land: where their paths lead when they come, below what `--out` is then; and what of them takes room.
 
-use crate::host::{Host, assert_same, bytes, large_tree};
+use crate::host::Host;
+use jet_test_support::process::Process;
+use jet_test_support::tree::{assert_same, bytes, large_tree, snapshot};
+use jet_test_support::waiting::until;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -23,7 +26,7 @@ fn a_directory_that_was_moved_away_receives_nothing_and_its_place_does() {
     let pieces = ["--piece-bytes", "1048576"];
     host.send(&[&sent], &pieces).succeed();
     fs::rename(out.join("tree"), &archive).unwrap();
-    let archived = crate::host::snapshot(&archive);
+    let archived = snapshot(&archive);
     for made_anew in [true, false] {
         fs::remove_dir_all(&sent).unwrap();
         tree(&sent, 20);
@@ -33,7 +36,7 @@ fn a_directory_that_was_moved_away_receives_nothing_and_its_place_does() {
         }
         host.send(&[&sent], &pieces).succeed();
         assert_same(&sent, &out.join("tree"));
-        assert!(crate::host::snapshot(&archive) == archived, "what was archived was written to");
+        assert!(snapshot(&archive) == archived, "what was archived was written to");
     }
     recv.stop();
 }
@@ -106,8 +109,8 @@ fn holes_stay_holes() {
     let sparse = |name: &str, length: u64, data: &[(u64, usize)]| {
         let file = fs::File::create(sent.join(name)).unwrap();
         file.set_len(length).unwrap();
-        for &(at, bytes) in data {
-            file.write_all_at(&crate::host::bytes(at, bytes), at).unwrap();
+        for &(at, length) in data {
+            file.write_all_at(&bytes(at, length), at).unwrap();
         }
     };
     sparse("all a hole", 1 << 40, &[]);
@@ -174,6 +177,6 @@ fn a_receiver_of_short_messages_is_sent_short_pieces() {
     recv.stop();
 }
 
-fn until_said(jet: &crate::host::Jet, what: &str) {
-    crate::host::until(what, || jet.said().contains(what).then_some(()));
+fn until_said(jet: &Process, what: &str) {
+    until(what, || jet.said().contains(what).then_some(()));
 }

@@ -1,11 +1,12 @@
 //! What a sender of bad will, or of another make, can send to `jet recv`: nothing gets outside, everything is answered.
 
-use crate::host::{Host, PATIENCE};
+use crate::host::Host;
 use jet::files::header::{FileHeader, Kind, PathField, TAG};
 use jet::files::path::RelativePath;
 use jet::files::proof::{Hash, Sum};
 use jet::files::reject;
 use jet_client::send::{AckStatus, Sender, SenderOptions};
+use jet_test_support::waiting::PATIENCE;
 use std::fs;
 
 /// A header with any path bytes; what the last two fields say is the kind's.
@@ -35,8 +36,8 @@ fn a_hand_written_sender_gets_nothing_outside_and_an_answer_to_everything() {
     let out = host.path("out");
     let _daemon = host.daemon();
     let recv = host.recv(&out, &[]);
-    std::os::unix::fs::symlink(host.dir.path(), out.join("link")).unwrap();
-    let before = fs::read_dir(host.dir.path()).unwrap().count();
+    std::os::unix::fs::symlink(host.folder.path(), out.join("link")).unwrap();
+    let before = fs::read_dir(host.folder.path()).unwrap().count();
     let mut sender = Sender::connect(SenderOptions::new(host.address().parse().unwrap(), "store")).unwrap();
     let absolute = host.path("absolute").into_os_string().into_encoded_bytes();
     let refused = AckStatus::Rejected(reject::PATH_REFUSED.get());
@@ -117,7 +118,7 @@ fn a_hand_written_sender_gets_nothing_outside_and_an_answer_to_everything() {
     let encoded = FileHeader { kind, file_id: 6, path }.encode();
     assert_eq!(end(&mut sender, TAG, encoded.as_ref(), b"xyz"), AckStatus::Consumed);
     assert_eq!(fs::read(out.join("file")).unwrap(), b"xyz");
-    assert_eq!(fs::read_dir(host.dir.path()).unwrap().count(), before, "something was made outside");
+    assert_eq!(fs::read_dir(host.folder.path()).unwrap().count(), before, "something was made outside");
     drop(sender);
     host.wait_whole();
     recv.stop();

@@ -1,6 +1,7 @@
 //! Trees through daemon, receiver and sender as separate processes.
 
-use crate::host::{Host, assert_same, odd_tree};
+use crate::host::Host;
+use jet_test_support::tree::{assert_same, odd_tree};
 use std::fs;
 use std::os::unix::process::CommandExt;
 

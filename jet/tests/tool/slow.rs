@@ -1,7 +1,11 @@
 //! A receiver that is slow on purpose, as slow storage makes it, still writes every byte; and its class and its wish for
 //! memory reach the daemon.
 
-use crate::host::{Host, assert_same, fabrics, is_part, large_tree, odd_tree, until};
+use crate::host::Host;
+use crate::parts::is_part;
+use jet_test_support::device::fabrics;
+use jet_test_support::tree::{assert_same, large_tree, odd_tree};
+use jet_test_support::waiting::until;
 use serde_json::Value;
 use std::fs;
 use std::path::Path;

@@ -1,7 +1,9 @@
 //! Files that become others between the walk, the first look and the end: what is called sent is what they are.
 
-use crate::host::{Host, PATIENCE, bytes, until};
+use crate::host::Host;
 use jet_client::receive::{RegisterOptions, Session};
+use jet_test_support::tree::bytes;
+use jet_test_support::waiting::{PATIENCE, until};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -43,7 +45,7 @@ fn a_file_that_changes_after_its_last_piece_was_read_is_sent_again() {
     let session = Session::register(&options).unwrap();
     let send = host.send(&[&path], &["--piece-bytes", "8192"]);
     let (mut kinds, mut piece_bytes) = (Vec::new(), 0);
-    while send.runs() {
+    while send.is_running() {
         // What was consumed is told to the daemon with the next look.
         let Some(mut message) = session.receive(Some(Duration::from_millis(20))).unwrap() else {
             continue;

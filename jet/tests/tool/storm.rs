@@ -6,7 +6,13 @@
 //! `JET_STORM_SEED` and `JET_STORM_KILLS` make it another one, and a longer one. The seed is printed. A storm of many
 //! kills is many short ones, each with a seed of its own, the next number: one that failed is seen again by its seed.
 
-use crate::host::{Entry, Host, Jet, PATIENCE, TinyDisk, bytes, is_part, snapshot, snapshot_named};
+use crate::host::Host;
+use crate::parts::{is_part, snapshot_named};
+use jet_test_support::disk::TinyDisk;
+use jet_test_support::process::Process;
+use jet_test_support::random::Random;
+use jet_test_support::tree::{Entry, bytes, snapshot};
+use jet_test_support::waiting::PATIENCE;
 use rustix::process::Signal;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -24,26 +30,6 @@ const PIECES: &[&str] = &["--piece-bytes", "262144", "--retry-for", "120"];
 /// Room for what two senders send, and not for much more.
 const DISK_MIB: u32 = 48;
 
-/// Numbers from a seed (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    fn pick<'a, T: ?Sized>(&mut self, of: &[&'a T]) -> &'a T {
-        of[usize::try_from(self.below(of.len() as u64)).unwrap()]
-    }
-}
-
 /// A tree on its way, and what is in it.
 struct Sending {
     name: String,
@@ -51,7 +37,7 @@ struct Sending {
     content: BTreeMap<Vec<u8>, Entry>,
     /// The directories that receivers had since it began.
     outs: BTreeSet<PathBuf>,
-    jet: Jet,
+    jet: Process,
 }
 
 #[derive(Debug, Default)]
@@ -73,8 +59,8 @@ struct Storm {
     out: PathBuf,
     disk: bool,
     random: Random,
-    daemon: Jet,
-    recv: Jet,
+    daemon: Process,
+    recv: Process,
     sending: Vec<Sending>,
     trees: u64,
     /// Names whose senders ended: their files are there, and are replaced.
@@ -93,7 +79,7 @@ impl Storm {
         let outs = vec![disks.join("out"), disks.join("other")];
         let daemon = host.daemon();
         let recv = host.recv_unwatched(&outs[0], &[], |_| {});
-        let (random, sending, names) = (Random(seed), Vec::new(), Vec::new());
+        let (random, sending, names) = (Random::seeded(seed), Vec::new(), Vec::new());
         let (versions, seen) = (BTreeMap::new(), Seen::default());
         let (trees, out) = (0, outs[0].clone());
         (Self { host, outs, out, disk, random, daemon, recv, sending, trees, names, versions, seen }, mounted)
@@ -159,7 +145,7 @@ impl Storm {
             self.start_recv(&[]);
         }
         let (ended, going) =
-            std::mem::take(&mut self.sending).into_iter().partition(|sending| !sending.jet.runs());
+            std::mem::take(&mut self.sending).into_iter().partition(|sending| !sending.jet.is_running());
         self.sending = going;
         let ended: Vec<Sending> = ended;
         for mut sending in ended {

@@ -2,7 +2,9 @@
 
 use super::{Mounted, ROOT, threads_inside};
 use crate::children::Role;
-use crate::rig::{Rig, number, until};
+use crate::rig::Rig;
+use jet_test_support::daemon::number;
+use jet_test_support::waiting::until;
 use rustix::process::Signal;
 use std::path::Path;
 use std::process::Command;
@@ -175,7 +177,7 @@ fn a_group_that_was_removed_is_made_again_and_its_threads_are_back() {
 fn threads_that_were_moved_out_are_back_and_another_tools_are_named() {
     let _mounted = Mounted::new();
     let mut rig = Rig::start_on_software(&["cache.reserve='require'"]);
-    let daemon = rig.daemon().pid();
+    let daemon = rig.daemon().id();
     until("the reactor in the class", || {
         threads_inside().iter().any(|name| name == "jet-reactor").then_some(())
     });

@@ -1,0 +1,150 @@
+//! A process that a test starts, and what it says.
+
+use crate::waiting::until;
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, kill_process, set_parent_process_death_signal, waitid,
+};
+use serde_json::Value;
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+/// A process of the test's. It ends when this is dropped, and with the test's thread at the latest. What it said is printed where
+/// the test fails.
+pub struct Process {
+    child: Child,
+    /// What it prints to standard output.
+    out: PathBuf,
+    /// What it says to standard error.
+    log: PathBuf,
+    ended: bool,
+}
+
+impl Process {
+    /// Starts it. Its standard output goes to `PATH.out`, its standard error to `PATH.log`.
+    #[track_caller]
+    pub fn start(command: Command, path: &Path) -> Self {
+        Self::start_with(command, path, |_| {})
+    }
+
+    /// As [`Self::start`], after `prepare` changed the command. It may send the output elsewhere.
+    #[track_caller]
+    pub fn start_with(mut command: Command, path: &Path, prepare: impl FnOnce(&mut Command)) -> Self {
+        let (out, log) = (with_ending(path, ".out"), with_ending(path, ".log"));
+        command
+            .stdin(Stdio::null())
+            .stdout(File::create(&out).expect("a file"))
+            .stderr(File::create(&log).expect("a file"));
+        // SAFETY: one system call between fork and exec.
+        unsafe {
+            command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
+        }
+        prepare(&mut command);
+        Self { child: command.spawn().expect("the process starts"), out, log, ended: false }
+    }
+
+    /// Its number, for system calls.
+    pub fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    /// Its number, for texts and for paths below `/proc`.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends it a signal; it runs, or was not waited for.
+    #[track_caller]
+    pub fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).expect("it runs");
+    }
+
+    /// Stops it (SIGSTOP) and waits until it stands still, which is later than the signal.
+    #[track_caller]
+    pub fn pause(&self) {
+        self.signal(Signal::STOP);
+        let stopped = waitid(WaitId::Pid(self.pid()), WaitIdOptions::STOPPED).expect("a child");
+        assert!(stopped.is_some_and(|status| status.stopped()), "{stopped:?}");
+    }
+
+    /// As `kill -9`, and waits until it has ended.
+    #[track_caller]
+    pub fn kill(&mut self) {
+        self.child.kill().expect("it can be killed");
+        self.child.wait().expect("it ends");
+        self.ended = true;
+    }
+
+    /// Waits until it has ended by itself.
+    #[track_caller]
+    pub fn wait(&mut self) -> ExitStatus {
+        let what = format!("{} to end", self.log.display());
+        let status = until(&what, || self.child.try_wait().expect("a child"));
+        self.ended = true;
+        status
+    }
+
+    /// Whether it has not ended yet. Its end can still be waited for.
+    pub fn is_running(&self) -> bool {
+        let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        !self.ended && waitid(WaitId::Pid(self.pid()), look).expect("a child").is_none()
+    }
+
+    /// What it said to standard error so far.
+    pub fn said(&self) -> String {
+        String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()).into_owned()
+    }
+
+    /// What it printed to standard output so far.
+    pub fn printed_bytes(&self) -> Vec<u8> {
+        fs::read(&self.out).expect("a file")
+    }
+
+    /// What it printed to standard output, which is one JSON value.
+    #[track_caller]
+    pub fn printed(&self) -> Value {
+        let bytes = self.printed_bytes();
+        serde_json::from_slice(&bytes)
+            .unwrap_or_else(|error| panic!("{error}: {:?}\n{}", String::from_utf8_lossy(&bytes), self.said()))
+    }
+
+    /// Waits for its end, which must be a good one, and gives what it printed.
+    #[track_caller]
+    pub fn succeed(mut self) -> Value {
+        let status = self.wait();
+        assert!(status.success(), "{status}: {}", self.said());
+        self.printed()
+    }
+
+    /// Asks it to end (SIGTERM), which it must do well, and gives what it printed.
+    #[track_caller]
+    pub fn stop(self) -> Value {
+        self.signal(Signal::TERM);
+        self.succeed()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if !self.ended {
+            // It may have ended on its own.
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+        if std::thread::panicking() {
+            for path in [&self.out, &self.log] {
+                let said = fs::read(path).unwrap_or_default();
+                if !said.is_empty() {
+                    eprintln!("--- {}\n{}", path.display(), String::from_utf8_lossy(&said));
+                }
+            }
+        }
+    }
+}
+
+fn with_ending(path: &Path, ending: &str) -> PathBuf {
+    let mut path = path.as_os_str().to_owned();
+    path.push(ending);
+    path.into()
+}
