@@ -61,7 +61,7 @@ impl<N: Nic, A: Application> Driver<N, A> {
         self.nic_is_gone
     }
 
-    /// Memory that the hardware lost since this was asked.
+    /// Memory that the hardware lost and this did not tell before. To be asked after each turn.
     pub fn take_lost_memory(&mut self) -> Option<LostMemory> {
         self.hands.memory.take_untold()
     }
@@ -129,8 +129,8 @@ impl<N: Nic, A: Application> Driver<N, A> {
         }
     }
 
-    /// Goes on with a drain where nothing is left to be finished; `true`: it is over.
-    pub fn drain_is_over(&mut self, now_ns: u64) -> bool {
+    /// Parts with everybody where nothing is left to be finished, or the time is up; `true`: the drain is over.
+    pub fn go_on_draining(&mut self, now_ns: u64) -> bool {
         match self.drain {
             Drain::Not => false,
             Drain::Finishing { deadline_ns } => {

@@ -206,13 +206,16 @@ impl<N: Nic, A: Application> Questions for Hands<N, A> {
     }
 
     fn payload(&self, slab: u32, bytes: u32) -> &[u8] {
-        self.memory.bytes(slab, bytes)
+        // SAFETY: the receiver asks about a slab that a completed SEND filled; it is posted again only with `&mut self`.
+        unsafe { self.memory.bytes(Run { first: slab, count: 1 }, bytes) }
     }
 }
 
 impl<N: Nic, A: Application> Sums for Hands<N, A> {
     fn crc32c(&mut self, crc: u32, slab: u32, bytes: u32) -> Option<u32> {
-        let data = self.memory.bytes(slab, bytes);
+        let run = Run { first: slab, count: bytes.div_ceil(SLAB_BYTES_U32).max(1) };
+        // SAFETY: the receiver asks about slabs that a completed request filled and that are not posted.
+        let data = unsafe { self.memory.bytes(run, bytes) };
         let touched = [Piece { start: data.as_ptr(), bytes: data.len() }];
         // SAFETY: it reads only.
         let made = unsafe { guarded(&touched, || crc32c::crc32c_append(crc, data)) };

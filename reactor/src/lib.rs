@@ -6,6 +6,12 @@
 //! an application is woken, and hears of its session's end, is an [`Application`] of theirs.
 //!
 //! Nothing on the message path allocates, locks or makes a system call while there is work.
+//!
+//! Several drivers may be in one process where no memory is [watched](poison::watch): what the hardware lost is noted for the
+//! process, and whoever looks first takes the notes.
+
+// What is to be said is told to whoever has the driver: printing may wait.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod application;
 mod driver;

@@ -4,15 +4,16 @@ use crate::poison::{Poisoned, take_lost};
 use jet_core::pool::Run;
 use jet_fabric::memory::SharedMemory;
 use jet_fabric::nic::{MemoryKey, Sge};
+use jet_wire::SLAB_BYTES;
 use jet_wire::message::{HEADER_BYTES, HeaderBytes};
 use jet_wire::segment::Place;
-use jet_wire::{SLAB_BYTES, SLAB_BYTES_U32};
 use std::sync::Arc;
 
 const HEADER_BYTES_U32: u32 = 128;
 const _: () = assert!(HEADER_BYTES_U32 as usize == HEADER_BYTES);
 
-/// The memory that the NIC fills.
+/// The memory that the NIC fills. Nobody else writes there: applications have read-only mappings of it, sealed against being made
+/// anything else.
 pub struct PoolMemory {
     /// Slabs.
     pub pool: Arc<SharedMemory>,
@@ -67,16 +68,15 @@ impl Memory {
         }
     }
 
-    /// The header of a SEND that arrived in this entry.
+    /// The header of a SEND that arrived in this entry, which was not posted again since.
     #[inline]
-    pub fn header(&self, entry: u32) -> &HeaderBytes {
+    pub fn header(&self, entry: u32) -> HeaderBytes {
         let headers = &self.pool.headers;
         let at = entry as usize * HEADER_BYTES;
         assert!(at + HEADER_BYTES <= headers.bytes(), "entry {entry} has no header area");
-        // SAFETY: within a mapping that `self` keeps, as just checked. The entry is completed, so the NIC no longer writes
-        // there until it is posted again, which its reader does not do before it is done. Applications do not map the header
-        // area. Header areas are 128 bytes each in page-aligned memory.
-        unsafe { &*headers.base().add(at).cast::<HeaderBytes>() }
+        // SAFETY: within a mapping that `self` keeps, as just checked; any bytes are a header. Header areas are 128 bytes each in
+        // page-aligned memory. Applications do not map them.
+        unsafe { headers.base().add(at).cast::<HeaderBytes>().read() }
     }
 
     /// Where the header of a SEND into this entry goes.
@@ -132,16 +132,19 @@ impl Memory {
         unsafe { memory.base().add(at) }
     }
 
-    /// The bytes that a slab and those behind it hold.
+    /// The first bytes of a run.
+    ///
+    /// # Safety
+    /// Nothing writes there while they are looked at: the request that filled the run is completed, and the run is neither posted nor
+    /// copied to.
     ///
     /// # Panics
     /// As [`Self::run`].
     #[inline]
-    pub fn bytes(&self, slab: u32, bytes: u32) -> &[u8] {
-        let count = bytes.div_ceil(SLAB_BYTES_U32).max(1);
-        let start = self.run(Run { first: slab, count }, bytes as usize);
-        // SAFETY: the run lies within one of the two mappings, which `self` keeps and no application can write. The receiver
-        // asks about slabs that a completed request filled; who posts them again has no such bytes in hand.
+    pub unsafe fn bytes(&self, run: Run, bytes: u32) -> &[u8] {
+        let start = self.run(run, bytes as usize);
+        // SAFETY: the run lies within one of the two mappings, which `self` keeps and no application can write; the NIC and the
+        // workers do not, either.
         unsafe { std::slice::from_raw_parts(start, bytes as usize) }
     }
 

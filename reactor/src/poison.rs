@@ -68,9 +68,13 @@ static ANY_LOST: AtomicBool = AtomicBool::new(false);
 /// Has pages of this memory replaced where they are lost. Said before anybody touches it; it stays mapped until the process
 /// ends.
 ///
+/// # Safety
+/// The bytes are a mapping that stays until the process ends, and that is used as bytes alone: pages of it may become zeros, in this
+/// process only.
+///
 /// # Panics
 /// Where more is watched than there are places for.
-pub fn watch(start: *const u8, bytes: usize) {
+pub unsafe fn watch(start: *const u8, bytes: usize) {
     let place = WATCHED.iter().find(|place| {
         place.0.compare_exchange(0, start as usize, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     });
@@ -447,7 +451,8 @@ mod tests {
         let start = start.unwrap().cast::<u8>();
         // SAFETY: the mapping is as long, and this test's.
         unsafe { start.write_bytes(7, PAGES * PAGE) };
-        watch(start, PAGES * PAGE);
+        // SAFETY: mapped above, for as long as the process lives, and used as bytes.
+        unsafe { watch(start, PAGES * PAGE) };
         assert_eq!(take_lost(), None);
         // As the kernel says it; to oneself that is allowed.
         // SAFETY: of all zeroes it is one.

@@ -104,7 +104,7 @@ impl<N: Nic, A: Application> Driver<N, A> {
                     return;
                 };
                 // Copied out (128 bytes): the hands are busy with what the receiver says about it.
-                let header = *self.hands.memory.header(entry);
+                let header = self.hands.memory.header(entry);
                 let payload_bytes = payload_bytes.min(SLAB_BYTES_U32);
                 let arrival = Arrival { peer, entry, header: &header, payload_bytes };
                 self.receiver.handle_receive(now_ns, arrival, &mut self.hands);

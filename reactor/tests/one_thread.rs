@@ -7,7 +7,7 @@ use jet_fabric::memory::SharedMemory;
 use jet_fabric::nic::{Access, Nic};
 use jet_fabric::soft::{SoftNic, SoftOptions};
 use jet_reactor::workers::Workers;
-use jet_reactor::{Application, Driver, NewSession, Parts, PoolMemory};
+use jet_reactor::{Application, Driver, NewSession, Parts, PoolMemory, SessionTicket};
 use jet_wire::SLAB_BYTES;
 use jet_wire::message::hello::AppName;
 use jet_wire::message::{AckStatus, HEADER_BYTES};
@@ -65,6 +65,7 @@ impl NicSource for NoOther {
 
 struct World {
     driver: Driver<SoftNic, Polling>,
+    ticket: SessionTicket,
     sender: SenderDriver,
     app: AppEnd,
     pool: Arc<SharedMemory>,
@@ -79,6 +80,27 @@ fn mapped(name: &str, bytes: usize) -> Arc<SharedMemory> {
     Arc::new(SharedMemory::new(name, bytes, false).unwrap())
 }
 
+/// A session in the making, its application's end, and what keeps both mapped.
+fn session(log: &Log) -> (NewSession<Polling>, AppEnd, Arc<SharedMemory>) {
+    let shape = SegmentShape::new(SLOTS, 64);
+    let memory = mapped("test-session", SegmentLayout::new(shape).total_bytes());
+    // SAFETY: the mapping is zeroed, page-aligned and outlives both ends, of which there is one each.
+    let (segment, app) = unsafe {
+        let ours = daemon_end(memory.base(), memory.bytes(), shape).unwrap();
+        (ours, app_end(memory.base(), memory.bytes()).unwrap())
+    };
+    let new = NewSession {
+        app: AppName::new("disk").unwrap(),
+        class: 0,
+        takes_memory: false,
+        process: None,
+        segment,
+        memory: Arc::clone(&memory),
+        application: Polling(Rc::clone(log)),
+    };
+    (new, app, memory)
+}
+
 /// Made of a tag, so that it shows when pieces are mixed up.
 fn byte(tag: u64, at: usize) -> u8 {
     u8::try_from((at as u64 * 31 + tag * 7 + (at as u64 >> 12)) % 251).unwrap()
@@ -88,7 +110,7 @@ impl World {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let address = format!("shm:{}", folder.path().join("nic.sock").display()).parse().unwrap();
-        let config = Config { peers_max: 4, sessions_max: 2, ..Config::default() };
+        let config = Config { peers_max: 4, sessions_max: 1, ..Config::default() };
         let mut nic = SoftNic::new(SoftOptions::default()).unwrap();
         let pool = mapped("test-pool", config.pool_slabs as usize * SLAB_BYTES);
         let headers = mapped("test-headers", config.srq_slabs as usize * HEADER_BYTES);
@@ -105,28 +127,13 @@ impl World {
         let mut driver = Driver::new(Receiver::new(config, 1).unwrap(), parts);
         driver.start(0);
         let log = Log::default();
-        let shape = SegmentShape::new(SLOTS, 64);
-        let segment = mapped("test-session", SegmentLayout::new(shape).total_bytes());
-        // SAFETY: the mapping is zeroed, page-aligned and outlives both ends, of which there is one each.
-        let (ours, app) = unsafe {
-            let ours = daemon_end(segment.base(), segment.bytes(), shape).unwrap();
-            (ours, app_end(segment.base(), segment.bytes()).unwrap())
-        };
-        let new = NewSession {
-            app: AppName::new("disk").unwrap(),
-            class: 0,
-            takes_memory: false,
-            process: None,
-            segment: ours,
-            memory: Arc::clone(&segment),
-            application: Polling(Rc::clone(&log)),
-        };
-        driver.open(new).unwrap();
+        let (new, app, segment) = session(&log);
+        let ticket = driver.open(new).unwrap();
         let options = SenderOptions::new(address, "disk");
         let nic = Box::new(SoftNic::new(SoftOptions::default()).unwrap());
         let sender = SenderDriver::new(&options, 7, nic, Box::new(NoOther)).unwrap();
         let whole = vec![0; LARGE_BYTES];
-        Self { driver, sender, app, pool, log, whole, _segment: segment, _folder: folder }
+        Self { driver, ticket, sender, app, pool, log, whole, _segment: segment, _folder: folder }
     }
 
     /// Everybody's turn, until it is as wished. The time then.
@@ -200,7 +207,7 @@ fn run() -> Vec<Seen> {
     let mut over = false;
     world.until(now_ns, |world| {
         now_ns += STEP_NS;
-        over |= world.driver.drain_is_over(now_ns);
+        over |= world.driver.go_on_draining(now_ns);
         over
     });
     world.log.take()
@@ -216,4 +223,46 @@ fn messages_come_and_end_and_a_drain_is_over_and_all_of_it_is_the_same_again() {
     for _ in 0..3 {
         assert_eq!(run(), first);
     }
+}
+
+#[test]
+fn a_ticket_ends_its_own_session_once_and_no_other_that_has_its_number() {
+    let mut world = World::new();
+    let first = world.ticket;
+    world.driver.end(0, first);
+    assert_eq!(world.log.take(), [Seen::SessionOver(SessionEnd::Ended { held_slabs: 0 })]);
+    world.driver.gone(0, first);
+    assert_eq!(world.log.take(), [], "it is over already");
+    // The one number comes free with time.
+    let log = Rc::clone(&world.log);
+    let (mut now_ns, mut kept) = (0, None);
+    let second = (0..1000).find_map(|_| {
+        now_ns += 10_000_000;
+        world.driver.turn(now_ns, |_| false);
+        let (new, app, memory) = session(&log);
+        kept = Some((app, memory));
+        world.driver.open(new).ok()
+    });
+    let second = second.expect("within ten seconds");
+    assert!(second.session == first.session && second.ticket != first.ticket);
+    world.driver.gone(now_ns, first);
+    world.driver.end(now_ns, first);
+    assert_eq!(world.log.take(), [], "an old ticket is nobody's");
+    assert!(world.driver.application(second.session).is_some());
+    world.driver.gone(now_ns, second);
+    assert_eq!(world.log.take(), [Seen::SessionOver(SessionEnd::Gone)]);
+    assert!(world.driver.application(second.session).is_none());
+}
+
+#[test]
+fn nobody_sleeps_over_what_was_given_back() {
+    let mut world = World::new();
+    let now_ns = world.until(0, |world| world.sender.is_connected());
+    world.until(now_ns, |world| world.driver.prepare_sleep(now_ns));
+    world.driver.wake_up();
+    world.sender.send_small(now_ns, 1, b"", &[byte(1, 0)]).unwrap();
+    let now_ns = world.until(now_ns, |world| !world.log.borrow().is_empty());
+    // The application gave it back after the driver's last turn.
+    assert!(!world.driver.prepare_sleep(now_ns), "a release waits");
+    world.until(now_ns, |world| world.sender.poll_end().is_some());
 }

@@ -99,7 +99,8 @@ impl Launch<'_> {
         }
         let pool = pool_memory(config, numa_node)?;
         poison::install().map_err(system("cannot watch for memory that the hardware lost"))?;
-        poison::watch(pool.base(), pool.bytes());
+        // SAFETY: the daemon ends with its process, and keeps the pool until then; slabs are bytes.
+        unsafe { poison::watch(pool.base(), pool.bytes()) };
         let header_bytes = core.srq_slabs as usize * HEADER_BYTES;
         let headers = SharedMemory::near("jet-headers", header_bytes, false, numa_node)
             .map(Arc::new)
@@ -107,7 +108,8 @@ impl Launch<'_> {
         let pool_key = nic.register(&pool, Access::LocalWrite)?;
         let headers_key = nic.register(&headers, Access::LocalWrite)?;
         let escape = match escape_memory(&core, numa_node) {
-            Ok(region) => region.inspect(|region| poison::watch(region.base(), region.bytes())),
+            // SAFETY: as the pool.
+            Ok(region) => region.inspect(|region| unsafe { poison::watch(region.base(), region.bytes()) }),
             Err(error) => {
                 // The receiver works without: Algorithm 1 goes to its next stage. Said here and in the status.
                 say!("jetd: {error}");

@@ -1,4 +1,4 @@
-//! The reactor's thread: it gives the driver its turns and the time, obeys the control plane between them, and sleeps on epoll while
+//! The reactor's thread: it gives the driver its turns and the time, obeys the control plane within them, and sleeps on epoll while
 //! there is nothing to do.
 
 mod command;
@@ -110,7 +110,7 @@ impl<N: Nic> Reactor<N> {
             if self.driver.nic_is_gone() {
                 return Err(RunError::NicGone);
             }
-            if self.driver.drain_is_over(now_ns) {
+            if self.driver.go_on_draining(now_ns) {
                 return Ok(());
             }
             let idle_ns = now_ns - *idle_since_ns.get_or_insert(now_ns);
