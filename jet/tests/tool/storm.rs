@@ -24,6 +24,8 @@ use std::time::{Duration, Instant};
 
 /// Kills of one storm.
 const KILLS: u64 = 30;
+/// Storms more than were asked for, at most, until one brought what chance brings.
+const MORE_STORMS: u64 = 10;
 /// Files that are sent at once, as trees.
 const SENDERS: usize = 2;
 const PIECES: &[&str] = &["--piece-bytes", "262144", "--retry-for", "120"];
@@ -339,7 +341,10 @@ fn storms(disk: bool) {
     for seed in first.. {
         let (mut storm, mounted) = Storm::begin(seed, disk);
         println!("JET_STORM_SEED={seed}");
-        storm.run(KILLS.min(kills - all.kills));
+        storm.run(match kills.saturating_sub(all.kills) {
+            0 => KILLS,
+            left => KILLS.min(left),
+        });
         println!("{:?}", storm.seen);
         all.kills += storm.seen.kills;
         all.sent += storm.seen.sent;
@@ -348,7 +353,9 @@ fn storms(disk: bool) {
         all.full += storm.seen.full;
         drop(storm);
         drop(mounted);
-        if all.kills >= kills {
+        // A storm in which no part was removed, say, shows nothing of that: another one may.
+        let showed = all.sent > 0 && all.sent_again > 0 && all.cleaned > 0 && (!disk || all.full > 0);
+        if all.kills >= kills && (showed || all.kills >= kills + MORE_STORMS * KILLS) {
             break;
         }
     }
