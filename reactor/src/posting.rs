@@ -93,19 +93,28 @@ impl Posting {
 
     /// Posts a READ, now or when there is room: behind those that wait already.
     pub fn read<N: Nic>(&mut self, read: Read<'_>, way: &mut Way<'_, N>) {
-        if !self.reads.is_empty() || self.read_now(read, way) == Posted::NoRoom {
+        if !self.reads.is_empty() {
             self.reads.push_back(WaitingRead::new(read));
+            return;
+        }
+        match read_now(read, &mut self.scatter, way) {
+            Posted::Done => {}
+            Posted::NoRoom => self.reads.push_back(WaitingRead::new(read)),
+            Posted::Over => self.unposted.push(read.id),
         }
     }
 
     /// Posts READs that the NIC had no room for. Those that are outstanding wake the driver when they end.
     #[inline]
     pub fn waiting_reads<N: Nic>(&mut self, way: &mut Way<'_, N>) {
-        while let Some(waiting) = self.reads.pop_front() {
-            if self.read_now(waiting.read(), way) == Posted::NoRoom {
-                self.reads.push_front(waiting);
-                return;
+        let Self { reads, scatter, unposted, .. } = self;
+        while let Some(waiting) = reads.front() {
+            match read_now(waiting.read(), scatter, way) {
+                Posted::NoRoom => return,
+                Posted::Over => unposted.push(waiting.id),
+                Posted::Done => {}
             }
+            reads.pop_front();
         }
     }
 
@@ -126,33 +135,6 @@ impl Posting {
         self.unposted.pop()
     }
 
-    fn read_now<N: Nic>(&mut self, read: Read<'_>, way: &mut Way<'_, N>) -> Posted {
-        self.scatter.clear();
-        let mut left = read.bytes;
-        for &run in read.runs {
-            let part = left.min(run.count * SLAB_BYTES_U32);
-            self.scatter.push(way.memory.sge(run, part));
-            left -= part;
-        }
-        let request = ReadRequest {
-            id: u64::from(read.id.0),
-            address: read.remote.address,
-            key: read.remote.key,
-            scatter: &self.scatter,
-        };
-        let posted = match way.peers.qp(read.peer) {
-            Some(qp) => {
-                let result = way.nic.post_read(qp, request);
-                after_posting(way.nic, qp, result)
-            }
-            None => Posted::Over,
-        };
-        if posted == Posted::Over {
-            self.unposted.push(read.id);
-        }
-        posted
-    }
-
     /// Posts a header, now or when there is room: behind those that wait already, so that a peer's keep their order.
     #[inline]
     pub fn header<N: Nic>(&mut self, peer: PeerId, header: &HeaderBytes, way: &mut Way<'_, N>) {
@@ -165,14 +147,28 @@ impl Posting {
     /// Posts headers that the NIC had no room for; `true` while some still wait.
     #[inline]
     pub fn waiting_headers<N: Nic>(&mut self, nic: &mut N) -> bool {
-        while let Some(waiting) = self.headers.pop_front() {
+        while let Some(waiting) = self.headers.front() {
             if header_now(nic, waiting.qp, waiting.peer, &waiting.header) == Posted::NoRoom {
-                self.headers.push_front(waiting);
                 return true;
             }
+            self.headers.pop_front();
         }
         false
     }
+}
+
+fn read_now<N: Nic>(read: Read<'_>, scatter: &mut Vec<Sge>, way: &mut Way<'_, N>) -> Posted {
+    let Some(qp) = way.peers.qp(read.peer) else { return Posted::Over };
+    scatter.clear();
+    let mut left = read.bytes;
+    for &run in read.runs {
+        let part = left.min(run.count * SLAB_BYTES_U32);
+        scatter.push(way.memory.sge(run, part));
+        left -= part;
+    }
+    let Remote { address, key } = read.remote;
+    let result = way.nic.post_read(qp, ReadRequest { id: u64::from(read.id.0), address, key, scatter });
+    after_posting(way.nic, qp, result)
 }
 
 fn header_now<N: Nic>(nic: &mut N, qp: Qp, peer: PeerId, header: &HeaderBytes) -> Posted {

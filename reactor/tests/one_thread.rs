@@ -2,7 +2,7 @@
 //! the daemon's and no second thread, and comes out the same each time.
 
 use jet_client::send::{Driver as SenderDriver, Ended, NicSource, SendConnectError, SenderOptions};
-use jet_core::{Config, Receiver, SessionEnd, Standstill};
+use jet_core::{Config, Receiver, ReleaseError, SessionEnd, Standstill};
 use jet_fabric::memory::SharedMemory;
 use jet_fabric::nic::{Access, Nic};
 use jet_fabric::soft::{SoftNic, SoftOptions};
@@ -10,16 +10,17 @@ use jet_reactor::workers::Workers;
 use jet_reactor::{Application, Driver, NewSession, Parts, PoolMemory, SessionTicket};
 use jet_wire::SLAB_BYTES;
 use jet_wire::message::hello::AppName;
-use jet_wire::message::{AckStatus, HEADER_BYTES};
+use jet_wire::message::{AckStatus, ByeReason, HEADER_BYTES};
 use jet_wire::segment::{
     AppEnd, Delivery, Release, SegmentLayout, SegmentShape, app_end, daemon_end, delivery_flags, release_kind,
 };
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
 const SLOTS: u32 = 128;
+const MESSAGES: u32 = 64;
 const LARGE_BYTES: usize = 3 << 20;
 const STEP_NS: u64 = 1000;
 /// A thousand times what it takes.
@@ -33,7 +34,25 @@ enum Seen {
     SessionOver(SessionEnd),
 }
 
-type Log = Rc<RefCell<Vec<Seen>>>;
+/// The time that is made up, and what happened when.
+#[derive(Default)]
+struct Journal {
+    now_ns: Cell<u64>,
+    seen: RefCell<Vec<(u64, Seen)>>,
+}
+
+impl Journal {
+    fn see(&self, seen: Seen) {
+        self.seen.borrow_mut().push((self.now_ns.get(), seen));
+    }
+
+    /// What was seen since it was taken last, without the times.
+    fn take(&self) -> Vec<Seen> {
+        self.seen.take().into_iter().map(|(_, seen)| seen).collect()
+    }
+}
+
+type Log = Rc<Journal>;
 
 /// The application polls: nobody needs to wake it.
 struct Polling(Log);
@@ -46,7 +65,7 @@ impl Application for Polling {
     }
 
     fn ended(self, end: SessionEnd) {
-        self.0.borrow_mut().push(Seen::SessionOver(end));
+        self.0.see(Seen::SessionOver(end));
     }
 }
 
@@ -63,7 +82,19 @@ impl NicSource for NoOther {
     }
 }
 
+/// What the application does with what comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Manner {
+    /// Reads it and gives it back.
+    Honest,
+    /// Gives it back, and never says that it took it out of the ring.
+    FillsItsRing,
+    /// Keeps it.
+    KeepsAll,
+}
+
 struct World {
+    manner: Manner,
     driver: Driver<SoftNic, Polling>,
     ticket: SessionTicket,
     sender: SenderDriver,
@@ -82,7 +113,7 @@ fn mapped(name: &str, bytes: usize) -> Arc<SharedMemory> {
 
 /// A session in the making, its application's end, and what keeps both mapped.
 fn session(log: &Log) -> (NewSession<Polling>, AppEnd, Arc<SharedMemory>) {
-    let shape = SegmentShape::new(SLOTS, 64);
+    let shape = SegmentShape::new(SLOTS, MESSAGES);
     let memory = mapped("test-session", SegmentLayout::new(shape).total_bytes());
     // SAFETY: the mapping is zeroed, page-aligned and outlives both ends, of which there is one each.
     let (segment, app) = unsafe {
@@ -107,10 +138,16 @@ fn byte(tag: u64, at: usize) -> u8 {
 }
 
 impl World {
-    fn new() -> Self {
+    fn new(manner: Manner) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let address = format!("shm:{}", folder.path().join("nic.sock").display()).parse().unwrap();
-        let config = Config { peers_max: 4, sessions_max: 1, ..Config::default() };
+        let config = Config {
+            peers_max: 4,
+            sessions_max: 1,
+            session_slots: SLOTS,
+            session_messages: MESSAGES,
+            ..Config::default()
+        };
         let mut nic = SoftNic::new(SoftOptions::default()).unwrap();
         let pool = mapped("test-pool", config.pool_slabs as usize * SLAB_BYTES);
         let headers = mapped("test-headers", config.srq_slabs as usize * HEADER_BYTES);
@@ -133,31 +170,35 @@ impl World {
         let nic = Box::new(SoftNic::new(SoftOptions::default()).unwrap());
         let sender = SenderDriver::new(&options, 7, nic, Box::new(NoOther)).unwrap();
         let whole = vec![0; LARGE_BYTES];
-        Self { driver, ticket, sender, app, pool, log, whole, _segment: segment, _folder: folder }
+        Self { manner, driver, ticket, sender, app, pool, log, whole, _segment: segment, _folder: folder }
     }
 
     /// Everybody's turn, until it is as wished. The time then.
     fn until(&mut self, mut now_ns: u64, mut wished: impl FnMut(&mut Self) -> bool) -> u64 {
         for _ in 0..STEPS_MAX {
             now_ns += STEP_NS;
+            self.log.now_ns.set(now_ns);
             self.driver.turn(now_ns, |_| false);
             while let Some(delivery) = self.app.deliveries.pop().unwrap() {
                 self.take(&delivery);
             }
-            self.app.deliveries.advance();
+            if self.manner != Manner::FillsItsRing {
+                self.app.deliveries.advance();
+            }
             self.app.releases.publish();
             self.sender.drive(now_ns);
             if wished(self) {
                 return now_ns;
             }
         }
-        panic!("not in {STEPS_MAX} steps: {:?}", self.log.borrow());
+        let seen = self.log.seen.borrow();
+        panic!("not in {STEPS_MAX} steps; last: {:?}", &seen[seen.len().saturating_sub(5)..]);
     }
 
     /// The application reads what came, and gives it back.
     fn take(&mut self, delivery: &Delivery) {
         let &Delivery { tag, offset, bytes, slab, slot, .. } = delivery;
-        self.log.borrow_mut().push(Seen::Delivered { tag, offset, bytes });
+        self.log.see(Seen::Delivered { tag, offset, bytes });
         let (at, length) = (slab as usize * SLAB_BYTES, bytes as usize);
         assert!(at + length <= self.pool.bytes());
         // SAFETY: within the pool's mapping, and held until it is released below.
@@ -177,13 +218,15 @@ impl World {
             reserved: 0,
             code: 0,
         };
-        self.app.releases.push(release).unwrap();
+        if self.manner != Manner::KeepsAll {
+            self.app.releases.push(release).unwrap();
+        }
     }
 }
 
 /// Small messages, a large one that is larger than what READs bring at once, and a drain.
-fn run() -> Vec<Seen> {
-    let mut world = World::new();
+fn run() -> Vec<(u64, Seen)> {
+    let mut world = World::new(Manner::Honest);
     let mut now_ns = world.until(0, |world| world.sender.is_connected());
     for tag in 0..5 {
         let payload: Vec<u8> = (0..1000).map(|at| byte(tag, at)).collect();
@@ -195,7 +238,7 @@ fn run() -> Vec<Seen> {
     let mut left = 6;
     now_ns = world.until(now_ns, |world| {
         while let Some(Ended { ticket, status, .. }) = world.sender.poll_end() {
-            world.log.borrow_mut().push(Seen::Ended { tag: ticket.0, status });
+            world.log.see(Seen::Ended { tag: ticket.0, status });
             left -= 1;
         }
         left == 0
@@ -210,16 +253,15 @@ fn run() -> Vec<Seen> {
         over |= world.driver.go_on_draining(now_ns);
         over
     });
-    world.log.take()
+    world.log.seen.take()
 }
 
 #[test]
 fn messages_come_and_end_and_a_drain_is_over_and_all_of_it_is_the_same_again() {
     let first = run();
-    let small = |seen: &&Seen| matches!(seen, Seen::Delivered { bytes: 1000, .. });
-    assert_eq!(first.iter().filter(small).count(), 5);
-    let consumed = |seen: &&Seen| matches!(seen, Seen::Ended { status: AckStatus::Consumed, .. });
-    assert_eq!(first.iter().filter(consumed).count(), 6);
+    let count = |of: fn(&Seen) -> bool| first.iter().filter(|(_, seen)| of(seen)).count();
+    assert_eq!(count(|seen| matches!(seen, Seen::Delivered { bytes: 1000, .. })), 5);
+    assert_eq!(count(|seen| matches!(seen, Seen::Ended { status: AckStatus::Consumed, .. })), 6);
     for _ in 0..3 {
         assert_eq!(run(), first);
     }
@@ -227,7 +269,7 @@ fn messages_come_and_end_and_a_drain_is_over_and_all_of_it_is_the_same_again() {
 
 #[test]
 fn a_ticket_ends_its_own_session_once_and_no_other_that_has_its_number() {
-    let mut world = World::new();
+    let mut world = World::new(Manner::Honest);
     let first = world.ticket;
     world.driver.end(0, first);
     assert_eq!(world.log.take(), [Seen::SessionOver(SessionEnd::Ended { held_slabs: 0 })]);
@@ -256,13 +298,63 @@ fn a_ticket_ends_its_own_session_once_and_no_other_that_has_its_number() {
 
 #[test]
 fn nobody_sleeps_over_what_was_given_back() {
-    let mut world = World::new();
+    let mut world = World::new(Manner::Honest);
     let now_ns = world.until(0, |world| world.sender.is_connected());
     world.until(now_ns, |world| world.driver.prepare_sleep(now_ns));
     world.driver.wake_up();
     world.sender.send_small(now_ns, 1, b"", &[byte(1, 0)]).unwrap();
-    let now_ns = world.until(now_ns, |world| !world.log.borrow().is_empty());
+    let now_ns = world.until(now_ns, |world| !world.log.seen.borrow().is_empty());
     // The application gave it back after the driver's last turn.
     assert!(!world.driver.prepare_sleep(now_ns), "a release waits");
     world.until(now_ns, |world| world.sender.poll_end().is_some());
+}
+
+#[test]
+fn whoever_lets_its_ring_fill_up_loses_its_session_and_nobody_else_anything() {
+    let mut world = World::new(Manner::FillsItsRing);
+    let now_ns = world.until(0, |world| world.sender.is_connected());
+    let (mut sent, mut over) = (0, None);
+    world.until(now_ns, |world| {
+        let now_ns = world.log.now_ns.get();
+        sent += u64::from(world.sender.send_small(now_ns, sent, b"", &[byte(sent, 0)]).is_ok());
+        while world.sender.poll_end().is_some() {}
+        let last = world.log.seen.borrow().last().cloned();
+        over = last.map(|(_, seen)| seen).filter(|seen| matches!(seen, Seen::SessionOver(_)));
+        over.is_some()
+    });
+    // What did not fit its ring counts as held: it may have seen it.
+    let end = SessionEnd::Release { error: ReleaseError::Ring, held_slabs: 1 };
+    assert_eq!(over, Some(Seen::SessionOver(end)));
+    let cells = SegmentShape::new(SLOTS, MESSAGES).delivery_cells as usize;
+    assert_eq!(world.log.take().len(), cells + 1, "all that its ring takes came before");
+    // The driver goes on: what is for nobody now ends.
+    world.until(now_ns, |world| {
+        while world.sender.poll_end().is_some() {}
+        world.sender.in_flight() == 0
+    });
+    assert_eq!(world.driver.receiver().stats().session_faults, 1);
+}
+
+#[test]
+fn a_drain_waits_for_what_an_application_keeps_until_its_deadline_and_no_longer() {
+    let mut world = World::new(Manner::KeepsAll);
+    let now_ns = world.until(0, |world| world.sender.is_connected());
+    world.sender.send_small(now_ns, 1, b"", &[byte(1, 0)]).unwrap();
+    let began_ns = world.until(now_ns, |world| !world.log.seen.borrow().is_empty());
+    let deadline_ns = began_ns + 1000 * STEP_NS;
+    world.driver.drain(deadline_ns);
+    let mut over = false;
+    let over_ns = world.until(began_ns, |world| {
+        let now_ns = world.log.now_ns.get();
+        if now_ns < deadline_ns {
+            assert!(!world.driver.deadline_is_over(now_ns) && world.sender.farewell().is_none());
+        } else if world.driver.deadline_is_over(now_ns) {
+            assert_eq!(now_ns, deadline_ns, "it is over once; what is left is the farewell");
+        }
+        over |= world.driver.go_on_draining(now_ns);
+        over
+    });
+    assert!(over_ns > deadline_ns, "the farewell came after the deadline");
+    assert_eq!(world.sender.farewell(), Some(ByeReason::Draining));
+    assert_eq!(world.sender.in_flight(), 1, "it has no end: it is sent again, to whoever comes next");
 }

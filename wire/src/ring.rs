@@ -31,7 +31,7 @@ pub struct Indices {
     consumer: Padded<Sleeper>,
 }
 
-#[cfg(any(test, loom))]
+#[cfg(test)]
 impl Indices {
     /// As if `index` items had passed already.
     fn starting_at(index: u32) -> Self {

@@ -6,7 +6,7 @@ use super::congestion::Mark;
 use super::control_socket::SOCKET_MODE;
 use super::escape::{self, PrepareError, Sessions};
 use super::rdma::RdmaView;
-use super::reactor::{self, Command, CommandInbox, Commands, Driver, Epoll, Reactor, ReactorOptions};
+use super::reactor::{self, About, Command, CommandInbox, Commands, Driver, Epoll, Reactor, ReactorOptions};
 use super::{Config, ConfigError, DaemonError, system};
 use crate::say;
 use jet_core::{Checksums, Receiver};
@@ -148,11 +148,13 @@ impl Launch<'_> {
         let options = ReactorOptions {
             cpu: config.reactor.cpu,
             spin_ns_max: config.reactor.spin_us_max.saturating_mul(1000),
-            incarnation,
-            listen: listen.clone(),
-            pages: if pool.pages() == Pages::Huge { "huge" } else { "small" },
-            numa_node,
-            nic_thread,
+            about: About {
+                incarnation,
+                listen: listen.clone(),
+                pages: if pool.pages() == Pages::Huge { "huge" } else { "small" },
+                numa_node,
+                nic_thread,
+            },
         };
         let reactor = std::thread::Builder::new().name("jet-reactor".into());
         let cache = Arc::new(cache);

@@ -96,7 +96,7 @@ pub struct CongestionHeader {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum ByeReason {
-    /// It drains: every message has its end; connect to the next daemon.
+    /// It drains: every message has its end, or the time of the drain is over; connect to the next daemon.
     Draining = 1,
     /// A header could not be read: a sender that is broken, or breaks the rules of the version agreed.
     Malformed = 2,

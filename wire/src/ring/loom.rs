@@ -15,11 +15,11 @@ unsafe impl Sync for Memory {}
 // SAFETY: as above.
 unsafe impl Send for Memory {}
 
+/// One end of a ring, and the memory that it lies in.
+type End<T> = (T, Arc<Memory>);
+
 /// Both ends, each with its own hold on the memory.
-pub(crate) fn ring(
-    capacity: u32,
-    start: u32,
-) -> ((Producer<u64>, Arc<Memory>), (Consumer<u64>, Arc<Memory>)) {
+pub(crate) fn ring(capacity: u32, start: u32) -> (End<Producer<u64>>, End<Consumer<u64>>) {
     let cells = (0..capacity).map(|_| RingCell(UnsafeCell::new(0))).collect();
     let memory = Arc::new(Memory { indices: Indices::starting_at(start), cells });
     let indices = &raw const memory.indices;

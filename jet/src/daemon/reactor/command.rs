@@ -1,44 +1,17 @@
 //! What the control plane asks of the reactor. Bounded, rare, and never waited for by the reactor.
 
+use super::application::NewSession;
 use crate::daemon::status::{Rows, Status};
 use crossbeam_queue::ArrayQueue;
 use jet_client::registration::RowsFrom;
-use jet_core::{OpenError, SessionEnd, Standstill};
+use jet_core::OpenError;
 use jet_fabric::unix::Doorbell;
-use jet_reactor::{Application, SessionTicket};
+use jet_reactor::SessionTicket;
 use std::sync::Arc;
-use tokio::sync::{Semaphore, TryAcquireError, oneshot, watch};
+use tokio::sync::{Semaphore, TryAcquireError, oneshot};
 
 /// Commands that may wait for the reactor.
 const COMMANDS: usize = 256;
-
-/// A session in the making: all that the control plane prepared.
-pub type NewSession = jet_reactor::NewSession<LocalApplication>;
-
-/// An application on this host, as the reactor reaches it.
-pub struct LocalApplication {
-    /// The daemon's end of the doorbell.
-    pub doorbell: Doorbell,
-    /// Hears why the session ended, unless the control plane ended it.
-    pub ended: oneshot::Sender<SessionEnd>,
-    /// Hears when the application holds all that it may while more waits for it.
-    pub standstill: watch::Sender<Option<Standstill>>,
-}
-
-impl Application for LocalApplication {
-    fn wake(&mut self) {
-        self.doorbell.ring();
-    }
-
-    fn stands_still(&mut self, standstill: Option<Standstill>) {
-        self.standstill.send_replace(standstill);
-    }
-
-    fn ended(self, end: SessionEnd) {
-        // Nobody listens where the control plane itself ended the session. The doorbell is watched no longer once it is closed.
-        let _ = self.ended.send(end);
-    }
-}
 
 /// One command.
 pub enum Command {

@@ -1,17 +1,21 @@
 //! The reactor's thread: it gives the driver its turns and the time, obeys the control plane within them, and sleeps on epoll while
 //! there is nothing to do.
 
+mod application;
 mod command;
 mod epoll;
 mod orders;
 mod status;
 
-pub use command::{Command, CommandInbox, Commands, LocalApplication, NewSession};
+pub use application::{LocalApplication, NewSession};
+pub use command::{Command, CommandInbox, Commands};
 pub use epoll::Epoll;
 
 use crate::say;
+use epoll::Woken;
 use jet_core::SessionId;
 use jet_fabric::nic::Nic;
+use jet_fabric::unix::Rung;
 use jet_reactor::LostMemory;
 use orders::Orders;
 use std::io;
@@ -24,6 +28,13 @@ pub struct ReactorOptions {
     pub cpu: Option<usize>,
     /// The longest that it spins before it sleeps.
     pub spin_ns_max: u64,
+    /// What its status tells of it.
+    pub about: About,
+}
+
+/// What is told of a reactor whenever it is asked how things stand, and never changes.
+#[derive(Clone, Debug)]
+pub struct About {
     /// Tells this start of the daemon from others.
     pub incarnation: u64,
     /// Where the NIC listens.
@@ -59,11 +70,16 @@ pub enum RunError {
 /// The driver, for applications on this host.
 pub type Driver<N> = jet_reactor::Driver<N, LocalApplication>;
 
-/// The driver, who may order it about, and its clock.
+/// The driver, who may order it about, its clock, and what it sleeps on.
 pub struct Reactor<N: Nic> {
     driver: Driver<N>,
     orders: Orders,
+    epoll: Epoll,
+    /// The core that it is pinned to.
+    cpu: Option<usize>,
     started: Instant,
+    spin_ns_max: u64,
+    /// How long it spins now.
     spin_ns: u64,
     /// When it was to look again, at the latest.
     due_ns: Option<u64>,
@@ -72,9 +88,10 @@ pub struct Reactor<N: Nic> {
 impl<N: Nic> Reactor<N> {
     /// A reactor that has not started.
     pub fn new(driver: Driver<N>, inbox: CommandInbox, epoll: Epoll, options: ReactorOptions) -> Self {
-        let spin_ns = options.spin_ns_max;
-        let orders = Orders { inbox, epoll, options, escape_error: None };
-        Self { driver, orders, started: Instant::now(), spin_ns, due_ns: None }
+        let ReactorOptions { cpu, spin_ns_max, about } = options;
+        let orders = Orders { inbox, about, escape_error: None };
+        let (started, spin_ns) = (Instant::now(), spin_ns_max);
+        Self { driver, orders, epoll, cpu, started, spin_ns_max, spin_ns, due_ns: None }
     }
 
     /// Runs until a drain is over.
@@ -82,7 +99,7 @@ impl<N: Nic> Reactor<N> {
     /// # Errors
     /// [`RunError`]: what there is no going on without.
     pub fn run(mut self) -> Result<(), RunError> {
-        if let Some(cpu) = self.orders.options.cpu
+        if let Some(cpu) = self.cpu
             && !core_affinity::set_for_current(core_affinity::CoreId { id: cpu })
         {
             return Err(RunError::Core { cpu });
@@ -100,7 +117,7 @@ impl<N: Nic> Reactor<N> {
             if self.turn(now_ns) {
                 if idle_since_ns.take().is_some() && idle_turns > 0 {
                     // Spinning paid off.
-                    self.spin_ns = (self.spin_ns * 2).min(self.orders.options.spin_ns_max);
+                    self.spin_ns = (self.spin_ns * 2).min(self.spin_ns_max);
                 }
                 idle_turns = 0;
                 if !self.driver.deadline_is_over(now_ns) {
@@ -124,7 +141,7 @@ impl<N: Nic> Reactor<N> {
                 }
                 continue;
             }
-            self.spin_ns = (self.spin_ns / 2).max(SPIN_NS_MIN.min(self.orders.options.spin_ns_max));
+            self.spin_ns = (self.spin_ns / 2).max(SPIN_NS_MIN.min(self.spin_ns_max));
             (idle_since_ns, idle_turns) = (None, 0);
             self.sleep(now_ns).map_err(RunError::Sleep)?;
         }
@@ -135,8 +152,8 @@ impl<N: Nic> Reactor<N> {
     }
 
     fn turn(&mut self, now_ns: u64) -> bool {
-        let Self { driver, orders, .. } = self;
-        let worked = driver.turn(now_ns, |driver| orders.obey(now_ns, driver));
+        let Self { driver, orders, epoll, .. } = self;
+        let worked = driver.turn(now_ns, |driver| orders.obey(now_ns, driver, epoll));
         while let Some(LostMemory { bytes, of_pool }) = driver.take_lost_memory() {
             say!(
                 "jetd: the hardware lost memory (a machine check, see dmesg): {bytes} bytes of {} are not used any more, and messages \
@@ -148,7 +165,7 @@ impl<N: Nic> Reactor<N> {
     }
 
     fn sleep(&mut self, now_ns: u64) -> io::Result<()> {
-        let Self { driver, orders, .. } = self;
+        let Self { driver, orders, epoll, .. } = self;
         let span_ns = driver.idle_span_ns(now_ns);
         if !orders.inbox.is_empty() || !driver.prepare_sleep(now_ns) {
             return Ok(());
@@ -157,7 +174,7 @@ impl<N: Nic> Reactor<N> {
         self.due_ns = span_ns.map(|span_ns| due_ns(now_ns, span_ns));
         let mut rung = [None; 64];
         let mut count = 0;
-        orders.epoll.sleep(span_ns, |woken| {
+        epoll.sleep(span_ns, |woken| {
             if count < rung.len() {
                 rung[count] = Some(woken);
                 count += 1;
@@ -166,13 +183,23 @@ impl<N: Nic> Reactor<N> {
         driver.wake_up();
         for woken in rung.into_iter().flatten() {
             match woken {
-                epoll::Woken::Commands => {
+                Woken::Commands => {
                     orders.inbox.bell.clear();
                 }
-                epoll::Woken::Session(session) => orders.silence(driver, SessionId(session)),
+                Woken::Session(session) => silence(driver, epoll, SessionId(session)),
             }
         }
         Ok(())
+    }
+}
+
+/// Takes the rings of a session's doorbell. A closed one is not watched any more: the control plane sees the same application go and
+/// closes the session.
+fn silence<N: Nic>(driver: &mut Driver<N>, epoll: &Epoll, session: SessionId) {
+    if let Some(application) = driver.application(session)
+        && application.doorbell.clear() == Rung::Closed
+    {
+        epoll.remove(&application.doorbell);
     }
 }
 

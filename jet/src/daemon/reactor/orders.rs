@@ -1,38 +1,37 @@
 //! What the control plane asks of the reactor, carried out on the driver.
 
-use super::command::{Command, CommandInbox, NewSession};
+use super::application::NewSession;
+use super::command::{Command, CommandInbox};
 use super::epoll::Epoll;
-use super::{Driver, ReactorOptions};
+use super::{About, Driver};
 use crate::daemon::status::Rows;
-use jet_core::{OpenError, SessionId};
+use jet_core::OpenError;
 use jet_fabric::nic::Nic;
-use jet_fabric::unix::Rung;
 use jet_reactor::SessionTicket;
 
-/// Where orders come in, and what they need beside the driver.
+/// Where orders come in, and what is answered that the driver does not know.
 pub(super) struct Orders {
     pub inbox: CommandInbox,
-    pub epoll: Epoll,
-    pub options: ReactorOptions,
+    pub about: About,
     /// Why there is no escape memory, or less than was asked for.
     pub escape_error: Option<String>,
 }
 
 impl Orders {
-    /// Carries out what waits. `false`: nothing did.
-    pub fn obey<N: Nic>(&mut self, now_ns: u64, driver: &mut Driver<N>) -> bool {
+    /// Carries out what waits. `false`: nothing did. The doorbells of new sessions are watched by `epoll`.
+    pub fn obey<N: Nic>(&mut self, now_ns: u64, driver: &mut Driver<N>, epoll: &Epoll) -> bool {
         let mut any = false;
         while let Some(command) = self.inbox.take() {
-            self.obey_one(now_ns, driver, command);
+            self.obey_one(now_ns, driver, epoll, command);
             any = true;
         }
         any
     }
 
-    fn obey_one<N: Nic>(&mut self, now_ns: u64, driver: &mut Driver<N>, command: Command) {
+    fn obey_one<N: Nic>(&mut self, now_ns: u64, driver: &mut Driver<N>, epoll: &Epoll, command: Command) {
         match command {
             Command::Open { new, reply } => {
-                let opened = self.open(now_ns, driver, *new);
+                let opened = open(now_ns, driver, epoll, *new);
                 if let Err(Ok(ticket)) = reply.send(opened) {
                     // The control plane gave up meanwhile.
                     driver.gone(now_ns, ticket);
@@ -57,31 +56,21 @@ impl Orders {
             }
         }
     }
+}
 
-    fn open<N: Nic>(
-        &mut self,
-        now_ns: u64,
-        driver: &mut Driver<N>,
-        new: NewSession,
-    ) -> Result<SessionTicket, OpenError> {
-        let ticket = driver.open(new)?;
-        let application = driver.application(ticket.session).expect("it was opened just now");
-        match self.epoll.add_session(&application.doorbell, ticket.session.0) {
-            Ok(()) => Ok(ticket),
-            Err(_) => {
-                driver.gone(now_ns, ticket);
-                Err(OpenError::TooMany { max: driver.receiver().config().sessions_max })
-            }
-        }
-    }
-
-    /// Takes the rings of a session's doorbell. A closed one is not watched any more: the control plane sees the same application go
-    /// and closes the session.
-    pub fn silence<N: Nic>(&mut self, driver: &mut Driver<N>, session: SessionId) {
-        if let Some(application) = driver.application(session)
-            && application.doorbell.clear() == Rung::Closed
-        {
-            self.epoll.remove(&application.doorbell);
+fn open<N: Nic>(
+    now_ns: u64,
+    driver: &mut Driver<N>,
+    epoll: &Epoll,
+    new: NewSession,
+) -> Result<SessionTicket, OpenError> {
+    let ticket = driver.open(new)?;
+    let application = driver.application(ticket.session).expect("it was opened just now");
+    match epoll.add_session(&application.doorbell, ticket.session.0) {
+        Ok(()) => Ok(ticket),
+        Err(_) => {
+            driver.gone(now_ns, ticket);
+            Err(OpenError::TooMany { max: driver.receiver().config().sessions_max })
         }
     }
 }
