@@ -247,10 +247,11 @@ impl Ends {
         let line = self.line_mut(peer);
         line.unfinished -= 1;
         // What waits in the overflow goes first.
-        if line.overflow.len() == 0 && line.add_end(messages[message].sequence, status) {
-            messages[message].life.tell();
+        let record = &mut messages[message];
+        if line.overflow.len() == 0 && line.add_end(record.sequence, status) {
+            record.life.tell();
         } else {
-            messages[message].life = Life::Ended(status);
+            record.life = Life::Ended(status);
             line.overflow.push(messages, message);
         }
         self.mark_dirty(peer);

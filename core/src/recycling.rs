@@ -72,7 +72,9 @@ impl Recycling {
         let freed = slots.release(session, release)?;
         let record = &mut messages[freed.message];
         record.held -= freed.run.count;
-        Ok((freed, record.reader.is_finished() || record.life.has_failed()))
+        // While it holds some of it, nothing that it gives back is the last thing that was waited for.
+        let settles = record.held == 0 && (record.reader.is_finished() || record.life.has_failed());
+        Ok((freed, settles))
     }
 
     /// The application finished a message. `true`: the rest of it will not be wanted.

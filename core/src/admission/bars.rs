@@ -5,6 +5,9 @@
 //! something to read and the pool no room but what is reserved. Its waiting messages then wait in lists of their own
 //! instead of at the head of their queues, and where it is its own application's doing its senders get no further
 //! credit. What its application waits for still comes: a bar never holds up the message that would end it.
+//!
+//! What is asked for each READ is inlined whatever the compiler thinks of its size: it asks the same tables in turn
+//! (`jet-bench -- core`).
 
 use super::policy::GrantPolicy;
 use super::{Admission, View};
@@ -72,6 +75,7 @@ impl<P: GrantPolicy> Admission<P> {
     /// Whether the message may have READs now. What its application waits for may, though its session is to be barred:
     /// always where all that came of it was given back. One that did not is as slow as it seems: it leaves the reserve to
     /// the others, and stops where the pool is in danger.
+    #[inline(always)] // see the file's head
     pub(super) fn may_go_on(&self, message: u32, messages: &Messages, pool: &Pool, view: &impl View) -> bool {
         let record = &messages[message];
         let session = record.session;
@@ -84,11 +88,13 @@ impl<P: GrantPolicy> Admission<P> {
     }
 
     /// Whether the session is to get nothing new now.
+    #[inline(always)] // see the file's head
     fn is_to_be_barred(&self, session: u32, pool: &Pool, view: &impl View) -> bool {
         self.is_stuck_now(session, view) || self.lacks_room(session, pool, view)
     }
 
     /// Whether that is its own application's doing, so that its senders are to hold back, too.
+    #[inline(always)] // see the file's head
     fn is_stuck_now(&self, session: u32, view: &impl View) -> bool {
         view.has_backlog(session)
             || !view.has_room_for_fragment(session)
@@ -97,6 +103,7 @@ impl<P: GrantPolicy> Admission<P> {
     }
 
     /// Whether the session has something to read, and the pool no room for more that is its own.
+    #[inline(always)] // see the file's head
     fn lacks_room(&self, session: u32, pool: &Pool, view: &impl View) -> bool {
         // A bar for this is lifted only when there is room for more than one fragment.
         let slack = if self.bars[session as usize].barred { self.fragment_slabs() } else { 0 };

@@ -13,7 +13,7 @@ pub struct QueueHead {
 
 /// Decides which class is granted the next READ. Within a class it is first come, first served.
 pub trait GrantPolicy {
-    /// The class to serve; `heads[c]` is `None` where class c has nothing that waits.
+    /// The class to serve; `heads[c]` is class c's, and `None` where it has nothing that waits.
     fn next_class(&self, heads: &[Option<QueueHead>; CLASSES_MAX], now_ns: u64) -> Option<u8>;
 }
 
@@ -27,11 +27,17 @@ pub struct StrictWithAging {
 
 impl GrantPolicy for StrictWithAging {
     fn next_class(&self, heads: &[Option<QueueHead>; CLASSES_MAX], now_ns: u64) -> Option<u8> {
-        let waiting = || heads.iter().flatten();
-        let aged = waiting()
-            .filter(|head| now_ns.saturating_sub(head.since_ns) > self.aging_ns)
-            .min_by_key(|head| (head.since_ns, head.class));
-        aged.or_else(|| waiting().min_by_key(|head| head.class)).map(|head| head.class)
+        // One pass: this is asked up to three times for a READ.
+        let (mut first, mut aged) = (None, None::<&QueueHead>);
+        for head in heads.iter().flatten() {
+            first = first.or(Some(head));
+            if now_ns.saturating_sub(head.since_ns) > self.aging_ns
+                && aged.is_none_or(|oldest| head.since_ns < oldest.since_ns)
+            {
+                aged = Some(head);
+            }
+        }
+        aged.or(first).map(|head| head.class)
     }
 }
 
@@ -53,6 +59,11 @@ mod tests {
         assert_eq!(policy.next_class(&heads(&[(0, 990), (2, 950)]), 1000), Some(0));
         assert_eq!(policy.next_class(&heads(&[(0, 990), (2, 899)]), 1000), Some(2));
         assert_eq!(policy.next_class(&heads(&[(1, 800), (2, 700), (3, 990)]), 1000), Some(2));
+        assert_eq!(
+            policy.next_class(&heads(&[(1, 700), (2, 700)]), 1000),
+            Some(1),
+            "of those that waited as long"
+        );
         assert_eq!(policy.next_class(&heads(&[]), 1000), None);
     }
 }
