@@ -4,9 +4,8 @@
 
 use jet_wire::message::hello::{Hello, Refusal, Welcome};
 use jet_wire::message::{
-    AckHeader, AckRange, ByeHeader, CongestionHeader, CreditHeader, CreditReturn, FromReceiver, FromSender,
-    HEADER_BYTES, HeaderBytes, RequestFields, RequestHeader, SmallFields, SmallHeader, Versions,
-    parse_from_receiver, parse_from_sender,
+    AckRange, FromReceiver, FromSender, HEADER_BYTES, HeaderBytes, Versions, parse_from_receiver,
+    parse_from_sender,
 };
 
 const RECORDED: [(u8, &str); 2] =
@@ -77,98 +76,64 @@ fn read(version: u8, said: &Said<'_>) -> Result<(String, Vec<u8>), &'static str>
             let header = HeaderBytes::from_front(&said.bytes).unwrap();
             let payload = &said.bytes[HEADER_BYTES..];
             let read = parse_from_sender(version, &header, payload.len()).map_err(|_| REFUSED)?;
-            let (words, mut header) = from_sender(read, payload);
+            let mut header = read.encode();
             header.set_version(version);
-            Ok((words, [&header.0[..], payload].concat()))
+            Ok((from_sender(read, payload), [&header.0[..], payload].concat()))
         }
         _ => {
             let header = HeaderBytes::from_front(&said.bytes).unwrap();
             let read = parse_from_receiver(version, &header, said.bytes.len() - HEADER_BYTES)
                 .map_err(|_| REFUSED)?;
-            let (words, mut header) = from_receiver(read);
+            let mut header = read.encode().expect("recorded was what there is");
             header.set_version(version);
-            Ok((words, header.0.to_vec()))
+            Ok((from_receiver(read), header.0.to_vec()))
         }
     }
 }
 
-fn from_sender(read: FromSender<'_>, payload: &[u8]) -> (String, HeaderBytes) {
+fn from_sender(read: FromSender<'_>, payload: &[u8]) -> String {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     match read {
-        FromSender::Small(small) => {
-            let fields = SmallFields {
-                sequence: small.sequence.get(),
-                tag: small.tag.get(),
-                payload_bytes: small.payload_bytes.get(),
-                crc32c: small.crc32c(),
-                redelivered: small.redelivered(),
-                user_header: small.user_header(),
-            };
-            let words = format!(
-                "number {}, tag {}, {} bytes, crc {:x?}, redelivered {}, user header '{}', payload '{}'",
-                fields.sequence,
-                fields.tag,
-                fields.payload_bytes,
-                fields.crc32c,
-                fields.redelivered,
-                text(fields.user_header),
-                text(payload)
-            );
-            (words, SmallHeader::encode(&fields))
-        }
-        FromSender::Request(request) => {
-            let fields = RequestFields {
-                sequence: request.sequence.get(),
-                tag: request.tag.get(),
-                length: request.length.get(),
-                address: request.address.get(),
-                key: request.key.get(),
-                class: request.class,
-                crc32c: request.crc32c(),
-                redelivered: request.redelivered(),
-                user_header: request.inline_user_header().unwrap_or(payload),
-            };
-            let words = format!(
-                "number {}, tag {}, {} bytes at {:#x} by key {:#x}, class {}, crc {:x?}, redelivered {}, user header '{}'",
-                fields.sequence,
-                fields.tag,
-                fields.length,
-                fields.address,
-                fields.key,
-                fields.class,
-                fields.crc32c,
-                fields.redelivered,
-                text(fields.user_header)
-            );
-            (words, RequestHeader::encode(&fields))
-        }
-        FromSender::CreditReturn(answer) => {
-            let limit = answer.credit_limit.get();
-            (format!("credit {limit}"), CreditReturn::encode(limit))
-        }
+        FromSender::Small(small) => format!(
+            "number {}, tag {}, {} bytes, crc {:x?}, redelivered {}, user header '{}', payload '{}'",
+            small.sequence,
+            small.tag,
+            small.payload_bytes,
+            small.crc32c(),
+            small.redelivered(),
+            text(small.user_header()),
+            text(payload)
+        ),
+        FromSender::Request(request) => format!(
+            "number {}, tag {}, {} bytes at {:#x} by key {:#x}, class {}, crc {:x?}, redelivered {}, user header '{}'",
+            request.sequence,
+            request.tag,
+            request.length,
+            request.address,
+            request.key,
+            request.class,
+            request.crc32c(),
+            request.redelivered(),
+            text(request.inline_user_header().unwrap_or(payload))
+        ),
+        FromSender::CreditReturn(answer) => format!("credit {}", answer.credit_limit),
     }
 }
 
-fn from_receiver(read: FromReceiver<'_>) -> (String, HeaderBytes) {
+fn from_receiver(read: FromReceiver<'_>) -> String {
     match read {
         FromReceiver::Ack(ack) => {
-            let (limit, ranges) = (ack.credit_limit.get(), ack.ranges().collect::<Vec<_>>());
-            let ends = ranges
-                .iter()
+            let ends = ack
+                .ranges()
                 .map(|AckRange { first, count, status }| format!(", {count} from {first}: {status:?}"));
-            (format!("credit {limit}{}", ends.collect::<String>()), AckHeader::encode(limit, &ranges))
+            format!("credit {}{}", ack.credit_limit, ends.collect::<String>())
         }
         FromReceiver::Credit(credit) => {
-            let (limit, recall) = (credit.credit_limit.get(), credit.recall());
-            (format!("credit {limit}, recall {recall}"), CreditHeader::encode(limit, recall))
+            format!("credit {}, recall {}", credit.credit_limit, credit.recall())
         }
-        FromReceiver::Congestion(signal) => {
-            let permille = signal.window_permille.get();
-            (format!("{permille} thousandths"), CongestionHeader::encode(permille))
-        }
+        FromReceiver::Congestion(signal) => format!("{} thousandths", signal.window_permille),
         FromReceiver::Bye(bye) => {
-            let reason = bye.reason().expect("recorded were reasons that there are");
-            (format!("{reason:?}"), ByeHeader::encode(reason))
+            format!("{:?}", bye.reason().expect("recorded were reasons that there are"))
         }
     }
 }

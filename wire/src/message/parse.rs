@@ -4,9 +4,9 @@
 //! costs an older end nothing: `docs/wire.md` says which.
 
 use super::{
-    ACK_RANGES_MAX, AckHeader, ByeHeader, CongestionHeader, CreditHeader, CreditReturn, FIRST_VERSION,
-    HEADER_BYTES, HeaderBytes, Kind, Prefix, RequestHeader, SMALL_USER_HEADER_MAX, SmallHeader,
-    USER_HEADER_MAX, flags,
+    ACK_RANGES_MAX, AckHeader, AckRange, AckStatus, ByeHeader, CongestionHeader, CreditHeader, CreditReturn,
+    FIRST_VERSION, HEADER_BYTES, HeaderBytes, Kind, Prefix, RequestFields, RequestHeader,
+    SMALL_USER_HEADER_MAX, SmallFields, SmallHeader, USER_HEADER_MAX, flags,
 };
 use crate::SLAB_BYTES;
 use zerocopy::{FromBytes, IntoBytes};
@@ -33,6 +33,71 @@ pub enum FromReceiver<'a> {
     Congestion(&'a CongestionHeader),
     /// The receiver is about to disconnect.
     Bye(&'a ByeHeader),
+}
+
+impl FromSender<'_> {
+    /// Writes anew what was read. The header has [`WIRE_VERSION`](super::WIRE_VERSION); [`HeaderBytes::set_version`] makes it one
+    /// of the version that it was read in. Bytes without a meaning are zero. A user header behind the request is its payload,
+    /// not part of this.
+    ///
+    /// # Panics
+    /// Where the view does not come from [`parse_from_sender`] and says what no header may.
+    #[must_use]
+    pub fn encode(&self) -> HeaderBytes {
+        match self {
+            Self::Small(small) => SmallHeader::encode(&SmallFields {
+                sequence: small.sequence.get(),
+                tag: small.tag.get(),
+                payload_bytes: small.payload_bytes.get(),
+                crc32c: small.crc32c(),
+                redelivered: small.redelivered(),
+                user_header: small.user_header(),
+            }),
+            Self::Request(request) => RequestHeader::encode(&RequestFields {
+                sequence: request.sequence.get(),
+                tag: request.tag.get(),
+                length: request.length.get(),
+                address: request.address.get(),
+                key: request.key.get(),
+                class: request.class,
+                crc32c: request.crc32c(),
+                redelivered: request.redelivered(),
+                // Of one that is the payload the header has the length alone.
+                user_header: request
+                    .inline_user_header()
+                    .unwrap_or(&[0; USER_HEADER_MAX][..request.user_header_bytes()]),
+            }),
+            Self::CreditReturn(answer) => CreditReturn::encode(answer.credit_limit.get()),
+        }
+    }
+}
+
+impl FromReceiver<'_> {
+    /// Writes anew what was read, as [`FromSender::encode`] does. `None`: it has a status or a reason of a later version, which
+    /// this build cannot write.
+    ///
+    /// # Panics
+    /// Where the view does not come from [`parse_from_receiver`] and says what no header may.
+    #[must_use]
+    pub fn encode(&self) -> Option<HeaderBytes> {
+        Some(match self {
+            Self::Ack(ack) => {
+                if ack.ranges_of_unknown_status() > 0 {
+                    return None;
+                }
+                let none = AckRange { first: 0, count: 0, status: AckStatus::Consumed };
+                let (mut ranges, mut count) = ([none; ACK_RANGES_MAX], 0);
+                for (place, range) in ranges.iter_mut().zip(ack.ranges()) {
+                    *place = range;
+                    count += 1;
+                }
+                AckHeader::encode(ack.credit_limit.get(), &ranges[..count])
+            }
+            Self::Credit(credit) => CreditHeader::encode(credit.credit_limit.get(), credit.recall()),
+            Self::Congestion(signal) => CongestionHeader::encode(signal.window_permille.get()),
+            Self::Bye(bye) => ByeHeader::encode(bye.reason()?),
+        })
+    }
 }
 
 /// Why a header was refused. The other end is to blame in every case.

@@ -87,46 +87,6 @@ fn parse_in(version: u8, header: &HeaderBytes, payload_bytes: usize, sender: boo
     }
 }
 
-/// Writes anew what was read.
-fn encode_from_sender(read: FromSender<'_>) -> HeaderBytes {
-    match read {
-        FromSender::Small(small) => SmallHeader::encode(&SmallFields {
-            sequence: small.sequence.get(),
-            tag: small.tag.get(),
-            payload_bytes: small.payload_bytes.get(),
-            crc32c: small.crc32c(),
-            redelivered: small.redelivered(),
-            user_header: small.user_header(),
-        }),
-        FromSender::Request(request) => RequestHeader::encode(&RequestFields {
-            sequence: request.sequence.get(),
-            tag: request.tag.get(),
-            length: request.length.get(),
-            address: request.address.get(),
-            key: request.key.get(),
-            class: request.class,
-            crc32c: request.crc32c(),
-            redelivered: request.redelivered(),
-            // Where the user header is the payload only its length is in the header.
-            user_header: request
-                .inline_user_header()
-                .unwrap_or(&[0; USER_HEADER_MAX][..request.user_header_bytes()]),
-        }),
-        FromSender::CreditReturn(credit) => CreditReturn::encode(credit.credit_limit.get()),
-    }
-}
-
-fn encode_from_receiver(read: FromReceiver<'_>) -> HeaderBytes {
-    match read {
-        FromReceiver::Ack(ack) => {
-            AckHeader::encode(ack.credit_limit.get(), &ack.ranges().collect::<Vec<_>>())
-        }
-        FromReceiver::Credit(credit) => CreditHeader::encode(credit.credit_limit.get(), credit.recall()),
-        FromReceiver::Congestion(congestion) => CongestionHeader::encode(congestion.window_permille.get()),
-        FromReceiver::Bye(bye) => ByeHeader::encode(bye.reason().expect("the parser checked it")),
-    }
-}
-
 /// Which bytes each kind's header has no meaning for: the first must be zero, the others are skipped from version 2 on.
 fn reserved(kind: u8) -> (Range<usize>, Range<usize>) {
     match kind {
@@ -357,9 +317,9 @@ fn bytes_of_later_versions_are_skipped_from_version_2_on_and_refused_by_version_
             assert_eq!(found(1), Some(HeaderError::Reserved), "byte {at} of {header:?}");
             assert_eq!(found(2), None, "byte {at} of {header:?}");
             let again = if sender {
-                encode_from_sender(parse_from_sender(2, &other, payload_bytes).unwrap())
+                parse_from_sender(2, &other, payload_bytes).unwrap().encode()
             } else {
-                encode_from_receiver(parse_from_receiver(2, &other, payload_bytes).unwrap())
+                parse_from_receiver(2, &other, payload_bytes).unwrap().encode().unwrap()
             };
             assert_eq!(again.0, without_slack(header).0, "byte {at}");
         }
@@ -381,6 +341,7 @@ fn an_end_of_a_later_version_is_the_nearest_of_its_class_and_version_1_refuses_i
         let ends: Vec<_> = read.ranges().map(|range| range.status).collect();
         assert_eq!(ends, [AckStatus::Consumed, nearest]);
         assert_eq!(read.ranges_of_unknown_status(), 1);
+        assert!(FromReceiver::Ack(read).encode().is_none(), "the nearest is not what was read");
     }
 }
 
@@ -392,6 +353,7 @@ fn a_farewell_for_a_reason_of_a_later_version_is_one_all_the_same() {
         assert_eq!(parse_in(1, &header, 0, false), Some(HeaderError::Reason { found }));
         let Ok(FromReceiver::Bye(read)) = parse_from_receiver(2, &header, 0) else { panic!("no farewell") };
         assert_eq!(read.reason(), None);
+        assert!(FromReceiver::Bye(read).encode().is_none(), "there is no reason to write");
     }
 }
 
@@ -502,7 +464,7 @@ fn nearly_valid() -> impl Strategy<Value = (HeaderBytes, usize)> {
 
 fn check_both_ways(version: u8, header: HeaderBytes, payload_bytes: usize) -> Result<(), TestCaseError> {
     if let Ok(read) = parse_from_sender(version, &header, payload_bytes) {
-        let mut again = encode_from_sender(read);
+        let mut again = read.encode();
         again.set_version(version);
         prop_assert_eq!(again.0, without_slack(header).0);
     }
@@ -513,7 +475,7 @@ fn check_both_ways(version: u8, header: HeaderBytes, payload_bytes: usize) -> Re
             prop_assert_eq!(ack.ranges().count(), usize::from(ack.prefix.count.get()));
         }
         Ok(read) => {
-            let mut again = encode_from_receiver(read);
+            let mut again = read.encode().expect("every status and reason is known");
             again.set_version(version);
             prop_assert_eq!(again.0, without_slack(header).0);
         }
