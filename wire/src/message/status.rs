@@ -175,13 +175,14 @@ impl core::fmt::Display for AckStatus {
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::message::{FIRST_VERSION, Versions};
     use std::collections::BTreeSet;
     use std::vec::Vec;
 
-    const TRAVEL: [AckStatus; 9] = [
+    /// Every status that travels, by its number.
+    pub(in crate::message) const TRAVEL: [AckStatus; 9] = [
         AckStatus::Consumed,
         AckStatus::Rejected(28),
         AckStatus::Busy,

@@ -1,3 +1,4 @@
+use super::status::tests::TRAVEL;
 use super::*;
 use crate::SLAB_BYTES;
 use proptest::prelude::*;
@@ -160,18 +161,7 @@ fn a_request_reads_as_it_was_written_wherever_its_user_header_lies() {
 
 #[test]
 fn acknowledgements_carry_every_status_that_travels() {
-    let all = [
-        AckStatus::Consumed,
-        AckStatus::Rejected(28),
-        AckStatus::Busy,
-        AckStatus::NoApp,
-        AckStatus::Denied,
-        AckStatus::TooLarge,
-        AckStatus::Corrupt,
-        AckStatus::AppGone,
-        AckStatus::Draining,
-    ];
-    for statuses in [&all[..0], &all[..1], &all[1..7], &all[7..]] {
+    for statuses in [&TRAVEL[..0], &TRAVEL[..1], &TRAVEL[1..7], &TRAVEL[7..]] {
         let ranges: Vec<_> =
             statuses.iter().map(|&status| AckRange { first: 10, count: u16::MAX, status }).collect();
         let header = AckHeader::encode(77, &ranges);
