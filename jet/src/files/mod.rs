@@ -50,4 +50,6 @@ pub mod receiving;
 pub mod reject;
 pub mod sending;
 pub mod spans;
+#[cfg(test)]
+mod test_session;
 pub mod walk;

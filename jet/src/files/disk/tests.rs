@@ -1,43 +1,19 @@
 //! A ring that fails under writes: whoever hears of it hears it when none is in flight any more.
 
 use super::*;
-use jet_client::receive::{Session, SessionParts};
-use jet_client::registration::{ANSWER_TIMEOUT, ControlConnection};
-use jet_fabric::memory::SharedMemory;
-use jet_fabric::unix::Doorbell;
+use crate::files::test_session::{self, DaemonSide};
+use jet_client::receive::Session;
 use jet_wire::SLAB_BYTES;
-use jet_wire::segment::{
-    DELIVERY_USER_HEADER_MAX, Delivery, Place, SegmentLayout, SegmentShape, daemon_end, delivery_flags,
-    delivery_kind,
-};
+use jet_wire::segment::{DELIVERY_USER_HEADER_MAX, Delivery, Place, delivery_flags, delivery_kind};
 use rustix::pipe::{PipeFlags, fcntl_getpipe_size, pipe_with};
-use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 const SLABS: u32 = 4;
 
 /// A session that has so many slices, and what the daemon keeps of it.
-fn session() -> (Session, Vec<DetachedSlice>, (SharedMemory, SharedMemory, UnixStream, Doorbell)) {
-    let shape = SegmentShape::new(8, 8);
-    let segment = SharedMemory::new("jet-test", SegmentLayout::new(shape).total_bytes(), false).unwrap();
-    let pool = SharedMemory::new("jet-test", SLABS as usize * SLAB_BYTES, false).unwrap();
-    // SAFETY: the segment is kept beside the session, and this is the only daemon's end.
-    let mut end = unsafe { daemon_end(segment.base(), segment.bytes(), shape) }.unwrap();
-    let (near_bell, far_bell) = Doorbell::pair().unwrap();
-    let (near, far) = UnixStream::pair().unwrap();
-    let owned = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().unwrap();
-    let parts = SessionParts {
-        number: 1,
-        pool: owned(pool.as_fd()),
-        pool_bytes: pool.bytes() as u64,
-        pool_slabs: SLABS,
-        segment: owned(segment.as_fd()),
-        doorbell: owned(near_bell.as_fd()),
-        escape: None,
-    };
-    let control = ControlConnection::over(near, ANSWER_TIMEOUT).unwrap();
-    let session = Session::assemble(control, parts, Duration::ZERO).unwrap();
+fn session() -> (Session, Vec<DetachedSlice>, DaemonSide) {
+    let (mut daemon, session) = test_session::session(SLABS);
+    let end = &mut daemon.end;
     for slot in 0..SLABS {
         end.slot(slot).unwrap().publish(1, Place { slab: slot, escaped: false });
         let delivery = Delivery {
@@ -65,7 +41,7 @@ fn session() -> (Session, Vec<DetachedSlice>, (SharedMemory, SharedMemory, UnixS
         let _ = message.detach();
     }
     assert_eq!(slices.len(), SLABS as usize);
-    (session, slices, (segment, pool, far, far_bell))
+    (session, slices, daemon)
 }
 
 fn write(slice: DetachedSlice) -> Work {

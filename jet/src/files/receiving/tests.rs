@@ -6,21 +6,16 @@ use crate::files::disk::tests::{break_ring, has_io_uring};
 use crate::files::header::{FileHeader, Kind, PathField, TAG};
 use crate::files::path::RelativePath;
 use crate::files::proof::{Hash, Proof, Sum};
-use jet_client::receive::SessionParts;
-use jet_client::registration::{ANSWER_TIMEOUT, ControlConnection};
-use jet_fabric::memory::SharedMemory;
-use jet_fabric::unix::Doorbell;
+use crate::files::test_session::{self, DaemonSide};
 use jet_wire::SLAB_BYTES;
 use jet_wire::segment::{
-    DELIVERY_USER_HEADER_MAX, DaemonEnd, Delivery, Place, Release, SegmentLayout, SegmentShape, daemon_end,
-    delivery_flags, delivery_kind, release_kind,
+    DELIVERY_USER_HEADER_MAX, Delivery, Place, Release, delivery_flags, delivery_kind, release_kind,
 };
 use rustix::event::{EventfdFlags, eventfd};
 use std::fs;
 use std::num::NonZeroU32;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::rc::Rc;
@@ -47,39 +42,16 @@ const NOTHING: Delivery = Delivery {
     user_header: [0; DELIVERY_USER_HEADER_MAX],
 };
 
-/// A daemon's end. Every message has a slot, and a slab, of its own.
+/// A daemon. Every message has a slot, and a slab, of its own.
 struct Daemon {
-    end: DaemonEnd,
-    pool: SharedMemory,
+    side: DaemonSide,
     delivered: u32,
-    _segment: SharedMemory,
-    _control: UnixStream,
-    _doorbell: Doorbell,
 }
 
 impl Daemon {
     fn new() -> (Self, Session) {
-        let shape = SegmentShape::new(SLABS, SLABS);
-        let segment = SharedMemory::new("jet-test", SegmentLayout::new(shape).total_bytes(), false).unwrap();
-        let pool = SharedMemory::new("jet-test", SLABS as usize * SLAB_BYTES, false).unwrap();
-        // SAFETY: the segment is kept beside the end, and this is the only daemon's end.
-        let end = unsafe { daemon_end(segment.base(), segment.bytes(), shape) }.unwrap();
-        let (near_bell, far_bell) = Doorbell::pair().unwrap();
-        let (near, far) = UnixStream::pair().unwrap();
-        let owned = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().unwrap();
-        let parts = SessionParts {
-            number: 1,
-            pool: owned(pool.as_fd()),
-            pool_bytes: pool.bytes() as u64,
-            pool_slabs: SLABS,
-            segment: owned(segment.as_fd()),
-            doorbell: owned(near_bell.as_fd()),
-            escape: None,
-        };
-        let control = ControlConnection::over(near, ANSWER_TIMEOUT).unwrap();
-        let session = Session::assemble(control, parts, Duration::ZERO).unwrap();
-        let daemon = Self { end, pool, delivered: 0, _segment: segment, _control: far, _doorbell: far_bell };
-        (daemon, session)
+        let (side, session) = test_session::session(SLABS);
+        (Self { side, delivered: 0 }, session)
     }
 
     /// Delivers a message of at most a slab, or the beginning of a larger one.
@@ -109,8 +81,8 @@ impl Daemon {
             sender: SENDER,
             user_header,
         };
-        self.end.deliveries.push(delivery).unwrap();
-        self.end.deliveries.publish();
+        self.side.end.deliveries.push(delivery).unwrap();
+        self.side.end.deliveries.publish();
     }
 
     /// Delivers the last slab of a message of two.
@@ -130,19 +102,19 @@ impl Daemon {
             slab: slot,
             ..NOTHING
         };
-        self.end.deliveries.push(delivery).unwrap();
-        self.end.deliveries.publish();
+        self.side.end.deliveries.push(delivery).unwrap();
+        self.side.end.deliveries.publish();
     }
 
     fn fill(&mut self, slot: u32, bytes: &[u8]) {
         assert!(bytes.len() <= SLAB_BYTES && slot < SLABS);
         // SAFETY: the slab lies within the pool, and nobody reads it before it is delivered.
         unsafe {
-            let slab = self.pool.base().add(slot as usize * SLAB_BYTES);
+            let slab = self.side.pool.base().add(slot as usize * SLAB_BYTES);
             slab.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
         }
         if !bytes.is_empty() {
-            self.end.slot(slot).unwrap().publish(1, Place { slab: slot, escaped: false });
+            self.side.end.slot(slot).unwrap().publish(1, Place { slab: slot, escaped: false });
         }
     }
 
@@ -164,15 +136,15 @@ impl Daemon {
             generations: Delivery::pack_generations(1, 1),
             ..NOTHING
         };
-        self.end.deliveries.push(delivery).unwrap();
-        self.end.deliveries.publish();
+        self.side.end.deliveries.push(delivery).unwrap();
+        self.side.end.deliveries.publish();
     }
 
     /// How messages ended: their numbers, in the order of their ends, and the codes.
     fn ends(&mut self, session: &Session) -> Vec<(u32, u32)> {
         session.flush();
         let mut ends = Vec::new();
-        while let Ok(Some(Release { index, kind, code, .. })) = self.end.releases.pop() {
+        while let Ok(Some(Release { index, kind, code, .. })) = self.side.end.releases.pop() {
             if kind != release_kind::SLICES {
                 ends.push((index, code));
             }
