@@ -44,6 +44,21 @@ impl Drop for Mounted {
     }
 }
 
+/// The daemon ends when it is told to, and well.
+#[track_caller]
+fn ends(rig: &mut Rig) {
+    rig.daemon().signal(Signal::TERM);
+    assert!(rig.take_daemon().wait().success());
+}
+
+/// And leaves the cache as it was before: the same schemata, and no group of its own.
+#[track_caller]
+fn ends_and_leaves(rig: &mut Rig, before: &str) {
+    ends(rig);
+    assert_eq!(Mounted::schemata(), before);
+    assert!(!Mounted::group_is_there());
+}
+
 /// Names of the threads in the daemon's group.
 fn threads_inside() -> Vec<String> {
     let tasks = std::fs::read_to_string(Path::new(ROOT).join("jet/tasks")).expect("the group's threads");
@@ -76,10 +91,7 @@ fn the_daemon_reserves_uses_and_gives_back_cache() {
     // The control plane is not; an application is, where that is configured.
     assert!(!inside.iter().any(|found| found == "jetd"), "{inside:?}");
     assert!(inside.iter().any(|found| found.starts_with("faults")), "{inside:?}");
-    rig.daemon().signal(Signal::TERM);
-    assert!(rig.take_daemon().wait().success());
-    assert_eq!(Mounted::schemata(), before);
-    assert!(!Mounted::group_is_there());
+    ends_and_leaves(&mut rig, &before);
 }
 
 #[test]
@@ -194,8 +206,7 @@ fn bandwidth_of_others_is_limited_where_configured_and_given_back() {
     assert_eq!((of_default(), of_batch()), before);
     rig.start_again();
     assert!(of_batch().contains("MB:0=20;1=20"), "{}", of_batch());
-    rig.daemon().signal(Signal::TERM);
-    assert!(rig.take_daemon().wait().success());
+    ends(&mut rig);
     assert_eq!((of_default(), of_batch()), before);
     // Without that group nothing is, and who requires it does not start.
     std::fs::remove_dir(&batch).expect("removed");
@@ -213,10 +224,7 @@ fn what_a_daemon_knows_it_gives_back_without_its_journals() {
     let mut rig = Rig::start_on_software(&settings);
     assert_ne!(Mounted::schemata(), before);
     std::fs::remove_dir_all("/run/jet-cache").expect("journals");
-    rig.daemon().signal(Signal::TERM);
-    assert!(rig.take_daemon().wait().success());
-    assert_eq!(Mounted::schemata(), before);
-    assert!(!Mounted::group_is_there());
+    ends_and_leaves(&mut rig, &before);
 
     // Locks that somebody removed are not all that tells a living daemon; and one that has not quite ended is waited for.
     rig.start_again();
@@ -269,8 +277,7 @@ fn ways_of_devices_and_prefetchers_are_set_where_configured_and_put_back() {
         rig.daemon().said()
     );
     assert_eq!(registers(), set);
-    rig.daemon().signal(Signal::TERM);
-    assert!(rig.take_daemon().wait().success());
+    ends(&mut rig);
     assert_eq!(registers(), before);
     // Without a core that is named there is none whose prefetchers these would be.
     let without = Rig::start_on_software(&["cache.prefetchers='off'"]);

@@ -1,11 +1,10 @@
 //! What others undo of a daemon's reservation while it runs and after it: on the kernel's own resctrl, in the guest only.
 
-use super::{Mounted, ROOT, threads_inside};
+use super::{Mounted, ROOT, ends, ends_and_leaves, threads_inside};
 use crate::children::Role;
 use crate::rig::Rig;
 use jet_test_support::daemon::number;
 use jet_test_support::waiting::until;
-use rustix::process::Signal;
 use std::path::Path;
 use std::process::Command;
 
@@ -121,9 +120,7 @@ fn a_cache_whose_processors_come_back_is_reserved_again() {
         assert!(said.contains(words), "{words}: {said}");
     }
     assert!(!said.contains("another tool"), "{said}");
-    rig.daemon().signal(Signal::TERM);
-    assert!(rig.take_daemon().wait().success());
-    assert_eq!(Mounted::schemata(), before);
+    ends_and_leaves(&mut rig, &before);
 }
 
 #[test]
@@ -167,9 +164,7 @@ fn a_group_that_was_removed_is_made_again_and_its_threads_are_back() {
     std::fs::remove_dir(Path::new(ROOT).join("web")).expect("removed");
     until("the group to be there", || Mounted::group_is_there().then_some(()));
     until("nothing to be amiss", || faults(&rig).is_empty().then_some(()));
-    rig.daemon().signal(Signal::TERM);
-    assert!(rig.take_daemon().wait().success());
-    assert_eq!(Mounted::schemata(), before);
+    ends_and_leaves(&mut rig, &before);
 }
 
 #[test]
@@ -237,10 +232,7 @@ fn who_unmounts_is_named_and_what_is_mounted_again_is_reserved_again() {
         Mounted::group_is_there().then(threads_inside)?.iter().any(|name| name == "jet-reactor").then_some(())
     });
     until("nothing to be amiss", || faults(&rig).is_empty().then_some(()));
-    rig.daemon().signal(Signal::TERM);
-    assert!(rig.take_daemon().wait().success());
-    assert_eq!(Mounted::schemata(), before);
-    assert!(!Mounted::group_is_there());
+    ends_and_leaves(&mut rig, &before);
 }
 
 #[test]
@@ -258,8 +250,7 @@ fn what_another_tool_gave_meanwhile_is_what_the_daemon_leaves() {
     until("the group to be there", || Mounted::group_is_there().then_some(()));
     until("nothing to be amiss", || faults(&rig).is_empty().then_some(()));
     assert_eq!((line("jet", "L3:"), line("", "L3:")), ("L3:0=1f;1=1f".into(), "L3:0=7fe0;1=7fe0".into()));
-    rig.daemon().signal(Signal::TERM);
-    assert!(rig.take_daemon().wait().success());
+    ends(&mut rig);
     assert!(!Mounted::group_is_there());
     assert_eq!(
         (line("web", "L3:"), line("", "L3:")),
@@ -283,8 +274,7 @@ fn a_cache_that_comes_back_is_reserved_again_where_another_tool_was_quicker() {
     let said = rig.daemon().said();
     assert!(said.contains("the group has every way of domain 1") && !said.contains("another tool"), "{said}");
     assert_eq!(line("", "L3:"), "L3:0=fffe0;1=7fe0");
-    rig.daemon().signal(Signal::TERM);
-    assert!(rig.take_daemon().wait().success());
+    ends(&mut rig);
     assert_eq!(line("", "L3:"), "L3:0=fffff;1=7fff");
 }
 
