@@ -153,12 +153,6 @@ impl Ends {
         *self.line_mut(peer) = Line { link: Link::Asked, version, sends_max, signals, spoken, ..Line::GONE };
     }
 
-    /// The version of the wire that its connection has.
-    #[inline]
-    pub fn version(&self, peer: u32) -> u8 {
-        self.line(peer).version
-    }
-
     /// Its connection stands: it is looked at.
     pub fn stand(&mut self, peer: u32) {
         let line = self.line_mut(peer);
@@ -205,10 +199,16 @@ impl Ends {
         self.line(peer).link != Link::Gone
     }
 
-    /// Whether what comes from it counts.
+    /// The version of the wire that its connection has.
+    pub fn version(&self, peer: u32) -> u8 {
+        self.line(peer).version
+    }
+
+    /// The version of the wire in which what comes from it is written; `None`: nothing from it counts.
     #[inline]
-    pub fn counts(&self, peer: u32) -> bool {
-        matches!(self.line(peer).link, Link::Asked | Link::Stands)
+    pub fn heard_in(&self, peer: u32) -> Option<u8> {
+        let line = self.line(peer);
+        matches!(line.link, Link::Asked | Link::Stands).then_some(line.version)
     }
 
     /// It may be spoken to, and a SEND to it has a place.

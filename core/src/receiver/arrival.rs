@@ -25,16 +25,16 @@ impl<P: GrantPolicy> Receiver<P> {
     pub fn handle_receive(&mut self, now_ns: u64, arrival: Arrival<'_>, effects: &mut impl Effects) {
         let slab = self.srq.complete(arrival.entry);
         let peer = arrival.peer.0;
-        if !self.ends.counts(peer) {
+        let Some(version) = self.ends.heard_in(peer) else {
             self.give_small(slab);
             return;
-        }
+        };
         if !self.credit.use_one(peer) {
             self.give_small(slab);
             self.expel(peer, ByeReason::CreditExceeded, effects);
             return;
         }
-        match parse_from_sender(self.ends.version(peer), arrival.header, arrival.payload_bytes as usize) {
+        match parse_from_sender(version, arrival.header, arrival.payload_bytes as usize) {
             Ok(FromSender::Small(small)) => self.small(now_ns, peer, slab, small, effects),
             Ok(FromSender::Request(request)) => {
                 self.request(now_ns, peer, request, (slab, arrival.payload_bytes), effects);

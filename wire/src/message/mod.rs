@@ -140,8 +140,6 @@ pub mod flags {
     pub const REDELIVERED: u16 = 2;
     /// Only on credit: give back what is unused above the limit.
     pub const RECALL: u16 = 4;
-    /// All bits that this build knows.
-    pub const KNOWN: u16 = CRC32C | REDELIVERED | RECALL;
     /// Bits that whoever does not know them skips, from version 2 on.
     pub const SKIPPED: u16 = 0xff00;
 }

@@ -306,7 +306,7 @@ fn prefix(version: u8, bytes: &[u8; HEADER_BYTES]) -> Result<&Prefix, HeaderErro
     if prefix.version != version {
         return Err(HeaderError::Version { found: prefix.version, agreed: version });
     }
-    check_flags(version, prefix, flags::KNOWN)?;
+    // Flags are each kind's own.
     if prefix.reserved.get() != 0 {
         return Err(HeaderError::Reserved);
     }
