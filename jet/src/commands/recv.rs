@@ -81,7 +81,8 @@ pub(super) struct Args {
     /// Leave when nothing came for so long.
     #[arg(long, value_name = "SECS", value_parser = seconds)]
     until_idle: Option<Duration>,
-    /// How long a daemon that is away is waited for [default: 10 at the start, later without end].
+    /// How long a daemon that is away is waited for, or a receiver of this name that is just ending [default: 10 at the start, later
+    /// without end].
     #[arg(long, value_name = "SECS", value_parser = seconds)]
     daemon_timeout: Option<Duration>,
     /// Print one JSON object at the end (fields: docs/json.md).

@@ -29,6 +29,8 @@ const MORE_STORMS: u64 = 10;
 /// Files that are sent at once, as trees.
 const SENDERS: usize = 2;
 const PIECES: &[&str] = &["--piece-bytes", "262144", "--retry-for", "120"];
+/// A killed receiver keeps its name until the last of its writes is through, which takes a busy disk long.
+const WAITS: &[&str] = &["--daemon-timeout", "120"];
 /// Room for what two senders send, and not for much more.
 const DISK_MIB: u32 = 48;
 
@@ -80,7 +82,7 @@ impl Storm {
         let mounted = disk.then(|| TinyDisk::mount(&disks, DISK_MIB << 10));
         let outs = vec![disks.join("out"), disks.join("other")];
         let daemon = host.daemon();
-        let recv = host.recv_unwatched(&outs[0], &[], |_| {});
+        let recv = host.recv_unwatched(&outs[0], WAITS, |_| {});
         let (random, sending, names) = (Random::seeded(seed), Vec::new(), Vec::new());
         let (versions, seen) = (BTreeMap::new(), Seen::default());
         let (trees, out) = (0, outs[0].clone());
@@ -267,7 +269,7 @@ impl Storm {
         let slow = self.random.pick::<[&str]>(&[&[], &["--slow", "2ms"], &["--slow", "5ms", "--depth", "2"]]);
         let how = self.random.pick::<[&str]>(&[&[], &["--fsync"], &["--no-io-uring", "--no-direct"]]);
         let out = self.random.pick::<PathBuf>(&[&self.outs[0], &self.outs[0], &self.outs[1]]);
-        self.recv = self.host.recv_unwatched(out, &[slow, how, sweep].concat(), |_| {});
+        self.recv = self.host.recv_unwatched(out, &[WAITS, slow, how, sweep].concat(), |_| {});
         self.out.clone_from(out);
         for sending in &mut self.sending {
             sending.outs.insert(out.to_owned());

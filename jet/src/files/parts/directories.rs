@@ -16,6 +16,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::Instant;
 
 pub(super) const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
@@ -43,7 +44,7 @@ impl Directories {
         // Where this process goes later must not change what a relative path means.
         let out = std::path::absolute(out).map_err(failed)?;
         std::fs::create_dir_all(&out).map_err(failed)?;
-        let (root, identity) = open_root(&out)?;
+        let (root, identity) = open_root(&out, Instant::now() + sweep::ENDING_MAX)?;
         match beneath(&root, b".", DIRECTORY, Mode::empty()) {
             Ok(_) => {}
             Err(Errno::NOSYS) => return Err(OutError::NoOpenat2),
@@ -95,7 +96,7 @@ impl Directories {
             Err(errno) => return Err(errno.into()),
         }
         std::fs::create_dir_all(&self.out)?;
-        let (root, identity) = open_root(&self.out).map_err(|error| match error {
+        let (root, identity) = open_root(&self.out, Instant::now()).map_err(|error| match error {
             OutError::Open { source, .. } => source,
             OutError::Swept { .. } | OutError::NoOpenat2 => Errno::BUSY.into(),
         })?;
@@ -147,12 +148,13 @@ pub(super) fn components(path: RelativePath<'_>) -> impl Iterator<Item = &[u8]> 
     path.as_bytes().split(|&byte| byte == b'/')
 }
 
-/// Opens a receiver's directory, which nobody sweeps from then on, and which can be written to.
-fn open_root(out: &Path) -> Result<(OwnedFd, Identity), OutError> {
+/// Opens a receiver's directory, which nobody sweeps from then on, and which can be written to. Who sweeps it now is waited for until
+/// the deadline.
+fn open_root(out: &Path, deadline: Instant) -> Result<(OwnedFd, Identity), OutError> {
     let failed = |errno: Errno| OutError::Open { path: out.to_owned(), source: errno.into() };
     let root = rustix::fs::open(out, DIRECTORY, Mode::empty()).map_err(failed)?;
     rustix::fs::accessat(CWD, out, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS).map_err(failed)?;
-    sweep::share(&root, out)?;
+    sweep::share(&root, out, deadline)?;
     let identity = identity_of(&root).map_err(failed)?;
     Ok((root, identity))
 }

@@ -81,21 +81,28 @@ impl fmt::Display for NotLocked {
     }
 }
 
-/// Takes the exclusive lock, and waits for it until then.
-fn lock(file: &OwnedFd, deadline: Instant) -> Result<(), NotLocked> {
+/// Takes a lock, and waits for it until then.
+fn lock_until(deadline: Instant, file: &OwnedFd, how: FlockOperation) -> Result<(), Errno> {
     loop {
-        match flock(file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(()),
+        match flock(file, how) {
             Err(Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(ENDING_LOOK),
-            Err(Errno::WOULDBLOCK) => return Err(NotLocked::InUse),
-            Err(errno) => return Err(NotLocked::NoLock(errno)),
+            result => return result,
         }
     }
 }
 
-/// Keeps others from sweeping a receiver's directory while its descriptor is open.
-pub(super) fn share(root: &OwnedFd, out: &Path) -> Result<(), OutError> {
-    match flock(root, FlockOperation::NonBlockingLockShared) {
+/// Takes the exclusive lock, and waits for it until then.
+fn lock(file: &OwnedFd, deadline: Instant) -> Result<(), NotLocked> {
+    lock_until(deadline, file, FlockOperation::NonBlockingLockExclusive).map_err(|errno| match errno {
+        Errno::WOULDBLOCK => NotLocked::InUse,
+        errno => NotLocked::NoLock(errno),
+    })
+}
+
+/// Keeps others from sweeping a receiver's directory while its descriptor is open. One that sweeps may have been killed and be about
+/// to end: it is waited for until then.
+pub(super) fn share(root: &OwnedFd, out: &Path, deadline: Instant) -> Result<(), OutError> {
+    match lock_until(deadline, root, FlockOperation::NonBlockingLockShared) {
         Err(Errno::WOULDBLOCK) => Err(OutError::Swept { path: out.to_owned() }),
         // A file system without shared locks gives no exclusive ones either: nobody can sweep there.
         Ok(()) | Err(_) => Ok(()),
@@ -259,6 +266,25 @@ mod tests {
         assert!(matches!(error, OutError::Swept { .. }), "{error}");
         drop(root);
         parts(out.path()).unwrap();
+    }
+
+    #[test]
+    fn who_was_killed_while_it_swept_is_waited_for() {
+        let out = tempfile::tempdir().unwrap();
+        let root = std::fs::File::open(out.path()).unwrap();
+        flock(&root, FlockOperation::NonBlockingLockExclusive).unwrap();
+        let path = out.path().to_owned();
+        let starting = std::thread::spawn(move || parts(&path).map(drop));
+        // It has the directory open, besides this test: it is about to find the lock taken, or found it so.
+        let has_it_open = || {
+            let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+            open.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to == out.path())).count() > 1
+        };
+        while !starting.is_finished() && !has_it_open() {
+            std::thread::yield_now();
+        }
+        drop(root);
+        starting.join().unwrap().unwrap();
     }
 
     /// What is left of a part, in words: its names' last components.
