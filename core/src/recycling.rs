@@ -72,7 +72,8 @@ impl Recycling {
         let freed = slots.release(session, release)?;
         let record = &mut messages[freed.message];
         record.held -= freed.run.count;
-        // While it holds some of it, nothing that it gives back is the last thing that was waited for.
+        // While slices are held, whatever could be decided was: when it was finished, or when its last READ ended. What is left to
+        // be decided waits for the last slice.
         let settles = record.held == 0 && (record.reader.is_finished() || record.life.has_failed());
         Ok((freed, settles))
     }

@@ -15,6 +15,7 @@ use jet_wire::segment::{
     AppEnd, Delivery, Release, SegmentLayout, SegmentShape, app_end, daemon_end, delivery_flags, release_kind,
 };
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -173,10 +174,15 @@ impl World {
         Self { manner, driver, ticket, sender, app, pool, log, whole, _segment: segment, _folder: folder }
     }
 
-    /// Everybody's turn, until it is as wished. The time then.
-    fn until(&mut self, mut now_ns: u64, mut wished: impl FnMut(&mut Self) -> bool) -> u64 {
+    /// The time, which only goes on.
+    fn now_ns(&self) -> u64 {
+        self.log.now_ns.get()
+    }
+
+    /// Everybody's turn, until it is as wished.
+    fn until(&mut self, mut wished: impl FnMut(&mut Self) -> bool) {
         for _ in 0..STEPS_MAX {
-            now_ns += STEP_NS;
+            let now_ns = self.now_ns() + STEP_NS;
             self.log.now_ns.set(now_ns);
             self.driver.turn(now_ns, |_| false);
             while let Some(delivery) = self.app.deliveries.pop().unwrap() {
@@ -188,14 +194,14 @@ impl World {
             self.app.releases.publish();
             self.sender.drive(now_ns);
             if wished(self) {
-                return now_ns;
+                return;
             }
         }
         let seen = self.log.seen.borrow();
         panic!("not in {STEPS_MAX} steps; last: {:?}", &seen[seen.len().saturating_sub(5)..]);
     }
 
-    /// The application reads what came, and gives it back.
+    /// The application reads what came, and does with it what is its manner.
     fn take(&mut self, delivery: &Delivery) {
         let &Delivery { tag, offset, bytes, slab, slot, .. } = delivery;
         self.log.see(Seen::Delivered { tag, offset, bytes });
@@ -227,7 +233,8 @@ impl World {
 /// Small messages, a large one that is larger than what READs bring at once, and a drain.
 fn run() -> Vec<(u64, Seen)> {
     let mut world = World::new(Manner::Honest);
-    let mut now_ns = world.until(0, |world| world.sender.is_connected());
+    world.until(|world| world.sender.is_connected());
+    let now_ns = world.now_ns();
     for tag in 0..5 {
         let payload: Vec<u8> = (0..1000).map(|at| byte(tag, at)).collect();
         world.sender.send_small(now_ns, tag, b"", &payload).unwrap();
@@ -236,7 +243,7 @@ fn run() -> Vec<(u64, Seen)> {
     buffer.iter_mut().enumerate().for_each(|(at, to)| *to = byte(9, at));
     world.sender.send(now_ns, 9, b"", buffer, LARGE_BYTES, 0).map_err(|(error, _)| error).unwrap();
     let mut left = 6;
-    now_ns = world.until(now_ns, |world| {
+    world.until(|world| {
         while let Some(Ended { ticket, status, .. }) = world.sender.poll_end() {
             world.log.see(Seen::Ended { tag: ticket.0, status });
             left -= 1;
@@ -246,13 +253,8 @@ fn run() -> Vec<(u64, Seen)> {
     assert!(world.whole.iter().enumerate().all(|(at, &found)| found == byte(9, at)), "all of it came");
     let stats = world.driver.receiver().stats();
     assert_eq!((stats.read_slabs, stats.small_held_slabs), (0, 0));
-    world.driver.drain(now_ns + 1_000_000_000);
-    let mut over = false;
-    world.until(now_ns, |world| {
-        now_ns += STEP_NS;
-        over |= world.driver.go_on_draining(now_ns);
-        over
-    });
+    world.driver.drain(world.now_ns() + 1_000_000_000);
+    world.until(|world| world.driver.go_on_draining(world.now_ns()));
     world.log.seen.take()
 }
 
@@ -277,16 +279,17 @@ fn a_ticket_ends_its_own_session_once_and_no_other_that_has_its_number() {
     assert_eq!(world.log.take(), [], "it is over already");
     // The one number comes free with time.
     let log = Rc::clone(&world.log);
-    let (mut now_ns, mut kept) = (0, None);
+    let mut kept = None;
     let second = (0..1000).find_map(|_| {
-        now_ns += 10_000_000;
-        world.driver.turn(now_ns, |_| false);
+        log.now_ns.set(log.now_ns.get() + 10_000_000);
+        world.driver.turn(log.now_ns.get(), |_| false);
         let (new, app, memory) = session(&log);
         kept = Some((app, memory));
         world.driver.open(new).ok()
     });
     let second = second.expect("within ten seconds");
     assert!(second.session == first.session && second.ticket != first.ticket);
+    let now_ns = world.now_ns();
     world.driver.gone(now_ns, first);
     world.driver.end(now_ns, first);
     assert_eq!(world.log.take(), [], "an old ticket is nobody's");
@@ -299,25 +302,29 @@ fn a_ticket_ends_its_own_session_once_and_no_other_that_has_its_number() {
 #[test]
 fn nobody_sleeps_over_what_was_given_back() {
     let mut world = World::new(Manner::Honest);
-    let now_ns = world.until(0, |world| world.sender.is_connected());
-    world.until(now_ns, |world| world.driver.prepare_sleep(now_ns));
+    world.until(|world| world.sender.is_connected());
+    world.until(|world| world.driver.prepare_sleep(world.now_ns()));
     world.driver.wake_up();
-    world.sender.send_small(now_ns, 1, b"", &[byte(1, 0)]).unwrap();
-    let now_ns = world.until(now_ns, |world| !world.log.seen.borrow().is_empty());
+    world.sender.send_small(world.now_ns(), 1, b"", &[byte(1, 0)]).unwrap();
+    world.until(|world| !world.log.seen.borrow().is_empty());
     // The application gave it back after the driver's last turn.
-    assert!(!world.driver.prepare_sleep(now_ns), "a release waits");
-    world.until(now_ns, |world| world.sender.poll_end().is_some());
+    assert!(!world.driver.prepare_sleep(world.now_ns()), "a release waits");
+    world.until(|world| world.sender.poll_end().is_some());
 }
 
 #[test]
-fn whoever_lets_its_ring_fill_up_loses_its_session_and_nobody_else_anything() {
+fn whoever_lets_its_ring_fill_up_loses_its_session_and_every_message_has_one_end() {
     let mut world = World::new(Manner::FillsItsRing);
-    let now_ns = world.until(0, |world| world.sender.is_connected());
-    let (mut sent, mut over) = (0, None);
-    world.until(now_ns, |world| {
-        let now_ns = world.log.now_ns.get();
-        sent += u64::from(world.sender.send_small(now_ns, sent, b"", &[byte(sent, 0)]).is_ok());
-        while world.sender.poll_end().is_some() {}
+    world.until(|world| world.sender.is_connected());
+    let (mut sent, mut over, mut ends) = (0, None, BTreeMap::new());
+    let hear = |world: &mut World, ends: &mut BTreeMap<u64, AckStatus>| {
+        while let Some(Ended { ticket, status, .. }) = world.sender.poll_end() {
+            assert_eq!(ends.insert(ticket.0, status), None, "{ticket:?} ended twice");
+        }
+    };
+    world.until(|world| {
+        sent += u64::from(world.sender.send_small(world.now_ns(), sent, b"", &[byte(sent, 0)]).is_ok());
+        hear(world, &mut ends);
         let last = world.log.seen.borrow().last().cloned();
         over = last.map(|(_, seen)| seen).filter(|seen| matches!(seen, Seen::SessionOver(_)));
         over.is_some()
@@ -325,36 +332,40 @@ fn whoever_lets_its_ring_fill_up_loses_its_session_and_nobody_else_anything() {
     // What did not fit its ring counts as held: it may have seen it.
     let end = SessionEnd::Release { error: ReleaseError::Ring, held_slabs: 1 };
     assert_eq!(over, Some(Seen::SessionOver(end)));
-    let cells = SegmentShape::new(SLOTS, MESSAGES).delivery_cells as usize;
-    assert_eq!(world.log.take().len(), cells + 1, "all that its ring takes came before");
+    let cells = u64::from(SegmentShape::new(SLOTS, MESSAGES).delivery_cells);
+    assert_eq!(world.log.take().len() as u64, cells + 1, "all that its ring takes came before");
     // The driver goes on: what is for nobody now ends.
-    world.until(now_ns, |world| {
-        while world.sender.poll_end().is_some() {}
+    world.until(|world| {
+        hear(world, &mut ends);
         world.sender.in_flight() == 0
     });
+    assert!(ends.keys().copied().eq(1..=sent), "of {sent} messages {} have an end", ends.len());
+    for (&ticket, &status) in &ends {
+        let gone = matches!(status, AckStatus::AppGone | AckStatus::NoApp);
+        assert!(if ticket <= cells { status == AckStatus::Consumed } else { gone }, "{ticket}: {status:?}");
+    }
     assert_eq!(world.driver.receiver().stats().session_faults, 1);
 }
 
 #[test]
 fn a_drain_waits_for_what_an_application_keeps_until_its_deadline_and_no_longer() {
     let mut world = World::new(Manner::KeepsAll);
-    let now_ns = world.until(0, |world| world.sender.is_connected());
-    world.sender.send_small(now_ns, 1, b"", &[byte(1, 0)]).unwrap();
-    let began_ns = world.until(now_ns, |world| !world.log.seen.borrow().is_empty());
-    let deadline_ns = began_ns + 1000 * STEP_NS;
+    world.until(|world| world.sender.is_connected());
+    world.sender.send_small(world.now_ns(), 1, b"", &[byte(1, 0)]).unwrap();
+    world.until(|world| !world.log.seen.borrow().is_empty());
+    let deadline_ns = world.now_ns() + 1000 * STEP_NS;
     world.driver.drain(deadline_ns);
-    let mut over = false;
-    let over_ns = world.until(began_ns, |world| {
-        let now_ns = world.log.now_ns.get();
+    world.until(|world| {
+        let now_ns = world.now_ns();
         if now_ns < deadline_ns {
             assert!(!world.driver.deadline_is_over(now_ns) && world.sender.farewell().is_none());
         } else if world.driver.deadline_is_over(now_ns) {
             assert_eq!(now_ns, deadline_ns, "it is over once; what is left is the farewell");
         }
-        over |= world.driver.go_on_draining(now_ns);
-        over
+        world.driver.go_on_draining(now_ns)
     });
-    assert!(over_ns > deadline_ns, "the farewell came after the deadline");
+    let after = deadline_ns + 1..deadline_ns + 100 * STEP_NS;
+    assert!(after.contains(&world.now_ns()), "{} is not shortly after {deadline_ns}", world.now_ns());
     assert_eq!(world.sender.farewell(), Some(ByeReason::Draining));
     assert_eq!(world.sender.in_flight(), 1, "it has no end: it is sent again, to whoever comes next");
 }

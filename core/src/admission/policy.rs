@@ -27,7 +27,7 @@ pub struct StrictWithAging {
 
 impl GrantPolicy for StrictWithAging {
     fn next_class(&self, heads: &[Option<QueueHead>; CLASSES_MAX], now_ns: u64) -> Option<u8> {
-        // One pass: this is asked up to three times for a READ.
+        // One pass: this is asked about three times for a READ.
         let (mut first, mut aged) = (None, None::<&QueueHead>);
         for head in heads.iter().flatten() {
             first = first.or(Some(head));

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 /// What a daemon keeps of a session. The session goes on for as long as this is kept.
 pub(super) struct DaemonSide {
+    /// Points into the segment below: it is not to be moved away from it.
     pub end: DaemonEnd,
     pub pool: SharedMemory,
     _segment: SharedMemory,

@@ -51,7 +51,7 @@ fn ends(rig: &mut Rig) {
     assert!(rig.take_daemon().wait().success());
 }
 
-/// And leaves the cache as it was before: the same schemata, and no group of its own.
+/// The daemon ends as [`ends`] says, and leaves the cache as it was before: the same schemata, and no group of its own.
 #[track_caller]
 fn ends_and_leaves(rig: &mut Rig, before: &str) {
     ends(rig);

@@ -28,8 +28,8 @@ const KILLS: u64 = 30;
 const MORE_STORMS: u64 = 10;
 /// Files that are sent at once, as trees.
 const SENDERS: usize = 2;
-const PIECES: &[&str] = &["--piece-bytes", "262144", "--retry-for", "120"];
-/// A killed receiver keeps its name until the last of its writes is through, which takes a busy disk long.
+const PIECES: &[&str] = &["--piece-bytes", "262144", "--retry-for", "240"];
+/// A killed receiver keeps its name until the last of its writes is through, which takes a busy disk long. Senders try for longer.
 const WAITS: &[&str] = &["--daemon-timeout", "120"];
 /// Room for what two senders send, and not for much more.
 const DISK_MIB: u32 = 48;

@@ -1,4 +1,5 @@
-//! From bytes to checked views. Everything a stranger can get wrong is an error here and nowhere later.
+//! From bytes to checked views. Everything a stranger can get wrong is an error here and nowhere later. And back, for whoever compares:
+//! tests, recordings, the fuzzer.
 //!
 //! Version 1 refuses every byte that it gives no meaning. From version 2 on some of them are skipped, so that what is added there
 //! costs an older end nothing: `docs/wire.md` says which.
@@ -306,7 +307,7 @@ fn prefix(version: u8, bytes: &[u8; HEADER_BYTES]) -> Result<&Prefix, HeaderErro
     if prefix.version != version {
         return Err(HeaderError::Version { found: prefix.version, agreed: version });
     }
-    // Flags are each kind's own.
+    // Each kind checks its own flags below.
     if prefix.reserved.get() != 0 {
         return Err(HeaderError::Reserved);
     }

@@ -8,7 +8,7 @@ use tokio::sync::{oneshot, watch};
 /// A session in the making: all that the control plane prepared.
 pub type NewSession = jet_reactor::NewSession<LocalApplication>;
 
-/// An application on this host, as the reactor reaches it.
+/// An application on this host, as the driver reaches it.
 pub struct LocalApplication {
     /// The daemon's end of the doorbell.
     pub doorbell: Doorbell,

@@ -82,7 +82,7 @@ impl fmt::Display for NotLocked {
 }
 
 /// Takes a lock, and waits for it until then.
-fn lock_until(deadline: Instant, file: &OwnedFd, how: FlockOperation) -> Result<(), Errno> {
+fn lock_until(file: &OwnedFd, how: FlockOperation, deadline: Instant) -> Result<(), Errno> {
     loop {
         match flock(file, how) {
             Err(Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(ENDING_LOOK),
@@ -93,7 +93,7 @@ fn lock_until(deadline: Instant, file: &OwnedFd, how: FlockOperation) -> Result<
 
 /// Takes the exclusive lock, and waits for it until then.
 fn lock(file: &OwnedFd, deadline: Instant) -> Result<(), NotLocked> {
-    lock_until(deadline, file, FlockOperation::NonBlockingLockExclusive).map_err(|errno| match errno {
+    lock_until(file, FlockOperation::NonBlockingLockExclusive, deadline).map_err(|errno| match errno {
         Errno::WOULDBLOCK => NotLocked::InUse,
         errno => NotLocked::NoLock(errno),
     })
@@ -102,7 +102,7 @@ fn lock(file: &OwnedFd, deadline: Instant) -> Result<(), NotLocked> {
 /// Keeps others from sweeping a receiver's directory while its descriptor is open. One that sweeps may have been killed and be about
 /// to end: it is waited for until then.
 pub(super) fn share(root: &OwnedFd, out: &Path, deadline: Instant) -> Result<(), OutError> {
-    match lock_until(deadline, root, FlockOperation::NonBlockingLockShared) {
+    match lock_until(root, FlockOperation::NonBlockingLockShared, deadline) {
         Err(Errno::WOULDBLOCK) => Err(OutError::Swept { path: out.to_owned() }),
         // A file system without shared locks gives no exclusive ones either: nobody can sweep there.
         Ok(()) | Err(_) => Ok(()),
@@ -268,23 +268,33 @@ mod tests {
         parts(out.path()).unwrap();
     }
 
-    #[test]
-    fn who_was_killed_while_it_swept_is_waited_for() {
-        let out = tempfile::tempdir().unwrap();
-        let root = std::fs::File::open(out.path()).unwrap();
+    /// Starts a receiver while the directory is being swept, until it waits. How it starts once that is over, and how long that took.
+    fn start_beside_a_sweep(out: &Path) -> (Result<(), OutError>, Duration) {
+        let root = std::fs::File::open(out).unwrap();
         flock(&root, FlockOperation::NonBlockingLockExclusive).unwrap();
-        let path = out.path().to_owned();
-        let starting = std::thread::spawn(move || parts(&path).map(drop));
-        // It has the directory open, besides this test: it is about to find the lock taken, or found it so.
-        let has_it_open = || {
-            let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
-            open.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to == out.path())).count() > 1
-        };
-        while !starting.is_finished() && !has_it_open() {
+        let (out, (say, hear)) = (out.to_owned(), std::sync::mpsc::channel());
+        let began = Instant::now();
+        let starting = std::thread::spawn(move || {
+            say.send(rustix::thread::gettid()).unwrap();
+            parts(&out).map(drop)
+        });
+        let stat = format!("/proc/self/task/{}/stat", hear.recv().unwrap());
+        // It sleeps between two looks, and nowhere else.
+        let sleeps = || std::fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") S "));
+        while !starting.is_finished() && !sleeps() {
             std::thread::yield_now();
         }
         drop(root);
-        starting.join().unwrap().unwrap();
+        (starting.join().unwrap(), began.elapsed())
+    }
+
+    #[test]
+    fn who_was_killed_while_it_swept_is_waited_for() {
+        let out = tempfile::tempdir().unwrap();
+        // On a machine that stands still for longer than a sweep is waited for, nothing was seen.
+        while let (Err(error), took) = start_beside_a_sweep(out.path()) {
+            assert!(took >= ENDING_MAX, "after {took:?}: {error}");
+        }
     }
 
     /// What is left of a part, in words: its names' last components.
