@@ -235,10 +235,14 @@ impl Ends {
         Some(peer)
     }
 
-    /// A message of it arrived, and is to have its end.
-    #[inline]
+    /// A message of it arrived, and is to have its end: it is looked at by the next flush.
+    #[inline(always)] // on every message's way
     pub fn begin(&mut self, peer: u32) {
-        self.line_mut(peer).unfinished += 1;
+        let line = self.line_mut(peer);
+        line.unfinished += 1;
+        if !line.dirty {
+            self.mark_dirty(peer);
+        }
     }
 
     /// A message of it ended like this.
@@ -254,7 +258,9 @@ impl Ends {
             record.life = Life::Ended(status);
             line.overflow.push(messages, message);
         }
-        self.mark_dirty(peer);
+        if !line.dirty {
+            self.mark_dirty(peer);
+        }
     }
 
     /// Whether ends wait for it.

@@ -45,15 +45,16 @@ impl<P: GrantPolicy> Receiver<P> {
                 if !self.credit.returned(peer, answer.credit_limit.get()) {
                     self.expel(peer, ByeReason::Malformed, effects);
                 }
+                self.ends.mark_dirty(peer);
             }
             Err(error) => {
                 self.give_small(slab);
                 let version = matches!(error, HeaderError::Version { .. });
                 self.expel(peer, if version { ByeReason::Version } else { ByeReason::Malformed }, effects);
+                self.ends.mark_dirty(peer);
             }
         }
         self.credit.end_recall_if_used_up(peer);
-        self.ends.mark_dirty(peer);
     }
 
     /// An SRQ entry completed without a message, or with an error of its peer: it can be posted again.
