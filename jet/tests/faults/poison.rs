@@ -85,7 +85,10 @@ fn lost_memory_ends_its_message_and_not_the_daemon() {
             (number(&status, "ends.corrupt") == 1 && (copied || warm == WARM)).then_some(())
         });
         assert_eq!(waiting.ends(1), [AckStatus::Corrupt]);
-        assert!(rig.daemon().said().contains("the hardware lost memory"), "{}", rig.daemon().said());
+        // The status is told within the driver's turn, and this after it.
+        until("the log to tell of it", || {
+            rig.daemon().said().contains("the hardware lost memory").then_some(())
+        });
         // The application goes, its slabs come back, and one is missing for good.
         drop((end, session));
         let ends = waiting.ends(30);
