@@ -217,7 +217,7 @@ impl Ends {
         self.line(peer).may_hear()
     }
 
-    /// It is looked at by the next flush.
+    /// It is looked at by the next flush. What is on every message's way looks at `dirty` first, without a call: nearly always it is.
     #[inline]
     pub fn mark_dirty(&mut self, peer: u32) {
         let line = self.line_mut(peer);

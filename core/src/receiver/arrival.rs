@@ -42,16 +42,16 @@ impl<P: GrantPolicy> Receiver<P> {
             }
             Ok(FromSender::CreditReturn(answer)) => {
                 self.give_small(slab);
-                if !self.credit.returned(peer, answer.credit_limit.get()) {
+                if self.credit.returned(peer, answer.credit_limit.get()) {
+                    self.ends.mark_dirty(peer);
+                } else {
                     self.expel(peer, ByeReason::Malformed, effects);
                 }
-                self.ends.mark_dirty(peer);
             }
             Err(error) => {
                 self.give_small(slab);
                 let version = matches!(error, HeaderError::Version { .. });
                 self.expel(peer, if version { ByeReason::Version } else { ByeReason::Malformed }, effects);
-                self.ends.mark_dirty(peer);
             }
         }
         self.credit.end_recall_if_used_up(peer);
