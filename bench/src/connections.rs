@@ -8,7 +8,6 @@
 use crate::report::{Bound, Extent, Row, median};
 use crate::resident_memory::Resident;
 use crate::rig::{APP, Rig};
-use crate::status;
 use jet_client::send::{AckStatus, SendBuffer, Sender, SenderOptions};
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -108,7 +107,7 @@ impl Crowd {
     /// # Errors
     /// Where it does not answer.
     #[cfg(feature = "verbs")]
-    pub fn status(&self) -> std::io::Result<serde_json::Value> {
+    pub fn status(&self) -> std::io::Result<jet_control::status::Status> {
         self.rig.status()
     }
 
@@ -126,14 +125,15 @@ impl Crowd {
     pub fn counts(&self, bench: &'static str) -> Result<Vec<Row>, Box<dyn Error>> {
         let status = self.rig.status()?;
         #[allow(clippy::cast_precision_loss)] // thousands
-        let (senders, consumed, other_ends) = (
-            (self.active.len() + self.idle.len()) as f64,
-            self.consumed as f64,
-            status::sum_but(&status, "/ends", "consumed")? as f64,
-        );
-        let connected = status::figure(&status, "/peer_count")?;
-        let ended = status::figure(&status, "/ends/consumed")?;
-        let cut_off = status::figure(&status, "/faults/peers")?;
+        let [senders, consumed, ended, other_ends, cut_off] = [
+            (self.active.len() + self.idle.len()) as u64,
+            self.consumed,
+            status.ends.consumed,
+            status.ends.refused(),
+            status.faults.peers,
+        ]
+        .map(|count| count as f64);
+        let connected = f64::from(status.peer_count);
         let exact = |metric: &str, unit, value, bound| Row::exact(bench, metric, unit, vec![value], bound);
         Ok(vec![
             exact("senders connected at the end", "senders", connected, Bound::Exactly(senders)),
@@ -145,8 +145,9 @@ impl Crowd {
 
     /// Headers that the daemon has heard and said so far.
     fn headers(&self) -> Result<f64, Box<dyn Error>> {
-        let status = self.rig.status()?;
-        Ok(status::figure(&status, "/nic/receives")? + status::figure(&status, "/nic/sends")?)
+        let nic = self.rig.status()?.nic;
+        #[allow(clippy::cast_precision_loss)] // far below 2^53
+        Ok((nic.receives + nic.sends) as f64)
     }
 
     /// The active ones answer what the daemon asks of them, until nothing was said between two looks; gives what had been said.

@@ -14,7 +14,6 @@ use crate::report::{Bound, Extent, Row, median};
 use crate::residency::touched::Touched;
 use crate::rig::{APP, Rig, read_all, reads_max};
 use crate::send_loop::{Count, Messages, SendLoop};
-use crate::status;
 use jet_client::send::SenderOptions;
 #[cfg(feature = "verbs")]
 use jet_client::send::{AckStatus, Completion};
@@ -125,24 +124,23 @@ fn limits(
     for _ in 0..LIMIT_LOADS_MAX {
         load.large(bytes)?;
         status = rig.status()?;
-        if status::count(&status, "/reads/high_water")? >= u64::from(reads_max()) {
+        if status.reads.high_water >= reads_max() {
             break;
         }
     }
     let mebibytes = |slabs: f64| slabs * SLAB_BYTES as f64 / 1_048_576.0;
     #[allow(clippy::cast_precision_loss)] // below 2^30
     let touched = touched.bytes() as f64 / 1_048_576.0;
-    let figure = |pointer: &str| status::figure(&status, pointer);
-    let pool = figure("/pool/slabs")?;
+    let pool = f64::from(status.pool.slabs);
     let stand_ins = f64::from(EscapeConfig::default().replace_slabs_max);
     // Slabs that came from escape memory so far: one for each that was replaced, copied or granted there. More than were in use at
     // once, which is no limit: a slab that is free again is not always the next one to be taken.
-    let taken = figure("/escape/replaced/total")?
-        + figure("/escape/copied/total")?
-        + figure("/escape/memory_grants/total")?;
-    let escaped = taken.min(figure("/escape/memory/slabs")?);
-    let high_water = mebibytes(figure("/pool/high_water")?);
-    let escaped_at_once = mebibytes(figure("/escape/memory/used_max")?);
+    let escape = &status.escape;
+    #[allow(clippy::cast_precision_loss)] // far below 2^53
+    let taken = (escape.replaced.total + escape.copied.total + escape.memory_grants.total) as f64;
+    let escaped = taken.min(f64::from(escape.memory.slabs));
+    let high_water = mebibytes(f64::from(status.pool.high_water));
+    let escaped_at_once = mebibytes(f64::from(escape.memory.used_max));
     let name = |metric: &str| format!("{fabric}: {metric}");
     let timed = |metric: &str, unit, value, bound| Row::new("e2e", &name(metric), unit, vec![value], bound);
     let exact = |metric: &str, unit, value, bound| Row::exact("e2e", &name(metric), unit, vec![value], bound);
@@ -158,7 +156,7 @@ fn limits(
         exact(
             "READs at once, at most",
             "READs",
-            figure("/reads/high_water")?,
+            f64::from(status.reads.high_water),
             Bound::Exactly(f64::from(reads_max())),
         ),
     ]);

@@ -17,6 +17,7 @@ mod hosts;
 mod interrupt;
 mod membw;
 mod pattern;
+mod polled;
 mod processor_time;
 mod provenance;
 mod report;
@@ -25,7 +26,6 @@ mod resident_memory;
 mod rig;
 mod schedule;
 mod send_loop;
-mod status;
 mod stream;
 #[cfg(feature = "verbs")]
 mod verbs;
@@ -112,6 +112,8 @@ enum Name {
     },
     /// What a daemon costs that has nothing to do
     Idle,
+    /// A daemon whose status 128 connections ask for: how long an answer takes, and what the load beside that loses
+    Status,
     /// A stopped, a slow and a dead application: what they cost the others, and what escape costs
     Escape(escape::Args),
     /// Memory bandwidth taken at a fixed rate
@@ -207,6 +209,7 @@ fn rows(name: Name, extent: Extent) -> Result<Vec<Row>, Box<dyn std::error::Erro
         Name::Connections => connections::run(extent),
         Name::Cache { only } => cache::run(samples, &only),
         Name::Idle => connections::idle(extent),
+        Name::Status => polled::run(extent),
         Name::Membw(asked) => membw::run(samples, asked),
         Name::Residency(asked) => residency::run(extent, &asked),
         Name::Escape(parts) => escape::run(extent, &parts),

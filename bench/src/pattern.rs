@@ -20,12 +20,9 @@ pub enum Words {
 /// An odd number whose multiples are spread over all 64 bits: 2^64 over the golden ratio.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The finalizer of splitmix64: a number that looks nothing like its neighbours'.
+/// A number that looks nothing like its neighbours'.
 pub fn scatter(value: u64) -> u64 {
-    let mut mixed = value.wrapping_add(STEP);
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
+    fastrand::Rng::with_seed(value).u64(..)
 }
 
 /// What a message is recognised by: the sum of it over all messages, in whatever order, tells whether each came once.

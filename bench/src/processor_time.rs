@@ -2,7 +2,7 @@
 //!
 //! It cannot see what the kernel does for them in interrupts, as it does for much of what arrives over `tcp:`.
 
-use jet_client::registration::ControlConnection;
+use jet_control::ControlConnection;
 use rustix::time::{ClockId, clock_gettime};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};

@@ -7,7 +7,8 @@ use crate::residency::touched::{Marks, Touched};
 use jet::daemon::DaemonArgs;
 use jet_cat::CpuSet;
 use jet_client::receive::{RegisterOptions, Session};
-use jet_client::registration::ControlConnection;
+use jet_control::ControlConnection;
+use jet_control::status::Status;
 use jet_fabric::Address;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use std::fs::File;
@@ -108,9 +109,7 @@ impl Rig {
             app.arg("--touched").arg(touched.path());
         }
         let mut app = app.spawn()?;
-        let up = wait_until(&mut app, || {
-            rig.status().is_ok_and(|s| s["sessions"].as_array().is_some_and(|all| !all.is_empty()))
-        });
+        let up = wait_until(&mut app, || rig.status().is_ok_and(|status| status.session_count > 0));
         rig.app = Some(app);
         up.map(|()| rig)
     }
@@ -159,7 +158,7 @@ impl Rig {
     ///
     /// # Errors
     /// Where it does not answer.
-    pub fn status(&self) -> io::Result<serde_json::Value> {
+    pub fn status(&self) -> io::Result<Status> {
         let mut control = ControlConnection::connect(&self.control_socket()).map_err(io::Error::other)?;
         control.status().map_err(io::Error::other)
     }
@@ -170,7 +169,7 @@ impl Rig {
     /// Where the daemon does not answer.
     pub fn address(&self) -> io::Result<Address> {
         let status = self.status()?;
-        let text = crate::status::text(&status, "/listen/0").map_err(io::Error::other)?;
+        let text = status.listen.first().ok_or_else(|| io::Error::other("the daemon listens nowhere"))?;
         text.parse().map_err(io::Error::other)
     }
 

@@ -1,10 +1,10 @@
 //! Measuring between hosts: what `load` and `probe` say that they sent is what `receive` says that came, and each error says what to
 //! start.
 
+use jet_test_support::daemon;
 use jet_test_support::folder::Folder;
 use jet_test_support::process::Process;
 use jet_test_support::waiting::until;
-use jet_test_support::{daemon, daemon::number};
 use rustix::process::Signal;
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -27,7 +27,7 @@ impl Daemon {
             daemon::command(BENCH, &["role", "daemon"], &control, &["tcp:127.0.0.1:0"], &[] as &[&str]);
         let process = folder.start("daemon", command);
         let status = daemon::wait_answer(&process, &control);
-        let address = status["listen"][0].as_str().unwrap().to_owned();
+        let address = status.listen[0].clone();
         Self { process, address, folder }
     }
 
@@ -214,7 +214,7 @@ fn a_load_whose_daemon_goes_ends_and_says_so() {
     until("something to come", || {
         assert!(load.is_running(), "{}", load.said());
         let status = daemon::try_status(&daemon.socket())?;
-        (number(&status, "messages.small") > 0).then_some(())
+        (status.messages.small > 0).then_some(())
     });
     daemon.process.kill();
     let (status, said) = (load.wait(), load.said());

@@ -41,17 +41,26 @@ impl Histogram {
         self.max_ns
     }
 
-    /// The span that `permille` of all do not exceed (upper end of its bucket); 0 where there are none.
-    pub fn quantile_ns(&self, permille: u32) -> u64 {
-        let rank = (self.total() * u64::from(permille)).div_ceil(1000).max(1);
-        let mut seen = 0u64;
-        for (bucket, &count) in self.counts.iter().enumerate() {
-            seen += u64::from(count);
+    /// The spans that so many thousandths of all do not exceed (upper ends of their buckets); 0 where there are none. The shares are
+    /// to grow: all are found in one pass, since a status asks for those of every session.
+    pub fn quantiles_ns<const N: usize>(&self, permilles: [u32; N]) -> [u64; N] {
+        let total = self.total();
+        let mut spans_ns = [self.max_ns; N];
+        let mut buckets = self.counts.iter().enumerate();
+        let (mut seen, mut reached) = (0u64, 0);
+        for (span_ns, permille) in spans_ns.iter_mut().zip(permilles) {
+            let rank = (total * u64::from(permille)).div_ceil(1000).max(1);
+            while seen < rank
+                && let Some((bucket, &count)) = buckets.next()
+            {
+                seen += u64::from(count);
+                reached = bucket;
+            }
             if seen >= rank {
-                return upper_end(bucket).min(self.max_ns);
+                *span_ns = upper_end(reached).min(self.max_ns);
             }
         }
-        self.max_ns
+        spans_ns
     }
 }
 
@@ -81,12 +90,16 @@ mod tests {
     fn quantiles_are_within_a_bucket() {
         let mut histogram = Histogram::default();
         (1..=10_000u64).for_each(|n| histogram.add(n * 100));
-        for (permille, exact) in [(500, 500_000u64), (990, 990_000), (999, 999_000)] {
-            let got = histogram.quantile_ns(permille);
-            assert!(got >= exact && got <= exact + exact / 8, "{permille}: {got}");
+        let got = histogram.quantiles_ns([500, 500, 990, 999]);
+        for (got, exact) in got.into_iter().zip([500_000u64, 500_000, 990_000, 999_000]) {
+            assert!(got >= exact && got <= exact + exact / 8, "{exact}: {got}");
         }
         assert_eq!(histogram.max_ns(), 1_000_000);
-        assert_eq!(Histogram::default().quantile_ns(500), 0);
+        assert_eq!(Histogram::default().quantiles_ns([500, 999]), [0, 0]);
+        // All in one bucket, which is every quantile's.
+        let mut histogram = Histogram::default();
+        histogram.add(7);
+        assert_eq!(histogram.quantiles_ns([1, 500, 1000]), [7, 7, 7]);
     }
 
     #[test]

@@ -47,4 +47,4 @@ pub use effects::{
 };
 pub use histogram::Histogram;
 pub use receiver::{Arrival, Joined, OpenError, Receiver};
-pub use stats::{EndCounts, EscapeStats, PeerStats, QuarantineStats, SessionStats, StandstillStats, Stats};
+pub use stats::{EscapeStats, PeerStats, QuarantineStats, SessionStats, StandstillStats, Stats};

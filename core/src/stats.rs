@@ -2,61 +2,9 @@
 
 use crate::effects::ProcessId;
 use jet_escape::Pressure;
-use jet_wire::message::AckStatus;
+use jet_wire::message::EndCounts;
 use jet_wire::message::hello::AppName;
 use jet_wire::segment::HeldLimit;
-
-/// How many messages ended how.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct EndCounts {
-    /// Consumed.
-    pub consumed: u64,
-    /// Rejected by their application.
-    pub rejected: u64,
-    /// No room to queue.
-    pub busy: u64,
-    /// No such application.
-    pub no_app: u64,
-    /// Not admitted.
-    pub denied: u64,
-    /// Too large.
-    pub too_large: u64,
-    /// Checksum did not fit.
-    pub corrupt: u64,
-    /// The application went away.
-    pub app_gone: u64,
-    /// Came while draining.
-    pub draining: u64,
-    /// Their sender went away before it could hear.
-    pub peer_lost: u64,
-}
-
-impl EndCounts {
-    #[inline]
-    pub(crate) fn add(&mut self, status: AckStatus) {
-        if status == AckStatus::Consumed {
-            self.consumed += 1;
-        } else {
-            self.add_other(status);
-        }
-    }
-
-    #[cold]
-    fn add_other(&mut self, status: AckStatus) {
-        *match status {
-            AckStatus::Consumed => &mut self.consumed,
-            AckStatus::Rejected(_) => &mut self.rejected,
-            AckStatus::Busy => &mut self.busy,
-            AckStatus::NoApp => &mut self.no_app,
-            AckStatus::Denied => &mut self.denied,
-            AckStatus::TooLarge => &mut self.too_large,
-            AckStatus::Corrupt => &mut self.corrupt,
-            AckStatus::AppGone => &mut self.app_gone,
-            AckStatus::Draining => &mut self.draining,
-            AckStatus::PeerLost => &mut self.peer_lost,
-        } += 1;
-    }
-}
 
 /// The receiver as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -20,7 +20,7 @@ struct Arguments {
     #[arg(long)]
     to: Address,
     /// The daemon's socket.
-    #[arg(long, default_value = jet_client::registration::CONTROL_SOCKET)]
+    #[arg(long, default_value = jet_client::receive::CONTROL_SOCKET)]
     control_socket: PathBuf,
     /// The name that this program registers.
     #[arg(long, default_value = "in-place")]

@@ -11,7 +11,7 @@ struct Arguments {
     #[arg(long, default_value = "example")]
     app: String,
     /// The daemon's socket.
-    #[arg(long, default_value = jet_client::registration::CONTROL_SOCKET)]
+    #[arg(long, default_value = jet_client::receive::CONTROL_SOCKET)]
     control_socket: PathBuf,
     /// Stop after so many messages.
     #[arg(long)]

@@ -46,7 +46,6 @@
 //!
 //! * [`receive`]: sessions, messages, slices.
 //! * [`send`]: senders, buffers, and the protocol between them and a receiver as a state machine without I/O.
-//! * [`registration`]: the control socket's protocol, for both its ends.
 //!
 //! With the feature `tokio` (default) waits have an async form. What this crate does *not* do: it spawns no runtime,
 //! and has no opinion on what a message means.
@@ -55,6 +54,5 @@
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
 pub mod receive;
-pub mod registration;
 pub mod send;
 mod spin;

@@ -50,8 +50,12 @@ pub fn say_over(what: fmt::Arguments<'_>) {
 }
 
 /// Prints a JSON object on a line of its own; otherwise as [`print`].
-pub fn print_json(value: &serde_json::Value) {
-    print(&format!("{value}\n"));
+pub fn print_json(value: &impl serde::Serialize) {
+    match serde_json::to_string(value) {
+        Ok(json) => print(&format!("{json}\n")),
+        // Only a map with keys that are no text.
+        Err(error) => note_printed(Err(error.into())),
+    }
 }
 
 /// Prints a result on standard output.

@@ -2,8 +2,8 @@
 
 use crate::process::Process;
 use crate::waiting::{LOOK, PATIENCE, until};
-use jet_client::registration::ControlConnection;
-use serde_json::Value;
+use jet_control::ControlConnection;
+use jet_control::status::Status;
 use std::ffi::OsStr;
 use std::path::Path;
 use std::process::Command;
@@ -30,7 +30,7 @@ pub fn command(
 }
 
 /// The status, if a daemon answers at this control socket.
-pub fn try_status(control: &Path) -> Option<Value> {
+pub fn try_status(control: &Path) -> Option<Status> {
     ControlConnection::connect(control).ok()?.status().ok()
 }
 
@@ -39,7 +39,7 @@ pub fn try_status(control: &Path) -> Option<Value> {
 /// # Panics
 /// If it ends instead.
 #[track_caller]
-pub fn wait_answer(daemon: &Process, control: &Path) -> Value {
+pub fn wait_answer(daemon: &Process, control: &Path) -> Status {
     until("the daemon to answer", || {
         assert!(daemon.is_running(), "the daemon ended: {}", daemon.said());
         try_status(control)
@@ -55,8 +55,8 @@ pub fn wait_status(
     control: &Path,
     what: &str,
     mut meanwhile: impl FnMut(),
-    wished: impl Fn(&Value) -> bool,
-) -> Value {
+    wished: impl Fn(&Status) -> bool,
+) -> Status {
     let deadline = Instant::now() + PATIENCE;
     loop {
         meanwhile();
@@ -64,21 +64,7 @@ pub fn wait_status(
         if wished(&status) {
             return status;
         }
-        assert!(Instant::now() < deadline, "waited {PATIENCE:?} for {what}: {status:#}");
+        assert!(Instant::now() < deadline, "waited {PATIENCE:?} for {what}: {status:#?}");
         std::thread::sleep(LOOK);
     }
-}
-
-/// A number of a status, by its path, as in `sessions.0.held_slabs`.
-///
-/// # Panics
-/// If there is none.
-#[track_caller]
-pub fn number(status: &Value, path: &str) -> u64 {
-    let step = |value, key: &str| match key.parse::<usize>() {
-        Ok(index) => Value::get(value, index).unwrap_or(&Value::Null),
-        Err(_) => &value[key],
-    };
-    let value = path.split('.').fold(status, step);
-    value.as_u64().unwrap_or_else(|| panic!("{path} in {status:#}"))
 }

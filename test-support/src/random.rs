@@ -1,12 +1,12 @@
 //! Numbers from a seed.
 
-/// splitmix64.
-pub struct Random(u64);
+/// A sequence of numbers.
+pub struct Random(fastrand::Rng);
 
 impl Random {
     /// The numbers of this seed.
     pub fn seeded(seed: u64) -> Self {
-        Self(seed)
+        Self(fastrand::Rng::with_seed(seed))
     }
 
     /// The numbers of the seed that this environment variable has, or else of this one. Says of which, under that name.
@@ -18,22 +18,18 @@ impl Random {
             text.parse().unwrap_or_else(|_| panic!("{variable}={text} is not a number"))
         });
         eprintln!("{name}: {variable}={seed}");
-        Self(seed)
+        Self::seeded(seed)
     }
 
     /// The next one; there is always one.
     #[expect(clippy::should_implement_trait)]
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        self.0.u64(..)
     }
 
     /// Below `end`.
     pub fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
+        self.0.u64(..end)
     }
 
     /// Below `end`, as a size.
@@ -48,6 +44,6 @@ impl Random {
 
     /// Another generator that this one seeds.
     pub fn fork(&mut self) -> Self {
-        Self(self.next())
+        Self(self.0.fork())
     }
 }

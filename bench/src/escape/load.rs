@@ -13,7 +13,7 @@ use super::feed::{Depth, Feed, Latencies};
 use crate::consumer::{Behaviour, Consumer, Look};
 use crate::pattern::Words;
 use crate::rig::Rig;
-use crate::status;
+use jet_control::status::Status;
 use std::error::Error;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -198,7 +198,9 @@ impl Load {
         let mut looks = [0; LOOKS];
         loop {
             looks.rotate_left(1);
-            looks[LOOKS - 1] = status::count(status::session(&self.rig.status()?, app)?, "/held_slabs")?;
+            let status = self.rig.status()?;
+            let own = status.session(app).ok_or_else(|| format!("{app} is not registered any more"))?;
+            looks[LOOKS - 1] = u64::from(own.held_slabs);
             if looks[0] > 0 && looks.is_sorted() {
                 return Ok(looks[LOOKS - 1]);
             }
@@ -309,22 +311,21 @@ impl Standing {
     /// Asks the daemon.
     ///
     /// # Errors
-    /// Where it does not answer, or does not show one of these.
+    /// Where it does not answer.
     pub fn of(rig: &Rig) -> Result<Self, Box<dyn Error>> {
-        let status = rig.status()?;
-        let n = |pointer: &str| status::count(&status, pointer);
+        let Status { pool, escape, .. } = rig.status()?;
         Ok(Self {
-            free: n("/pool/free")? + n("/pool/posted")?,
-            high_water: n("/pool/high_water")?,
-            quarantined: n("/pool/quarantined")?,
-            whole: status::flag(&status, "/pool/whole")?,
-            memory_used: n("/escape/memory/used")?,
-            memory_used_max: n("/escape/memory/used_max")?,
-            memory_used_slab_ms: n("/escape/memory/used_slab_ms")?,
-            replaced: n("/escape/replaced/total")?,
-            copied_bytes: n("/escape/copied/bytes")?,
-            granted: n("/escape/memory_grants/total")?,
-            signals: n("/escape/signals")?,
+            free: u64::from(pool.free + pool.posted),
+            high_water: u64::from(pool.high_water),
+            quarantined: u64::from(pool.quarantined),
+            whole: pool.whole,
+            memory_used: u64::from(escape.memory.used),
+            memory_used_max: u64::from(escape.memory.used_max),
+            memory_used_slab_ms: escape.memory.used_slab_ms,
+            replaced: escape.replaced.total,
+            copied_bytes: escape.copied.bytes,
+            granted: escape.memory_grants.total,
+            signals: escape.signals,
         })
     }
 }

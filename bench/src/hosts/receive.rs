@@ -10,7 +10,7 @@ use crate::processor_time::{self, ns_per_byte};
 use crate::report::{Bound, Row};
 use jet::commands::Signals;
 use jet_client::receive::ReceiveError;
-use jet_client::registration::{CONTROL_SOCKET, ControlConnection};
+use jet_control::{CONTROL_SOCKET, ControlConnection};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::HashMap;
 use std::error::Error;

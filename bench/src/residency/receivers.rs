@@ -14,7 +14,6 @@ use super::touched::Touched;
 use super::traffic::{Shape, Traffic};
 use crate::processor_time;
 use crate::rig::{Rig, reads_max};
-use crate::status;
 use jet_wire::SLAB_BYTES;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use std::error::Error;
@@ -224,8 +223,7 @@ impl Standing {
             let asking = scope.spawn(|| -> io::Result<Vec<f64>> {
                 let mut used = Vec::new();
                 while !done.load(Ordering::Relaxed) {
-                    let status = rig.status()?;
-                    used.push(status::figure(&status, "/pool/read").map_err(io::Error::other)?);
+                    used.push(f64::from(rig.status()?.pool.read));
                     std::thread::sleep(Duration::from_millis(5));
                 }
                 Ok(used)

@@ -23,7 +23,6 @@ use crate::consumer::{Behaviour, Consumer};
 use crate::e2e::Load;
 use crate::report::{Bound, Row, median, pairwise};
 use crate::rig::Rig;
-use crate::status;
 use jet_wire::SLAB_BYTES;
 use perftest::{Figure, Place};
 use std::collections::BTreeMap;
@@ -231,7 +230,7 @@ fn completion_queues(address: IpAddr, rows: &mut Vec<Row>) -> Result<(), Box<dyn
 
 /// Memory that the daemon has posted to its SRQ now, in MiB.
 fn posted_mib(crowd: &Crowd) -> Result<f64, Box<dyn Error>> {
-    Ok(status::figure(&crowd.status()?, "/pool/posted")? * SLAB_MIB)
+    Ok(f64::from(crowd.status()?.pool.posted) * SLAB_MIB)
 }
 
 /// A process of this binary does it, so that nothing else is counted.

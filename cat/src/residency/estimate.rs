@@ -166,7 +166,6 @@ impl Window {
 
 #[cfg(test)]
 mod tests {
-    use super::super::order::split_mix;
     use super::*;
     use proptest::prelude::*;
     use std::collections::VecDeque;
@@ -175,12 +174,11 @@ mod tests {
         ErrorRates { cached: 4096, cached_as_memory: 0, memory: 4096, memory_as_cached: 0 };
 
     /// Seeded coin flips.
-    struct Coin(u64);
+    struct Coin(fastrand::Rng);
 
     impl Coin {
         fn flip(&mut self, probability: f64) -> bool {
-            let uniform = f64::from(u32::try_from(split_mix(&mut self.0) >> 32).unwrap()) / 4_294_967_296.0;
-            uniform < probability
+            self.0.f64() < probability
         }
 
         fn count(&mut self, of: u32, probability: f64) -> u32 {
@@ -191,7 +189,7 @@ mod tests {
     /// Of 1000 calibrations and readings of a region that is `truth` resident, thousandths whose interval holds the
     /// truth.
     fn covered_permille(truth: f64, wrong: (f64, f64), touches: u32, calibration: u32) -> u32 {
-        let mut coin = Coin(truth.to_bits() ^ u64::from(touches));
+        let mut coin = Coin(fastrand::Rng::with_seed(truth.to_bits() ^ u64::from(touches)));
         let covers = (0..1000).filter(|_| {
             let rates = ErrorRates {
                 cached: calibration,

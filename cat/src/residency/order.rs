@@ -42,8 +42,8 @@ impl Order {
     }
 
     fn begin(&mut self, cycle: u64) {
-        let mut state = self.seed ^ cycle.wrapping_mul(PAGE_BYTES as u64 + 1);
-        self.key = std::array::from_fn(|_| split_mix(&mut state));
+        let mut random = fastrand::Rng::with_seed(self.seed ^ cycle.wrapping_mul(PAGE_BYTES as u64 + 1));
+        self.key = std::array::from_fn(|_| random.u64(..));
         (self.cycle, self.count, self.left) = (cycle, 0, self.lines);
     }
 
@@ -76,15 +76,6 @@ impl Iterator for Order {
             }
         }
     }
-}
-
-/// The next number of the sequence SplitMix64 (Steele, Lea, Flood 2014).
-pub(super) fn split_mix(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut mixed = *state;
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
 }
 
 #[cfg(test)]

@@ -5,11 +5,11 @@ use crate::code::{Code, Failure, answer};
 use crate::handles::{self, Kind};
 use crate::keys::Keys;
 use crate::text::{Out, put_sized, sized, structure, structure_const, text, timeout};
+use jet_client::receive::CONTROL_SOCKET;
 use jet_client::receive::{
     DetachedMessage, DetachedSlice, Message, ReceiveError, RegisterError, RegisterOptions, Session,
     SliceError, Verdict,
 };
-use jet_client::registration::CONTROL_SOCKET;
 use std::ffi::{c_char, c_int, c_void};
 use std::num::NonZeroU32;
 use std::os::fd::{AsFd, AsRawFd};

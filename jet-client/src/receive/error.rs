@@ -1,6 +1,6 @@
 //! What can go wrong at the receiving end, one error an operation.
 
-use crate::registration::{ControlError, ErrorCode};
+use jet_control::{ControlError, ErrorCode};
 use jet_fabric::advice::advised;
 use jet_fabric::memory::MapError;
 use jet_wire::ring::RingError;

@@ -29,6 +29,7 @@ mod wait;
 mod whole;
 
 pub use error::{Fault, HoldsAll, ReceiveError, RegisterError, SliceError};
+pub use jet_control::{CONTROL_SOCKET, ControlError, ErrorCode};
 pub use jet_wire::segment::HeldLimit;
 pub use message::{DetachedMessage, Message, Verdict};
 #[doc(hidden)]

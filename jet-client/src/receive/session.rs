@@ -3,10 +3,10 @@
 use super::error::{Fault, ReceiveError, RegisterError};
 use super::message::Message;
 use super::table::{Accepted, Table};
-use crate::registration::{
-    CONTROL_SOCKET, ControlConnection, ControlRequest, ControlResponse, ErrorCode, Look, PROTOCOL_VERSION,
-};
 use crate::spin::{SPIN_MAX, Spin};
+use jet_control::connection::Look;
+use jet_control::protocol::PROTOCOL_VERSION;
+use jet_control::{CONTROL_SOCKET, ControlConnection, ControlRequest, ControlResponse, ErrorCode};
 use jet_fabric::memory::{Mapping, Protection};
 use jet_fabric::unix::{Doorbell, Rung};
 use jet_wire::segment::{AppEnd, Notice, Place, Release, app_end};

@@ -111,16 +111,8 @@ impl Backoff {
         let full =
             self.first_ns.saturating_mul(1u64.checked_shl(attempt - 1).unwrap_or(u64::MAX)).min(self.max_ns);
         let half = full / 2;
-        half + scatter(seed ^ u64::from(attempt)) % (full - half + 1)
+        fastrand::Rng::with_seed(seed ^ u64::from(attempt)).u64(half..=full)
     }
-}
-
-/// The finalizer of splitmix64: neighbouring inputs give unrelated outputs.
-fn scatter(value: u64) -> u64 {
-    let mut mixed = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
 }
 
 /// Which ends are not taken for final, and for how long the message is sent again.

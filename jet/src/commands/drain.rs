@@ -1,7 +1,7 @@
 //! `jet drain`.
 
 use super::{fail, print, print_json, seconds};
-use jet_client::registration::{CONTROL_SOCKET, ControlConnection, ControlRequest, ControlResponse};
+use jet_control::{CONTROL_SOCKET, ControlConnection, ControlRequest, ControlResponse};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;

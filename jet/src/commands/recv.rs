@@ -2,10 +2,10 @@
 
 use super::{Signals, fail, print, print_json, seconds, text};
 use crate::files::parts::Swept;
-use crate::files::receiving::{Options, Received, Receiving, Served, Slow};
+use crate::files::receiving::{Options, ReceiveReport, Received, Receiving, Served, Slow};
 use crate::say;
 use jet_client::receive::{ReceiveError, RegisterError, RegisterOptions, Session};
-use jet_client::registration::{CONTROL_SOCKET, ErrorCode};
+use jet_control::{CONTROL_SOCKET, ErrorCode};
 use jet_wire::message::hello::AppName;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -260,25 +260,21 @@ fn report(args: &Args, receiving: &Receiving, sessions: u64, elapsed: Duration, 
     let direct_refused = receiving.direct_refusal().map(ToString::to_string);
     let io_uring_refused = receiving.io_uring_refusal().map(ToString::to_string);
     if args.json {
-        let mut value = serde_json::to_value(received).unwrap_or_default();
-        let more = serde_json::json!({
-            "app": args.app,
-            "class": args.class,
-            "memory": args.memory,
-            "slow": args.slow.map(|slow| slow.to_string()),
-            "seconds": elapsed.as_secs_f64(),
-            "bytes_per_s": bytes_per_s,
-            "engine": receiving.engine().name(),
-            "io_uring_refused": io_uring_refused,
-            "direct_refused": direct_refused,
-            "fsync": args.fsync,
-            "sessions": sessions,
-            "ended": ended,
+        print_json(&ReceiveReport {
+            received,
+            app: args.app.clone(),
+            class: args.class,
+            memory: args.memory,
+            slow: args.slow.map(|slow| slow.to_string()),
+            seconds: elapsed.as_secs_f64(),
+            bytes_per_s,
+            engine: receiving.engine().name().to_owned(),
+            io_uring_refused,
+            direct_refused,
+            fsync: args.fsync,
+            sessions,
+            ended: ended.to_owned(),
         });
-        if let (Some(value), serde_json::Value::Object(more)) = (value.as_object_mut(), more) {
-            value.extend(more);
-        }
-        print_json(&value);
         return;
     }
     let refused = |refused: Option<String>| refused.map_or(String::new(), |why| format!(" ({why})"));

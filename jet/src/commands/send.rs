@@ -283,32 +283,7 @@ impl ProgressLine {
 fn report(args: &Args, sent: &Sent) -> ExitCode {
     let latency = sent.latency.quantiles();
     if args.json {
-        print_json(&serde_json::json!({
-            "to": args.to.to_string(),
-            "app": args.app,
-            "files": sent.files,
-            "directories": sent.directories,
-            "failed": sent.failed,
-            "not_tried": sent.not_tried,
-            "total": sent.total(),
-            "skipped": sent.skipped,
-            "bytes": sent.bytes,
-            "hole_bytes": sent.hole_bytes,
-            "sent_again": sent.files_again,
-            "proof": args.proof.name(),
-            "messages": sent.messages,
-            "seconds": sent.seconds,
-            "bytes_per_s": sent.bytes_per_s(),
-            "latency_ns": latency,
-            "latency_counts": sent.latency.counts(),
-            "ends": sent.ends,
-            "refused": sent.ends.refused(),
-            "redelivered": sent.redelivered,
-            "retried": sent.retried,
-            "unchecked": sent.unchecked,
-            "failures": sent.failures,
-            "stopped": sent.stopped,
-        }));
+        print_json(&sent.report(args.to.to_string(), args.app.clone(), args.proof.name().to_owned()));
     } else {
         let proof = match args.proof {
             ProofBy::Off => "nothing (--proof off): damage between the disks would not be noticed",

@@ -58,7 +58,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            control_socket: PathBuf::from(jet_client::registration::CONTROL_SOCKET),
+            control_socket: PathBuf::from(jet_control::CONTROL_SOCKET),
             listen: vec!["shm:/run/jet/nic.sock".to_owned()],
             pool: Pool::default(),
             cache: CacheConfig::default(),

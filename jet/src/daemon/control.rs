@@ -1,17 +1,14 @@
 //! The control socket: applications register here, the tool asks here. Nothing of the message path passes through.
 
 use super::cache::CacheControl;
-use super::congestion::CongestionView;
 use super::drain::{Asked, Drain};
 use super::peer_process::PeerProcess;
-use super::rdma::RdmaView;
 use super::reactor::{Command, Commands, LocalApplication, NewSession};
-use super::status::Rows;
+use super::status::Board;
 use crate::say;
-use jet_client::registration::{
-    ControlRequest, ControlResponse, ErrorCode, FrameDecoder, FrameError, PROTOCOL_VERSION, RowsFrom,
-    encode_frame,
-};
+use jet_control::frame::{FrameDecoder, FrameError, encode_frame};
+use jet_control::protocol::PROTOCOL_VERSION;
+use jet_control::{ControlRequest, ControlResponse, ErrorCode};
 use jet_core::{OpenError, ProcessId, SessionEnd, Standstill, StandstillStage};
 use jet_fabric::advice::advised;
 use jet_fabric::memory::SharedMemory;
@@ -42,12 +39,10 @@ pub struct ControlContext {
     pub gives_memory: bool,
     /// How large a session's segment is.
     pub shape: SegmentShape,
-    /// What marks congestion.
-    pub congestion: CongestionView,
     /// The pool's place in the cache.
     pub cache: Arc<CacheControl>,
-    /// The RDMA port.
-    pub rdma: RdmaView,
+    /// How things stand.
+    pub board: Board,
     /// Changes with every start.
     pub incarnation: u64,
     /// Asked for a drain.
@@ -59,7 +54,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Serves one connection to its end.
 pub async fn serve(context: Arc<ControlContext>, mut stream: UnixStream) {
-    let mut decoder = FrameDecoder::default();
+    let mut decoder = FrameDecoder::of_requests();
     loop {
         let request =
             match tokio::time::timeout(REQUEST_TIMEOUT, next_request(&mut stream, &mut decoder)).await {
@@ -76,8 +71,19 @@ pub async fn serve(context: Arc<ControlContext>, mut stream: UnixStream) {
                 register(&context, stream, protocol, &app, class, memory_instead_of_waiting).await;
                 return;
             }
-            ControlRequest::Status => status(&context).await,
-            ControlRequest::StatusRows { from } => status_rows(&context, from).await,
+            ControlRequest::Status => match context.board.now().await {
+                // A frame already: however many ask, it is written once.
+                Some(told) => {
+                    if write_in_time(&stream, &told.frame, &[]).await.is_err() {
+                        return;
+                    }
+                    continue;
+                }
+                None => stopping(),
+            },
+            ControlRequest::StatusRows { from } => {
+                context.board.rows(from).await.map_or_else(stopping, ControlResponse::StatusRows)
+            }
             ControlRequest::Drain { deadline_ms } => {
                 let Asked { left, again } = context.drain.ask(deadline_ms.map(Duration::from_millis));
                 ControlResponse::Draining {
@@ -120,17 +126,16 @@ fn refusal(code: ErrorCode, message: String) -> ControlResponse {
 
 /// Writes a whole frame to a client that reads it in time; the descriptors go with its first byte.
 async fn answer(stream: &UnixStream, response: &ControlResponse, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-    tokio::time::timeout(REQUEST_TIMEOUT, write_frame(stream, response, fds)).await?
+    let frame = encode_frame(response).map_err(io::Error::other)?;
+    write_in_time(stream, &frame, fds).await
 }
 
-async fn write_frame(
-    stream: &UnixStream,
-    response: &ControlResponse,
-    fds: &[BorrowedFd<'_>],
-) -> io::Result<()> {
-    let frame = encode_frame(response).map_err(io::Error::other)?;
-    let mut left = &frame[..];
-    let mut fds = fds;
+async fn write_in_time(stream: &UnixStream, frame: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    tokio::time::timeout(REQUEST_TIMEOUT, write(stream, frame, fds)).await?
+}
+
+async fn write(stream: &UnixStream, frame: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let (mut left, mut fds) = (frame, fds);
     while !left.is_empty() {
         stream.writable().await?;
         match stream.try_io(Interest::WRITABLE, || send_with_fds(stream.as_fd(), left, fds)) {
@@ -145,39 +150,8 @@ async fn write_frame(
     Ok(())
 }
 
-async fn status(context: &ControlContext) -> ControlResponse {
-    let (reply, hears) = oneshot::channel();
-    context.commands.send(Command::Status { reply }).await;
-    let status = hears.await.map(|mut status| {
-        status.congestion = context.congestion.rows();
-        status.rdma = context.rdma.status();
-        status.cache = Some(context.cache.status());
-        serde_json::to_value(status)
-    });
-    match status {
-        Ok(Ok(status)) => ControlResponse::Status { status },
-        _ => refusal(ErrorCode::Internal, "the daemon is stopping".into()),
-    }
-}
-
-async fn status_rows(context: &ControlContext, from: RowsFrom) -> ControlResponse {
-    let (reply, hears) = oneshot::channel();
-    context.commands.send(Command::StatusRows { from, reply }).await;
-    let stopping = || refusal(ErrorCode::Internal, "the daemon is stopping".into());
-    let Ok(Rows { sessions, quarantined, peers, rest }) = hears.await else { return stopping() };
-    let rows = || -> serde_json::Result<_> {
-        Ok(ControlResponse::StatusRows {
-            sessions: values(&sessions)?,
-            quarantined: values(&quarantined)?,
-            peers: values(&peers)?,
-            rest,
-        })
-    };
-    rows().unwrap_or_else(|error| refusal(ErrorCode::Internal, error.to_string()))
-}
-
-fn values<T: serde::Serialize>(rows: &[T]) -> Result<Vec<serde_json::Value>, serde_json::Error> {
-    rows.iter().map(serde_json::to_value).collect()
+fn stopping() -> ControlResponse {
+    refusal(ErrorCode::Internal, "the daemon is stopping".into())
 }
 
 /// Registers an application and stays with it until one of the two is gone.

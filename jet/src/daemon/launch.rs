@@ -6,9 +6,11 @@ use super::congestion::Mark;
 use super::control_socket::SOCKET_MODE;
 use super::escape::{self, PrepareError, Sessions};
 use super::rdma::RdmaView;
-use super::reactor::{self, About, Command, CommandInbox, Commands, Driver, Epoll, Reactor, ReactorOptions};
+use super::reactor::{self, Command, CommandInbox, Commands, Driver, Epoll, Reactor, ReactorOptions};
+use super::status::About;
 use super::{Config, ConfigError, DaemonError, system};
 use crate::say;
+use jet_control::status as shown;
 use jet_core::{Checksums, Receiver};
 use jet_fabric::Address;
 use jet_fabric::limits::LimitError;
@@ -148,13 +150,6 @@ impl Launch<'_> {
         let options = ReactorOptions {
             cpu: config.reactor.cpu,
             spin_ns_max: config.reactor.spin_us_max.saturating_mul(1000),
-            about: About {
-                incarnation,
-                listen: listen.clone(),
-                pages: if pool.pages() == Pages::Huge { "huge" } else { "small" },
-                numa_node,
-                nic_thread,
-            },
         };
         let reactor = std::thread::Builder::new().name("jet-reactor".into());
         let cache = Arc::new(cache);
@@ -171,12 +166,20 @@ impl Launch<'_> {
         Ok(Started {
             cache,
             rdma: RdmaView::default(),
+            about: About {
+                incarnation,
+                listen,
+                pages: if pool.pages() == Pages::Huge { shown::Pages::Huge } else { shown::Pages::Small },
+                numa_node,
+                nic_thread,
+                checksums: core.checksums,
+                sessions_max: core.sessions_max,
+                peers_max: core.peers_max,
+            },
             pool,
             pool_slabs: core.pool_slabs,
             escape,
             _preparing: preparing,
-            listen,
-            incarnation,
         })
     }
 }
@@ -191,8 +194,8 @@ pub(super) struct Started {
     pub escape: Option<Arc<SharedMemory>>,
     /// Ends with the daemon.
     _preparing: Option<escape::Preparing>,
-    pub listen: Vec<String>,
-    pub incarnation: u64,
+    /// What its status tells of it.
+    pub about: About,
 }
 
 /// Why there is no NIC in software.

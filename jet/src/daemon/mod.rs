@@ -32,6 +32,7 @@ use jet_fabric::verbs::VerbsError;
 use launch::Launch;
 use rdma::RdmaTeller;
 use reactor::{Command, Commands};
+use status::{Board, Sources};
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -236,24 +237,29 @@ async fn govern(config: &Config) -> Result<(), DaemonError> {
     let drain = Arc::new(Drain::new(Duration::from_millis(config.shutdown.drain_ms)));
     let (ended, mut reactor_ended) = oneshot::channel();
     let started = Launch { config, commands: &commands, inbox, mark: congestion.mark(), ended }.start()?;
+    say!(
+        "jetd: listening on {}; control socket {}",
+        started.about.listen.join(", "),
+        config.control_socket.display()
+    );
     let context = Arc::new(ControlContext {
         commands: Arc::clone(&commands),
         pool: started.pool,
         pool_slabs: started.pool_slabs,
         gives_memory: started.escape.is_some() && config.escape.memory_bytes > 0,
         escape: started.escape,
-        congestion: congestion.view(),
         cache: Arc::clone(&started.cache),
-        rdma: started.rdma.clone(),
         shape: config.segment_shape(),
-        incarnation: started.incarnation,
+        incarnation: started.about.incarnation,
+        board: Board::start(Sources {
+            commands: Arc::clone(&commands),
+            about: started.about,
+            congestion: congestion.view(),
+            cache: Arc::clone(&started.cache),
+            rdma: started.rdma.clone(),
+        }),
         drain: Arc::clone(&drain),
     });
-    say!(
-        "jetd: listening on {}; control socket {}",
-        started.listen.join(", "),
-        config.control_socket.display()
-    );
     let mut rdma = RdmaTeller::new(started.rdma);
     rdma.news().iter().for_each(|line| say!("jetd: {line}"));
     started.cache.warm(&context.pool, config.reactor.cpu);

@@ -1,71 +1,22 @@
 //! How the RDMA port stands: in the status, and in a line of the log whenever something of it changes.
 
+use jet_control::status::{LinkLayer, PortState, RdmaListening, RdmaStatus};
 use jet_wire::SLAB_BYTES_U32;
 use jet_wire::message::HEADER_BYTES;
-use serde::Serialize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
 #[cfg(feature = "verbs")]
-use jet_fabric::verbs::{PortState, PortStatus, PortWatch};
+use jet_control::status::RdmaPath;
+#[cfg(feature = "verbs")]
+use jet_fabric::verbs::{self, PortStatus, PortWatch};
 
 /// An interface's MTU that lets packets of RoCE carry 4096 bytes: with their headers, as the kernel counts them (`iboe_get_mtu` of
 /// rdma/ib_addr.h), they take 4192.
 const MTU_WANTED: u32 = 4200;
 /// What Jet's packets are best to carry.
 const PACKET_BYTES_WANTED: u32 = 4096;
-
-/// A port of an RDMA device.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct RdmaStatus {
-    /// The device.
-    pub device: String,
-    /// The port's number, from 1.
-    pub port: u8,
-    /// `RoCE` or `InfiniBand`.
-    pub link: &'static str,
-    /// `active`, `down`, `waiting` (for a subnet manager), or `unknown`.
-    pub state: &'static str,
-    /// The payload of its longest packet, in bytes.
-    pub packet_bytes_max: u32,
-    /// Packets that a small message of 4 KiB takes, with its header.
-    pub packets_of_4_kib: u32,
-    /// The interface that has its first address.
-    pub interface: Option<String>,
-    /// Where the daemon listens.
-    pub listening: Vec<RdmaListening>,
-    /// Connections by the payload of their longest packet.
-    pub paths: Vec<RdmaPath>,
-    /// Times that the port went down.
-    pub downs: u64,
-    /// Times that its addresses changed.
-    pub address_changes: u64,
-    /// Requests that were refused because their packets are longer than the port's.
-    pub refused_for_packets: u64,
-    /// How long those of the last one were, in bytes.
-    pub refused_packet_bytes: u32,
-}
-
-/// Where the daemon listens.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct RdmaListening {
-    /// Address and port number.
-    pub address: String,
-    /// Whether the port has the address now.
-    pub is_there: bool,
-    /// Why nobody listens there, though the port has it.
-    pub problem: Option<String>,
-}
-
-/// Connections whose longest packets are alike.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct RdmaPath {
-    /// The payload of the longest packet, in bytes.
-    pub packet_bytes: u32,
-    /// How many connections.
-    pub connections: u32,
-}
 
 /// Packets that a message of 4 KiB takes.
 fn packets_of_4_kib(packet_bytes: u32) -> u32 {
@@ -74,40 +25,38 @@ fn packets_of_4_kib(packet_bytes: u32) -> u32 {
 }
 
 #[cfg(feature = "verbs")]
-impl From<PortStatus> for RdmaStatus {
-    fn from(port: PortStatus) -> Self {
-        Self {
-            link: if port.is_infiniband { "InfiniBand" } else { "RoCE" },
-            state: match port.state {
-                PortState::Active => "active",
-                PortState::Down => "down",
-                PortState::Waiting => "waiting",
-                PortState::Unknown => "unknown",
-            },
-            packet_bytes_max: port.packet_bytes_max,
-            packets_of_4_kib: packets_of_4_kib(port.packet_bytes_max),
-            interface: port.interface,
-            listening: port
-                .listening
-                .into_iter()
-                .map(|at| RdmaListening {
-                    address: at.address.to_string(),
-                    is_there: at.is_there,
-                    problem: at.problem,
-                })
-                .collect(),
-            paths: port
-                .paths
-                .iter()
-                .map(|path| RdmaPath { packet_bytes: path.packet_bytes, connections: path.connections })
-                .collect(),
-            device: port.device,
-            port: port.port,
-            downs: port.downs,
-            address_changes: port.address_changes,
-            refused_for_packets: port.refused,
-            refused_packet_bytes: port.refused_packet_bytes,
-        }
+fn shown(port: PortStatus) -> RdmaStatus {
+    RdmaStatus {
+        link: if port.is_infiniband { LinkLayer::InfiniBand } else { LinkLayer::RoCE },
+        state: match port.state {
+            verbs::PortState::Active => PortState::Active,
+            verbs::PortState::Down => PortState::Down,
+            verbs::PortState::Waiting => PortState::Waiting,
+            verbs::PortState::Unknown => PortState::Unknown,
+        },
+        packet_bytes_max: port.packet_bytes_max,
+        packets_of_4_kib: packets_of_4_kib(port.packet_bytes_max),
+        interface: port.interface,
+        listening: port
+            .listening
+            .into_iter()
+            .map(|at| RdmaListening {
+                address: at.address.to_string(),
+                is_there: at.is_there,
+                problem: at.problem,
+            })
+            .collect(),
+        paths: port
+            .paths
+            .iter()
+            .map(|path| RdmaPath { packet_bytes: path.packet_bytes, connections: path.connections })
+            .collect(),
+        device: port.device,
+        port: port.port,
+        downs: port.downs,
+        address_changes: port.address_changes,
+        refused_for_packets: port.refused,
+        refused_packet_bytes: port.refused_packet_bytes,
     }
 }
 
@@ -117,7 +66,7 @@ fn advice(status: &RdmaStatus) -> Option<String> {
     if *bytes >= PACKET_BYTES_WANTED || *bytes == 0 {
         return None;
     }
-    let change = if status.link == "InfiniBand" {
+    let change = if status.link == LinkLayer::InfiniBand {
         "let the subnet manager have an MTU of 4096 (mtu=5 in its partitions.conf)".to_owned()
     } else {
         let interface = status.interface.as_deref().unwrap_or("INTERFACE");
@@ -212,13 +161,13 @@ fn news(before: &RdmaStatus, now: &RdmaStatus) -> Vec<String> {
     let went_down = now.downs > before.downs;
     if went_down || now.state != before.state {
         lines.push(match now.state {
-            "active" if went_down => format!("{name} was down, and is active again"),
-            "active" => format!("{name} is active again"),
-            "down" => {
+            PortState::Active if went_down => format!("{name} was down, and is active again"),
+            PortState::Active => format!("{name} is active again"),
+            PortState::Down => {
                 format!("{name} is down: no link, or its interface is; senders go on trying until it is back")
             }
-            "waiting" => format!("{name} has a link and waits for the subnet manager"),
-            _ => format!("{name} does not say how it stands; see dmesg"),
+            PortState::Waiting => format!("{name} has a link and waits for the subnet manager"),
+            PortState::Unknown => format!("{name} does not say how it stands; see dmesg"),
         });
     }
     lines.extend(news_of_listening(&name, before, now));
@@ -250,7 +199,7 @@ impl RdmaView {
     /// How it stands.
     #[cfg(feature = "verbs")]
     pub fn status(&self) -> Option<RdmaStatus> {
-        self.watch.as_ref().map(|watch| watch.status().into())
+        self.watch.as_ref().map(|watch| shown(watch.status()))
     }
 
     /// How it stands.
@@ -310,6 +259,7 @@ impl RdmaTeller {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use jet_control::status::RdmaPath;
 
     fn listening_at(address: &str) -> RdmaListening {
         RdmaListening { address: address.into(), is_there: true, problem: None }
@@ -319,8 +269,8 @@ mod tests {
         RdmaStatus {
             device: "mlx5_0".into(),
             port: 1,
-            link: "RoCE",
-            state: "active",
+            link: LinkLayer::RoCE,
+            state: PortState::Active,
             packet_bytes_max: 4096,
             packets_of_4_kib: 2,
             interface: Some("eth0".into()),
@@ -354,7 +304,7 @@ mod tests {
         assert!(said[1].contains("takes 5 packets"), "{said:?}");
         assert!(said[1].contains("ip link set dev eth0 mtu 4200"), "{said:?}");
         assert_eq!(first_words(&status()).len(), 1);
-        let of_infiniband = first_words(&RdmaStatus { link: "InfiniBand", ..small_packets() });
+        let of_infiniband = first_words(&RdmaStatus { link: LinkLayer::InfiniBand, ..small_packets() });
         assert!(of_infiniband[1].contains("partitions.conf"), "{of_infiniband:?}");
     }
 
@@ -362,7 +312,7 @@ mod tests {
     fn only_what_changed_is_said() {
         assert_eq!(news(&status(), &status()), [""; 0]);
         let said = |now: RdmaStatus| news(&status(), &now).join("\n");
-        assert!(said(RdmaStatus { state: "down", downs: 1, ..status() }).contains("is down"));
+        assert!(said(RdmaStatus { state: PortState::Down, downs: 1, ..status() }).contains("is down"));
         // Down and up again before anybody looked.
         assert!(said(RdmaStatus { downs: 1, ..status() }).contains("was down, and is active again"));
         let away = || vec![RdmaListening { is_there: false, ..listening_at("10.0.0.1:7450") }];

@@ -74,7 +74,7 @@ impl Process {
     }
 
     /// The JSON object that it printed.
-    pub(super) fn printed(&self) -> io::Result<serde_json::Value> {
+    pub(super) fn printed<T: serde::de::DeserializeOwned>(&self) -> io::Result<T> {
         Ok(serde_json::from_slice(&std::fs::read(&self.out)?)?)
     }
 

@@ -1,11 +1,12 @@
 //! What a run over one fabric showed.
 
 use super::verify::Differences;
-use crate::commands::status::number;
 use crate::commands::text;
+use crate::files::receiving::ReceiveReport;
+use crate::files::sending::SendReport;
 use crate::files::spans::{Quantiles, Spans};
+use jet_control::status::Status;
 use serde::Serialize;
-use serde_json::Value;
 
 /// One column of the demo's table.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -40,45 +41,44 @@ impl Row {
     pub(super) fn new(
         fabric: &str,
         seconds: f64,
-        senders: &[Value],
-        received: &Value,
-        status: &Value,
+        senders: &[SendReport],
+        received: &ReceiveReport,
+        status: &Status,
         (files, differences): (u64, Differences),
     ) -> Self {
         let mut latency = Spans::default();
-        let sum = |pointer: &str| senders.iter().map(|sender| number(sender, pointer)).sum();
         for sender in senders {
-            let counts = sender.get("latency_counts").cloned().unwrap_or_default();
-            latency.add_counts(&serde_json::from_value::<Vec<_>>(counts).unwrap_or_default());
+            latency.add_counts(&sender.latency_counts);
         }
-        let post_nic = |name: &str| number(status, &format!("/sessions/0/post_nic_ns/{name}"));
-        let slab_bytes = number(status, "/pool/slab_bytes");
-        let bytes: u64 = sum("/bytes");
+        let sum = |figure: fn(&SendReport) -> u64| senders.iter().map(figure).sum();
+        let post_nic = status.rows.sessions.first().map(|session| session.post_nic_ns).unwrap_or_default();
+        let slab_bytes = u64::from(status.pool.slab_bytes);
+        let bytes: u64 = sum(|sender| sender.bytes);
         Self {
             fabric: fabric.to_owned(),
             senders: senders.len() as u64,
             files,
             bytes,
-            messages: sum("/messages"),
+            messages: sum(|sender| sender.messages),
             seconds,
             bytes_per_s: bytes as f64 / seconds.max(1e-9),
             latency_ns: latency.quantiles(),
             post_nic_ns: Quantiles {
-                p50: post_nic("p50"),
-                p99: post_nic("p99"),
-                p999: post_nic("p999"),
-                max: post_nic("max"),
+                p50: post_nic.p50,
+                p99: post_nic.p99,
+                p999: post_nic.p999,
+                max: post_nic.max,
             },
-            pool_bytes: number(status, "/pool/slabs") * slab_bytes,
-            pool_high_water_bytes: number(status, "/pool/high_water") * slab_bytes,
-            pool_whole: crate::commands::status::is_whole(status),
-            reads_high_water: number(status, "/reads/high_water"),
-            refused: sum("/refused"),
-            retried: sum("/retried"),
-            redelivered: number(status, "/messages/redelivered"),
-            bytes_direct: number(received, "/bytes_direct"),
-            bytes_buffered: number(received, "/bytes_buffered"),
-            engine: received.get("engine").and_then(Value::as_str).unwrap_or("?").to_owned(),
+            pool_bytes: u64::from(status.pool.slabs) * slab_bytes,
+            pool_high_water_bytes: u64::from(status.pool.high_water) * slab_bytes,
+            pool_whole: status.pool.whole,
+            reads_high_water: u64::from(status.reads.high_water),
+            refused: sum(|sender| sender.refused),
+            retried: sum(|sender| sender.retried),
+            redelivered: status.messages.redelivered,
+            bytes_direct: received.received.bytes_direct,
+            bytes_buffered: received.received.bytes_buffered,
+            engine: received.engine.clone(),
             mismatches: differences.count,
             mismatches_named: differences.named,
         }
@@ -127,16 +127,31 @@ fn quantiles(spans: Quantiles) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::receiving::Received;
+    use jet_control::status::{PoolStatus, PostNicStatus, ReadStatus, SessionStatus};
 
     #[test]
     fn senders_are_put_together() {
-        let sender = |span_ns: u64| {
-            serde_json::json!({"files": 2, "bytes": 10, "messages": 3, "refused": 1, "retried": 0,
-                               "latency_counts": [[span_ns, 3]]})
+        let sender = |span_ns: u64| SendReport {
+            files: 2,
+            bytes: 10,
+            messages: 3,
+            refused: 1,
+            latency_counts: vec![(span_ns, 3)],
+            ..Default::default()
         };
-        let status = serde_json::json!({"pool": {"slabs": 3, "slab_bytes": 4096, "high_water": 2, "whole": true},
-            "sessions": [{"post_nic_ns": {"p50": 7}}], "reads": {"high_water": 9}});
-        let received = serde_json::json!({"bytes_direct": 12, "bytes_buffered": 8, "engine": "io_uring"});
+        let mut status = Status {
+            pool: PoolStatus { slabs: 3, slab_bytes: 4096, high_water: 2, whole: true, ..Default::default() },
+            reads: ReadStatus { high_water: 9, ..Default::default() },
+            ..Default::default()
+        };
+        let post_nic_ns = PostNicStatus { p50: 7, ..Default::default() };
+        status.rows.sessions.push(SessionStatus { post_nic_ns, ..Default::default() });
+        let received = ReceiveReport {
+            received: Received { bytes_direct: 12, bytes_buffered: 8, ..Default::default() },
+            engine: "io_uring".to_owned(),
+            ..Default::default()
+        };
         let row = Row::new(
             "shm",
             2.0,

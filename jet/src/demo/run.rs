@@ -3,12 +3,12 @@
 use super::children::Process;
 use super::report::Row;
 use super::verify::{Differences, Manifest};
-use crate::commands::status::{ask, is_whole, number};
+use crate::commands::status::ask;
 use crate::commands::{Signals, text, wait_readable};
 use crate::output::say_over;
 use crate::say;
-use jet_client::registration::{ControlConnection, ControlRequest};
-use serde_json::Value;
+use jet_control::status::Status;
+use jet_control::{ControlConnection, ControlRequest};
 use std::ffi::OsStr;
 use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
@@ -134,9 +134,9 @@ impl Run<'_> {
             &[os("daemon"), os("--listen"), os(&listen), os("--control-socket"), control.as_os_str()],
         )?;
         let status = self.until("the daemon was not ready", &mut [&mut daemon], || {
-            ask(&control).ok().filter(|status| address(status).is_some())
+            ask(&control).ok().filter(|status| !status.listen.is_empty())
         })?;
-        let to = address(&status).unwrap_or(listen);
+        let to = status.listen.first().cloned().unwrap_or(listen);
         let mut receiver = Process::start(
             self.work,
             &format!("{}-receiver", self.fabric),
@@ -152,7 +152,7 @@ impl Run<'_> {
             ],
         )?;
         self.until("the receiver did not register", &mut [&mut receiver, &mut daemon], || {
-            ask(&control).ok().filter(|status| status.pointer("/sessions/0").is_some())
+            ask(&control).ok().filter(|status| status.session(APP).is_some())
         })?;
         let began = Instant::now();
         let mut senders = Vec::new();
@@ -219,8 +219,7 @@ impl Run<'_> {
             let _ = wait_readable(&fds, Some(TICK))?;
             self.look_at(&mut [receiver, daemon])?;
             let Ok(status) = ask(control) else { continue };
-            let (delivered, consumed) =
-                (number(&status, "/messages/delivered_bytes"), number(&status, "/ends/consumed"));
+            let (delivered, consumed) = (status.messages.delivered_bytes, status.ends.consumed);
             if delivered + consumed != before {
                 before = delivered + consumed;
                 moved = Instant::now();
@@ -242,12 +241,12 @@ impl Run<'_> {
     }
 
     /// The daemon's status once every slab is back, or when that takes too long.
-    fn whole(&self, control: &Path) -> Result<Value, DemoError> {
+    fn whole(&self, control: &Path) -> Result<Status, DemoError> {
         let deadline = Instant::now() + PATIENCE;
         let mut backoff = BACKOFF_FIRST;
         loop {
             let status = ask(control).map_err(io::Error::other)?;
-            if is_whole(&status) || Instant::now() >= deadline {
+            if status.pool.whole || Instant::now() >= deadline {
                 return Ok(status);
             }
             self.pause(&mut backoff)?;
@@ -346,10 +345,6 @@ impl Run<'_> {
             say_over(format_args!(""));
         }
     }
-}
-
-fn address(status: &Value) -> Option<String> {
-    status.pointer("/listen/0").and_then(Value::as_str).map(str::to_owned)
 }
 
 /// A daemon that does not hear it is ended by the caller's patience.

@@ -57,7 +57,7 @@ pub(super) fn make(root: &Path, seed: u64, bytes: u64) -> io::Result<()> {
         maker.file(&root.join("edges").join(format!("{number:02}-{size}")), *size)?;
     }
     for number in 0..SMALL_FILES {
-        let size = maker.random() % 4097;
+        let size = maker.random.u64(..=4096);
         maker.file(&root.join(format!("small/{:02}/{number:04}", number % 16)), size)?;
     }
     let deep = (0..30).fold(root.join("deep"), |path, level| path.join(format!("level-{level:02}")));
@@ -89,28 +89,16 @@ pub(super) fn make(root: &Path, seed: u64, bytes: u64) -> io::Result<()> {
 
 struct Maker {
     block: Vec<u8>,
-    state: u64,
+    random: fastrand::Rng,
     files: u64,
     made: u64,
 }
 
 impl Maker {
     fn new(seed: u64) -> Self {
-        let mut maker = Self { block: vec![0; BLOCK_BYTES], state: seed, files: seed << 32, made: 0 };
-        for at in (0..BLOCK_BYTES).step_by(8) {
-            let word = maker.random().to_le_bytes();
-            maker.block[at..at + 8].copy_from_slice(&word);
-        }
-        maker
-    }
-
-    /// splitmix64.
-    fn random(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.state;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        let (mut random, mut block) = (fastrand::Rng::with_seed(seed), vec![0; BLOCK_BYTES]);
+        random.fill(&mut block);
+        Self { block, random, files: seed << 32, made: 0 }
     }
 
     /// A file no page of which is like another's, so that a page in the wrong place is seen.

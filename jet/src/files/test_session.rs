@@ -1,7 +1,8 @@
 //! A session whose daemon is the test.
 
 use jet_client::receive::{Session, SessionParts};
-use jet_client::registration::{ANSWER_TIMEOUT, ControlConnection};
+use jet_control::ControlConnection;
+use jet_control::connection::ANSWER_TIMEOUT;
 use jet_fabric::memory::SharedMemory;
 use jet_fabric::unix::Doorbell;
 use jet_wire::SLAB_BYTES;

@@ -4,10 +4,9 @@ use crate::children::Role;
 use crate::hand_session::{HandSession, release, wait_delivery};
 use crate::rig::{NIC_THREAD, Rig, random_for};
 use crate::traffic::{Traffic, fits};
-use jet_client::registration::ErrorCode;
 use jet_client::send::{AckStatus, RetryPolicy, Sender, SenderOptions};
+use jet_control::ErrorCode;
 use jet_fabric::memory::{Mapping, Protection};
-use jet_test_support::daemon::number;
 use jet_test_support::random::Random;
 use jet_test_support::waiting::until;
 use jet_wire::segment::{AppEnd, Delivery, Release, release_kind};
@@ -111,7 +110,7 @@ fn what_is_not_held_cannot_be_released() {
     other_traffic.send(3000).unwrap();
     let held = wait_delivery(&mut other_end, &mut other_traffic);
     for (what, releases, words) in MISDEEDS {
-        let before = number(&rig.status(), "faults.sessions");
+        let before = rig.status().faults.sessions;
         let mut session = HandSession::register(&control, "victim");
         let mut end = session.end();
         victim_traffic.send(1000).unwrap();
@@ -120,7 +119,7 @@ fn what_is_not_held_cannot_be_released() {
         let (code, message) = session.wait_ended();
         assert_eq!(code, ErrorCode::BadRequest, "{what}: {message}");
         assert!(message.contains(words), "{what}: {message}");
-        assert_eq!(number(&rig.status(), "faults.sessions"), before + 1, "{what}");
+        assert_eq!(rig.status().faults.sessions, before + 1, "{what}");
         // What was finished before the misdeed is finished; the rest lost its application.
         let end = victim_traffic.end().status;
         let consumed = what.starts_with("a message finished twice");
@@ -201,7 +200,7 @@ fn what_an_application_may_still_read_is_not_used_again_while_it_lives() {
             traffic.round();
             assert!(fits(delivery.tag, 0, held()), "another message lies where this one is being read");
         }
-        assert!(number(&rig.status(), "pool.quarantined") >= 1);
+        assert!(rig.status().pool.quarantined >= 1);
         drop((end, session));
         rig.wait_whole();
     }
@@ -282,7 +281,7 @@ fn a_segment_scribbled_over_costs_its_own_session_only() {
         drop(stop_at_the_end);
     });
     let status = rig.wait_whole();
-    assert_eq!(number(&status, "faults.sessions"), ROUNDS);
+    assert_eq!(status.faults.sessions, ROUNDS);
     assert_eq!((good.reported("registered"), good.reported("wrong")), (1, 0));
 }
 
@@ -453,6 +452,6 @@ fn doorbells_that_ring_without_end_or_are_never_answered_hold_nobody_up() {
         traffic.iter_mut().for_each(Traffic::round);
     });
     drop((deaf, loud));
-    rig.wait_status("one session", |status| status["sessions"].as_array().map(Vec::len) == Some(1));
+    rig.wait_status("one session", |status| status.rows.sessions.len() == 1);
     rig.wait_whole();
 }

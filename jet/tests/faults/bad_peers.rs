@@ -5,8 +5,8 @@ use crate::raw_peer::{RawPeer, hello};
 use crate::rig::{Actor, NIC_THREAD, NO_NIC_THREAD, Rig, nic_threads, random_for};
 use crate::traffic::{Traffic, fill};
 use jet_client::send::{AckStatus, RetryPolicy, SendError, Sender, SenderOptions};
+use jet_control::status::Status;
 use jet_fabric::Address;
-use jet_test_support::daemon::number;
 use jet_test_support::random::Random;
 use jet_wire::message::hello::{HELLO_BYTES, Refusal};
 use jet_wire::message::{
@@ -42,8 +42,8 @@ impl Bystanders {
     #[track_caller]
     fn finish(mut self) {
         self.go_on();
-        let peers = self.traffic.len() as u64;
-        self.rig.wait_status("the bad peers to be gone", |status| number(status, "peer_count") == peers);
+        let peers = u32::try_from(self.traffic.len()).expect("few");
+        self.rig.wait_status("the bad peers to be gone", |status| status.peer_count == peers);
         self.rig.wait_whole();
         assert!(self.application.process.is_running());
         assert_eq!(self.application.reported("registered"), 1, "{:?}", self.application.report());
@@ -137,11 +137,11 @@ fn headers_that_cannot_be_cost_their_sender_its_connection_and_nobody_else_anyth
     }
     for address in bystanders.rig.fabrics() {
         for (what, header, payload, reason) in &cases {
-            let before = number(&bystanders.rig.status(), "faults.peers");
+            let before = bystanders.rig.status().faults.peers;
             let mut peer = RawPeer::connect(&address, "store", 4096);
             peer.send(header, payload);
             assert_eq!(peer.wait_ended(), Some(*reason), "{what} over {address}");
-            assert_eq!(number(&bystanders.rig.status(), "faults.peers"), before + 1, "{what} over {address}");
+            assert_eq!(bystanders.rig.status().faults.peers, before + 1, "{what} over {address}");
         }
         bystanders.go_on();
     }
@@ -162,7 +162,7 @@ fn memory_that_cannot_be_read_costs_its_sender_its_connection() {
                 "a length that lies",
                 "another's address",
             ] {
-                let before = number(&bystanders.rig.status(), "faults.peers");
+                let before = bystanders.rig.status().faults.peers;
                 let cut = bystanders.application.reported("withdrawn");
                 let mut peer = RawPeer::connect(&address, "store", REGION);
                 let good = RequestFields {
@@ -185,7 +185,7 @@ fn memory_that_cannot_be_read_costs_its_sender_its_connection() {
                     matches!(reason, None | Some(ByeReason::BadMemory)),
                     "{what} over {address}: {reason:?}"
                 );
-                bystanders.rig.wait_status(what, |status| number(status, "faults.peers") == before + 1);
+                bystanders.rig.wait_status(what, |status| status.faults.peers == before + 1);
                 // What came before the lie had reached the application, and is taken back.
                 if what == "a length that lies" {
                     bystanders.application.wait_reported("withdrawn", cut + 1);
@@ -203,7 +203,7 @@ fn more_sends_than_the_credit_cost_their_sender_its_connection() {
     for &thread in nic_threads() {
         let mut bystanders = Bystanders::new(&mut random, &[thread]);
         for address in bystanders.rig.fabrics() {
-            let before = number(&bystanders.rig.status(), "faults.peers");
+            let before = bystanders.rig.status().faults.peers;
             let mut peer = RawPeer::connect(&address, "store", 4096);
             let mut sequence = 0;
             // Whatever it is granted meanwhile, it sends more.
@@ -217,7 +217,7 @@ fn more_sends_than_the_credit_cost_their_sender_its_connection() {
             }
             let reason = peer.wait_ended();
             assert_eq!(reason, Some(ByeReason::CreditExceeded), "over {address} after {sequence}");
-            assert_eq!(number(&bystanders.rig.status(), "faults.peers"), before + 1);
+            assert_eq!(bystanders.rig.status().faults.peers, before + 1);
             bystanders.go_on();
         }
         bystanders.finish();
@@ -293,7 +293,7 @@ fn strangers_are_cut_off(mut bystanders: Bystanders, random: &mut Random) {
     let mut silent = (shm(), tcp());
     let mut halting = tcp();
     halting.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
-    let errors = |status: &serde_json::Value| number(status, "nic.protocol_errors");
+    let errors = |status: &Status| status.nic.protocol_errors;
     let before = errors(&bystanders.rig.status());
     // Counted by the NIC's thread after it hung up.
     let counted = |bystanders: &Bystanders, count: u64, what: &str| {

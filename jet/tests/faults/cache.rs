@@ -1,9 +1,9 @@
 //! The daemon's reservation of cache, on the kernel's own resctrl: in the guest only (deploy/vm/check cache-daemon).
 
 use crate::children::Role;
-use crate::rig::{Rig, random_for};
+use crate::rig::{Rig, cache, random_for};
 use crate::traffic::Traffic;
-use jet_test_support::daemon::number;
+use jet_control::status::SettingStatus;
 use jet_test_support::waiting::until;
 use rustix::process::Signal;
 use std::path::Path;
@@ -75,10 +75,10 @@ fn the_daemon_reserves_uses_and_gives_back_cache() {
         Rig::start_on_software(&["cache.reserve='require'", "cache.applications=true", "nic.thread='on'"]);
     assert_ne!(Mounted::schemata(), before);
     let status = rig.status();
-    assert_eq!(status["cache"]["group"], "jet", "{status:#}");
-    assert_eq!(status["cache"]["domains"].as_array().map(Vec::len), Some(2), "{status:#}");
+    assert_eq!(cache(&status).reservation.group.as_deref(), Some("jet"), "{status:#?}");
+    assert_eq!(cache(&status).reservation.domains.len(), 2, "{status:#?}");
     // 12 MiB and 1 MiB beside them, in ways of 2816 KiB.
-    assert_eq!(number(&status, "cache.domains.0.bytes"), 5 * 2816 * 1024, "{status:#}");
+    assert_eq!(cache(&status).reservation.domains[0].bytes, Some(5 * 2816 * 1024), "{status:#?}");
     let mut random = random_for("cache", 91);
     let _application = rig.application(Role::Consumer, "store");
     for address in rig.addresses() {
@@ -130,8 +130,8 @@ fn a_second_daemon_says_so_and_goes_on_without() {
     let reserved = Mounted::schemata();
     let second = Rig::start_on_software(&[]);
     let status = second.status();
-    let reason = status["cache"]["reason"].as_str().unwrap_or_default();
-    assert!(reason.contains("another process has reserved cache as the group 'jet'"), "{status:#}");
+    let reason = cache(&status).reservation.reason.as_deref().unwrap_or_default();
+    assert!(reason.contains("another process has reserved cache as the group 'jet'"), "{status:#?}");
     assert_eq!(Mounted::schemata(), reserved);
     drop(second);
     assert_eq!(Mounted::schemata(), reserved);
@@ -186,15 +186,15 @@ fn bandwidth_of_others_is_limited_where_configured_and_given_back() {
     assert!(of_batch().contains("MB:0=20;1=20"), "{}", of_batch());
     assert!(of_default().contains("MB:0=50;1=50"), "{}", of_default());
     let status = rig.status();
-    assert_eq!(status["cache"]["adjustments"]["state"], "set", "{status:#}");
-    assert_eq!(status["cache"]["adjustments"]["stands"], true, "{status:#}");
-    assert_eq!(status["cache"]["domains"][0]["ways"], "1f", "{status:#}");
+    assert_eq!(cache(&status).adjustments.setting, SettingStatus::Set, "{status:#?}");
+    assert_eq!(cache(&status).adjustments.stands, Some(true), "{status:#?}");
+    assert_eq!(cache(&status).reservation.domains[0].ways.as_deref(), Some("1f"), "{status:#?}");
     // Another tool takes ways from the pool, which shows.
     std::fs::write(Path::new(ROOT).join("jet/schemata"), "L3:0=3\n").expect("within its own");
     let status = rig.status();
-    assert_eq!(status["cache"]["domains"][0]["ways"], "3", "{status:#}");
-    assert_eq!(status["cache"]["domains"][0]["reserved"], "1f", "{status:#}");
-    assert_eq!(number(&status, "cache.domains.0.bytes"), 2 * 2816 * 1024, "{status:#}");
+    assert_eq!(cache(&status).reservation.domains[0].ways.as_deref(), Some("3"), "{status:#?}");
+    assert_eq!(cache(&status).reservation.domains[0].reserved, "1f", "{status:#?}");
+    assert_eq!(cache(&status).reservation.domains[0].bytes, Some(2 * 2816 * 1024), "{status:#?}");
     rig.kill_daemon();
     let restore =
         Command::new(env!("CARGO_BIN_EXE_jet")).args(["cache", "restore"]).output().expect("it runs");
@@ -211,7 +211,7 @@ fn bandwidth_of_others_is_limited_where_configured_and_given_back() {
     // Without that group nothing is, and who requires it does not start.
     std::fs::remove_dir(&batch).expect("removed");
     let rig = Rig::start_on_software(&["cache.throttle={batch=20}"]);
-    let reason = rig.status()["cache"]["adjustments"]["reason"].to_string();
+    let reason = refusal(&cache(&rig.status()).adjustments.setting);
     assert!(reason.contains("no group 'batch'"), "{reason}");
 }
 
@@ -267,7 +267,7 @@ fn ways_of_devices_and_prefetchers_are_set_where_configured_and_put_back() {
     let mut rig = Rig::start_on_software(&settings);
     let set = [before[0], 0x3c000, before[2], before[3] | 0xf];
     assert_eq!(registers(), set);
-    assert_eq!(rig.status()["cache"]["registers"]["state"], "set");
+    assert_eq!(cache(&rig.status()).registers.setting, SettingStatus::Set);
     rig.kill_daemon();
     assert_eq!(registers(), set);
     rig.start_again();
@@ -282,7 +282,16 @@ fn ways_of_devices_and_prefetchers_are_set_where_configured_and_put_back() {
     // Without a core that is named there is none whose prefetchers these would be.
     let without = Rig::start_on_software(&["cache.prefetchers='off'"]);
     let status = without.status();
-    let reason = status["cache"]["registers"]["reason"].as_str().unwrap_or_default();
-    assert!(reason.contains("reactor.cpu"), "{status:#}");
+    let reason = refusal(&cache(&status).registers.setting);
+    assert!(reason.contains("reactor.cpu"), "{status:#?}");
     assert_eq!(registers(), before);
+}
+
+/// Why something is not set.
+#[track_caller]
+fn refusal(setting: &SettingStatus) -> String {
+    match setting {
+        SettingStatus::Failed { reason } => reason.clone(),
+        _ => panic!("it is not refused: {setting:?}"),
+    }
 }

@@ -4,14 +4,14 @@ use crate::children::Role;
 use crate::hand_session::HandSession;
 use crate::rig::{Rig, random_for};
 use crate::traffic::Traffic;
-use jet_client::registration::{
-    ControlConnection, ControlRequest, ControlResponse, ErrorCode, FRAME_BYTES_MAX, FrameDecoder,
-    PROTOCOL_VERSION,
-};
+use jet_control::frame::{FRAME_BYTES_MAX, FrameDecoder};
+use jet_control::protocol::PROTOCOL_VERSION;
+use jet_control::{ControlConnection, ControlRequest, ControlResponse, ErrorCode};
 use jet_test_support::waiting::{PATIENCE, until};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Says bytes, and hears what the daemon answers before it hangs up.
 fn say(control: &Path, bytes: &[u8]) -> Option<ControlResponse> {
@@ -133,7 +133,7 @@ fn who_talks_in_a_session_loses_it() {
     };
     assert!(matches!(connection.request(&request).unwrap().0, ControlResponse::Registered { .. }));
     assert!(connection.request(&ControlRequest::Status).is_err(), "a session is no place for questions");
-    rig.wait_status("one session", |status| status["sessions"].as_array().map(Vec::len) == Some(1));
+    rig.wait_status("one session", |status| status.rows.sessions.len() == 1);
     traffic.round();
     rig.wait_whole();
 }
@@ -167,13 +167,64 @@ fn thousands_of_applications_are_all_in_the_status() {
         })
         .collect();
     let status = rig.status();
-    assert_eq!(status["session_count"], SESSIONS);
-    let rows = status["sessions"].as_array().expect("rows");
-    let mut apps: Vec<_> = rows.iter().map(|row| row["app"].as_str().expect("a name")).collect();
+    assert_eq!(status.session_count as usize, SESSIONS);
+    let mut apps: Vec<_> = status.rows.sessions.iter().map(|row| row.app.as_str()).collect();
     apps.sort_unstable();
     apps.dedup();
     assert_eq!(apps.len(), SESSIONS);
-    assert!(status.get("rest").is_none(), "nothing is left over");
+    assert_eq!(status.rows.rest, None, "nothing is left over");
     drop(sessions);
-    rig.wait_status("them to be gone", |status| status["session_count"] == 0);
+    rig.wait_status("them to be gone", |status| status.session_count == 0);
+}
+
+/// However many ask at the same time: each is told of everything that was before it asked.
+#[test]
+fn a_status_is_not_older_than_its_question() {
+    const CROWD: usize = 4;
+    const ROUNDS: u32 = 40;
+    let rig = Rig::start(&[]);
+    let (control, over) = (rig.control(), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let crowd: Vec<_> = (0..CROWD)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut asked = 0;
+                    let mut connection = ControlConnection::connect(&control).unwrap();
+                    while !over.load(Ordering::Relaxed) {
+                        connection.status().unwrap();
+                        asked += 1;
+                    }
+                    asked
+                })
+            })
+            .collect();
+        let over = SetWhenDropped(&over);
+        let mut own = ControlConnection::connect(&rig.control()).unwrap();
+        for round in 0..ROUNDS {
+            let mut session = ControlConnection::connect(&rig.control()).unwrap();
+            let request = ControlRequest::Register {
+                protocol: PROTOCOL_VERSION,
+                app: format!("round-{round}"),
+                class: 0,
+                memory_instead_of_waiting: false,
+            };
+            let (answer, _fds) = session.request(&request).unwrap();
+            assert!(matches!(answer, ControlResponse::Registered { .. }), "{answer:?}");
+            let status = own.status().unwrap();
+            assert!(status.session(&format!("round-{round}")).is_some(), "{status:#?}");
+        }
+        drop(over);
+        for asked in crowd {
+            assert!(asked.join().unwrap() > 0, "nobody else asked");
+        }
+    });
+}
+
+/// Tells the others also where the test fails.
+struct SetWhenDropped<'a>(&'a AtomicBool);
+
+impl Drop for SetWhenDropped<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }

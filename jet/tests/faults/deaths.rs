@@ -5,7 +5,6 @@ use crate::hand_session::HandSession;
 use crate::rig::{Rig, nic_threads, random_for};
 use crate::traffic::Traffic;
 use jet_client::send::{AckStatus, RetryPolicy, Sender, SenderOptions};
-use jet_test_support::daemon::number;
 use jet_test_support::device::fabrics;
 use jet_test_support::waiting::until;
 use rustix::process::Signal;
@@ -23,7 +22,7 @@ fn a_sender_killed_while_its_reads_run_leaves_nothing_behind() {
             let halting = rig.application(Role::Consumer, "halting");
             for time in 0..TIMES {
                 let app = ["store", "halting"][time as usize % 2];
-                let large = number(&rig.status(), "messages.large");
+                let large = rig.status().messages.large;
                 let stopped = app == "halting";
                 if stopped {
                     // Then its message is certain to be in the middle: it may not hold all of that.
@@ -33,17 +32,17 @@ fn a_sender_killed_while_its_reads_run_leaves_nothing_behind() {
                 let mut sender = rig.child(role, Some(&address), app);
                 sender.wait_reported("connected", 1);
                 rig.wait_status("READs", |status| {
-                    number(status, "messages.large") > large
+                    status.messages.large > large
                         && (!stopped
-                            || number(status, "sessions.1.held_slabs") > 0
-                                && number(status, "reads.running") + number(status, "reads.waiting") > 0)
+                            || status.rows.sessions.get(1).is_some_and(|session| session.held_slabs > 0)
+                                && status.reads.running + status.reads.waiting > 0)
                 });
                 sender.process.kill();
                 if stopped {
-                    rig.wait_status("it to be gone", |status| number(status, "peer_count") == 1);
+                    rig.wait_status("it to be gone", |status| status.peer_count == 1);
                     halting.process.signal(Signal::CONT);
                 }
-                rig.wait_status("it to be gone", |status| number(status, "peer_count") == 1);
+                rig.wait_status("it to be gone", |status| status.peer_count == 1);
                 rig.wait_whole();
             }
             traffic.round();
@@ -56,7 +55,7 @@ fn a_sender_killed_while_its_reads_run_leaves_nothing_behind() {
             withdrawn += halting.reported("withdrawn");
             assert_eq!(halting.reported("wrong"), 0, "{:?}", halting.report());
             drop(traffic);
-            rig.wait_status("nobody", |status| number(status, "peer_count") == 0);
+            rig.wait_status("nobody", |status| status.peer_count == 0);
         }
         // Half of the senders had a message in the middle; half of those are certain.
         let least = fabrics().len() * TIMES as usize / 4;
@@ -93,7 +92,7 @@ fn an_application_killed_with_slabs_in_its_hands_gives_them_back_after_the_quara
             lost.iter_mut().for_each(|sender| sender.sender.flush());
             (keeper.reported("begun") == 8).then_some(())
         });
-        let held = number(&rig.status(), "pool.slabs");
+        let held = rig.status().pool.slabs;
         keeper.process.kill();
         for sender in &mut lost {
             assert_eq!(sender.ends(4), [AckStatus::AppGone; 4]);
@@ -102,15 +101,14 @@ fn an_application_killed_with_slabs_in_its_hands_gives_them_back_after_the_quara
         drop(HandSession::register(&rig.control(), "keeper"));
         traffic.iter_mut().for_each(Traffic::round);
         if quarantine_ms == 100 {
-            assert_eq!(number(&rig.wait_whole(), "pool.slabs"), held);
+            assert_eq!(rig.wait_whole().pool.slabs, held);
         } else {
             let status = rig.wait_status("all but the quarantined to be back", |status| {
-                let pool = &status["pool"];
-                number(pool, "free") + number(pool, "posted") + number(pool, "quarantined")
-                    == number(pool, "slabs")
+                let pool = &status.pool;
+                pool.free + pool.posted + pool.quarantined == pool.slabs
             });
-            assert!(number(&status, "pool.quarantined") >= 4, "{status:#}");
-            assert_eq!(status["pool"]["whole"], false);
+            assert!(status.pool.quarantined >= 4, "{status:#?}");
+            assert!(!status.pool.whole);
         }
     }
 }

@@ -5,13 +5,12 @@ use crate::children::Role;
 use crate::rig::{Rig, random_for};
 use crate::traffic::Traffic;
 use jet_client::send::{AckStatus, RetryPolicy, SendConnectError, Sender, SenderOptions};
-use jet_test_support::daemon::number;
+use jet_control::status::{PortState, RdmaStatus, Status};
 use jet_test_support::folder::Folder;
 use jet_test_support::limits::limit;
 use jet_test_support::random::Random;
 use jet_test_support::waiting::until;
 use rustix::process::Resource;
-use serde_json::Value;
 use std::collections::HashSet;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -177,9 +176,9 @@ fn the_senders_device_is_removed_under_load() {
     let mut rig = Rig::start(&[]);
     under_load(&mut rig, "sender's device", 71, |rig| {
         host("rdma link delete rxe0");
-        rig.wait_status("the sender to be gone", |status| number(status, "peer_count") == 0);
+        rig.wait_status("the sender to be gone", |status| status.peer_count == 0);
         Devices::restore();
-        rig.wait_status("the sender to be back", |status| number(status, "peer_count") == 1);
+        rig.wait_status("the sender to be back", |status| status.peer_count == 1);
     });
 }
 
@@ -204,14 +203,14 @@ fn link_goes_down_and_comes_up(end: usize, seed: u64) {
         Devices::unplug(end);
         // Its own port is what the daemon sees going; a sender's port is the sender's matter.
         if end == 1 {
-            rig.wait_status("the port to be down", |status| status["rdma"]["state"] == "down");
+            rig.wait_status("the port to be down", |status| rdma(status).state == PortState::Down);
         }
-        rig.wait_status("the sender to be missed", |status| number(status, "peer_count") == 0);
+        rig.wait_status("the sender to be missed", |status| status.peer_count == 0);
         Devices::restore();
-        rig.wait_status("the sender to be back", |status| number(status, "peer_count") == 1);
+        rig.wait_status("the sender to be back", |status| status.peer_count == 1);
     });
-    let status = rig.wait_status("the port to be active", |status| status["rdma"]["state"] == "active");
-    assert_eq!(number(&status, "rdma.downs"), u64::from(end == 1));
+    let status = rig.wait_status("the port to be active", |status| rdma(status).state == PortState::Active);
+    assert_eq!(rdma(&status).downs, u64::from(end == 1));
     assert!(rig.daemon().is_running());
     let said = rig.daemon().said();
     assert_eq!(said.contains("rxe1 port 1 is down"), end == 1, "{said}");
@@ -223,13 +222,13 @@ fn link_goes_down_and_comes_up(end: usize, seed: u64) {
 fn the_receivers_address_goes_and_comes_back_under_load() {
     let _devices = Devices::there();
     let mut rig = Rig::start(&[]);
-    let is_there = |status: &Value| status["rdma"]["listening"][0]["is_there"] == true;
+    let is_there = |status: &Status| rdma(status).listening[0].is_there;
     under_load(&mut rig, "address", 77, |rig| {
         host("ip address delete 10.9.0.2/32 dev v1");
         rig.wait_status("the address to be missed", |status| !is_there(status));
         Devices::restore();
         rig.wait_status("the address to be back", is_there);
-        rig.wait_status("the sender to be back", |status| number(status, "peer_count") == 1);
+        rig.wait_status("the sender to be back", |status| status.peer_count == 1);
     });
     let said = rig.daemon().said();
     let address = rig.listens()[0].trim_start_matches("rdma:").to_owned();
@@ -254,9 +253,9 @@ fn what_the_device_says_of_its_link_is_heard_without_a_look() {
     // Nobody is connected: a connection that comes to stand has the port looked at, too.
     let rig = Rig::start(&[NO_LOOK]);
     Devices::unplug(1);
-    rig.wait_status("the port to be down", |status| status["rdma"]["state"] == "down");
+    rig.wait_status("the port to be down", |status| rdma(status).state == PortState::Down);
     Devices::restore();
-    rig.wait_status("the port to be active", |status| status["rdma"]["state"] == "active");
+    rig.wait_status("the port to be active", |status| rdma(status).state == PortState::Active);
 }
 
 #[test]
@@ -264,7 +263,7 @@ fn what_the_device_says_of_its_link_is_heard_without_a_look() {
 fn what_the_device_says_of_its_addresses_is_heard_without_a_look() {
     let _devices = Devices::there();
     let rig = Rig::start(&[NO_LOOK]);
-    let is_there = |status: &Value| status["rdma"]["listening"][0]["is_there"] == true;
+    let is_there = |status: &Status| rdma(status).listening[0].is_there;
     host("ip address delete 10.9.0.2/32 dev v1");
     rig.wait_status("the address to be missed", |status| !is_there(status));
     Devices::restore();
@@ -278,9 +277,8 @@ fn all_addresses_are_those_of_one_device_and_new_ones_are_taken_in() {
     let rig = Rig::start_at("rdma:0.0.0.0:7450", &["rdma.device='rxe1'"]);
     // The same port number on the other device is another daemon's.
     let other = Rig::start_at("rdma:0.0.0.0:7450", &["rdma.device='rxe0'"]);
-    let at = |status: &Value| -> Vec<String> {
-        let listening = status["rdma"]["listening"].as_array().expect("a list");
-        listening.iter().map(|at| at["address"].as_str().expect("an address").to_owned()).collect()
+    let at = |status: &Status| -> Vec<String> {
+        rdma(status).listening.iter().map(|at| at.address.clone()).collect()
     };
     assert_eq!(at(&rig.status()), ["10.9.0.2:7450"]);
     assert_eq!(at(&other.status()), ["10.9.0.1:7450"]);
@@ -314,12 +312,12 @@ fn a_sender_whose_packets_are_too_long_is_refused_in_words() {
     let mut rig = Rig::start(&[]);
     let said = rig.daemon().said();
     assert!(said.contains("takes 5 packets") && said.contains("ip link set dev v1 mtu 4200"), "{said}");
-    assert_eq!(number(&rig.status(), "rdma.packets_of_4_kib"), 5);
+    assert_eq!(rdma(&rig.status()).packets_of_4_kib, 5);
     let error = Sender::connect(Rig::sender_options(&rig.addresses()[0], "store")).err();
     assert!(matches!(error, Some(SendConnectError::Packets { .. })), "{error:?}");
     let status = rig.status();
-    assert_eq!(number(&status, "rdma.refused_for_packets"), 1);
-    assert_eq!(number(&status, "rdma.refused_packet_bytes"), 4096);
+    assert_eq!(rdma(&status).refused_for_packets, 1);
+    assert_eq!(rdma(&status).refused_packet_bytes, 4096);
     let log = |rig: &mut Rig, words: &str| {
         until("the log", || rig.daemon().said().contains(words).then_some(()));
     };
@@ -330,7 +328,7 @@ fn a_sender_whose_packets_are_too_long_is_refused_in_words() {
     let mut random = random_for("long packets", 80);
     Traffic::new(&rig.addresses()[0], "store", random.fork()).round();
     let status = rig.status();
-    assert_eq!(number(&status, "rdma.packet_bytes_max"), 1024);
+    assert_eq!(rdma(&status).packet_bytes_max, 1024);
 }
 
 #[test]
@@ -345,13 +343,13 @@ fn a_sender_whose_packets_are_shorter_is_served_and_told_of() {
     let mut traffic = Traffic::new(&rig.addresses()[0], "store", random.fork());
     traffic.round();
     let status = rig.status();
-    assert_eq!(number(&status, "rdma.packet_bytes_max"), 4096);
-    assert_eq!(number(&status, "rdma.paths.0.packet_bytes"), 1024);
-    assert_eq!(number(&status, "rdma.paths.0.connections"), 1);
+    assert_eq!(rdma(&status).packet_bytes_max, 4096);
+    assert_eq!(rdma(&status).paths[0].packet_bytes, 1024);
+    assert_eq!(rdma(&status).paths[0].connections, 1);
     let words = "a sender's packets are of up to 1024 bytes, where rxe1 port 1 takes 4096";
     until("the log", || rig.daemon().said().contains(words).then_some(()));
     drop(traffic);
-    rig.wait_status("nobody", |status| status["rdma"]["paths"].as_array().is_some_and(Vec::is_empty));
+    rig.wait_status("nobody", |status| rdma(status).paths.is_empty());
 }
 
 #[test]
@@ -359,12 +357,12 @@ fn a_sender_whose_packets_are_shorter_is_served_and_told_of() {
 fn a_changed_mtu_is_noticed_though_the_device_says_nothing() {
     let _devices = Devices::there();
     let mut rig = Rig::start(&[]);
-    assert_eq!(number(&rig.status(), "rdma.packet_bytes_max"), 4096);
+    assert_eq!(rdma(&rig.status()).packet_bytes_max, 4096);
     set_mtu(1, 1500);
-    rig.wait_status("shorter packets", |status| number(status, "rdma.packet_bytes_max") == 1024);
+    rig.wait_status("shorter packets", |status| rdma(status).packet_bytes_max == 1024);
     until("the log", || rig.daemon().said().contains("so that it takes 2").then_some(()));
     set_mtu(1, 4200);
-    rig.wait_status("longer packets", |status| number(status, "rdma.packet_bytes_max") == 4096);
+    rig.wait_status("longer packets", |status| rdma(status).packet_bytes_max == 4096);
     until("the log", || rig.daemon().said().contains("packets of up to 4096 bytes now").then_some(()));
 }
 
@@ -442,4 +440,10 @@ fn a_gid_names_the_address_to_listen_on() {
     for address in rig.addresses() {
         Traffic::new(&address, "store", random.fork()).round();
     }
+}
+
+/// What a status tells of the RDMA port.
+#[track_caller]
+fn rdma(status: &Status) -> &RdmaStatus {
+    status.rdma.as_ref().expect("the daemon is on a device")
 }

@@ -4,10 +4,9 @@ use crate::children::Role;
 use crate::hand_session::HandSession;
 use crate::rig::{Actor, Rig, random_for};
 use crate::traffic::Traffic;
-use jet_client::registration::{ControlConnection, ControlRequest, ControlResponse, ErrorCode};
 use jet_client::send::{AckStatus, RetryPolicy, SendConnectError, Sender, SenderOptions};
+use jet_control::{ControlConnection, ControlRequest, ControlResponse, ErrorCode};
 use jet_fabric::Address;
-use jet_test_support::daemon::number;
 use jet_test_support::random::Random;
 use jet_test_support::waiting::until;
 use jet_wire::message::ByeReason;
@@ -36,10 +35,10 @@ fn told_to_stop_it_finishes_what_it_has_and_takes_nothing_new() {
     }
     until("the messages to be there", || {
         senders.iter_mut().for_each(|sender| sender.sender.flush());
-        (number(&rig.status(), "messages.large") == 4).then_some(())
+        (rig.status().messages.large == 4).then_some(())
     });
     rig.daemon().signal(Signal::TERM);
-    rig.wait_status("it to drain", |status| status["draining"] == true);
+    rig.wait_status("it to drain", |status| status.draining);
     // Nothing new: no message, no sender, no application.
     for sender in &mut senders {
         sender.send(10).unwrap();
@@ -90,7 +89,7 @@ fn a_drain_that_takes_too_long_ends_all_the_same() {
     let options = SenderOptions { reconnect_for, ..Rig::sender_options(address, "store") };
     let mut sender = Traffic::over(Sender::connect(options).expect("let in"), random.fork());
     sender.send(1_000_000).unwrap();
-    rig.wait_status("the message to be there", |status| number(status, "messages.large") == 1);
+    rig.wait_status("the message to be there", |status| status.messages.large == 1);
     rig.daemon().signal(Signal::TERM);
     assert_eq!(rig.daemon().wait().code(), Some(0));
     assert_eq!(sender.ends(1), [AckStatus::PeerLost]);
@@ -114,7 +113,7 @@ fn with_something_to_finish(random: &mut Random, setting: &str) -> (Rig, Actor, 
     let options = SenderOptions { reconnect_for, ..Rig::sender_options(&rig.addresses()[1], "store") };
     let mut sender = Traffic::over(Sender::connect(options).expect("let in"), random.fork());
     sender.send(1_000_000).unwrap();
-    rig.wait_status("the message to be there", |status| number(status, "messages.large") == 1);
+    rig.wait_status("the message to be there", |status| status.messages.large == 1);
     (rig, application, sender)
 }
 
@@ -134,7 +133,7 @@ fn a_drain_that_is_asked_for_again_goes_on_and_drops_nothing() {
     // Another deadline is what was asked for, sooner or later.
     assert_eq!(ask_for_drain(&rig, Some(900_000)), (900_000, true));
     let status = rig.status();
-    assert!(status["draining"] == true && number(&status, "messages.known") == 1, "{status:#}");
+    assert!(status.draining && status.messages.known == 1, "{status:#?}");
     application.process.signal(Signal::CONT);
     assert_eq!(sender.ends(1), [AckStatus::Consumed]);
     assert_eq!(rig.daemon().wait().code(), Some(0), "{}", rig.daemon().said());
@@ -148,7 +147,7 @@ fn a_drain_is_cut_short_only_by_whoever_says_so() {
         let (mut rig, _application, mut sender) =
             with_something_to_finish(&mut random, "shutdown.drain_ms=600000");
         rig.daemon().signal(Signal::TERM);
-        rig.wait_status("it to drain", |status| status["draining"] == true);
+        rig.wait_status("it to drain", |status| status.draining);
         if at_once == "SIGINT twice" {
             rig.daemon().signal(Signal::INT);
             until("the first", || rig.daemon().said().contains("SIGINT while draining").then_some(()));

@@ -7,11 +7,10 @@ use crate::children::Role;
 use crate::rig::{Actor, Rig, random_for};
 use crate::traffic::Traffic;
 use jet_client::send::{AckStatus, RetryPolicy, Sender, SenderOptions};
-use jet_test_support::daemon::number;
+use jet_control::status::Status;
 use jet_test_support::random::Random;
 use jet_test_support::waiting::until;
 use rustix::process::Signal;
-use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -169,13 +168,8 @@ impl Victim {
         }
     }
 
-    fn held_slabs(&self, status: &Value) -> u64 {
-        let sessions = status["sessions"].as_array().expect("sessions");
-        sessions
-            .iter()
-            .filter(|session| session["app"] == self.app)
-            .map(|own| number(own, "held_slabs"))
-            .sum()
+    fn held_slabs(&self, status: &Status) -> u32 {
+        status.session(self.app).map_or(0, |own| own.held_slabs)
     }
 }
 
@@ -198,7 +192,7 @@ struct Done {
 /// One that is stopped until its backlog is moved to memory, and one that is killed while it holds something: whatever the
 /// seed makes of the rest.
 fn what_must_happen(rig: &Rig, victims: &mut [Victim], random: &mut Random) -> Done {
-    let copied = || number(&rig.status(), "escape.copied.total");
+    let copied = || rig.status().escape.copied.total;
     let stopped = &mut victims[random.size_below(APPS.len())];
     let before = copied();
     stopped.actor.process.pause();
@@ -272,13 +266,13 @@ fn applications_stopped_and_killed_at_random_lose_nothing() {
         taken = Taken { marked: taken.marked + of_one.marked, again: taken.again + of_one.again };
     }
     let messages: usize = sent.iter().map(|sent| sent.messages.len()).sum();
-    eprintln!("{messages} messages, {done:?}, {taken:?}; {:#}", status["escape"]);
+    eprintln!("{messages} messages, {done:?}, {taken:?}; {:#?}", status.escape);
     // The one that was killed while it was stopped held messages, and they came again.
     assert!(taken.marked > 0, "{messages} messages, {done:?}, {taken:?}");
     // What is posted to the SRQ leaves escape memory by being used.
     let mut traffic = Traffic::new(&rig.addresses()[0], APPS[0], random.fork());
     until("escape memory to be in no use", || {
         traffic.round();
-        (number(&rig.wait_whole(), "escape.memory.used") == 0).then_some(())
+        (rig.wait_whole().escape.memory.used == 0).then_some(())
     });
 }

@@ -6,7 +6,7 @@ use crate::rig::{Rig, nic_threads, random_for};
 use crate::traffic::Traffic;
 use jet_client::receive::{RegisterOptions, Session};
 use jet_client::send::{AckStatus, Sender, SenderOptions};
-use jet_test_support::daemon::number;
+use jet_control::status::Status;
 use jet_test_support::device::fabrics;
 use jet_test_support::random::Random;
 use jet_test_support::waiting::until;
@@ -37,11 +37,11 @@ fn pile_up(traffic: &mut Traffic, large: usize, small: usize) {
 
 /// Waits until the escape controller did what is wished, while the sender gets its turns.
 #[track_caller]
-fn until_escaped(rig: &Rig, traffic: &mut Traffic, what: &str, path: &str, least: u64) {
+fn until_escaped(rig: &Rig, traffic: &mut Traffic, what: &str, so: impl Fn(&Status) -> bool) {
     until(what, || {
         traffic.sender.flush();
         assert!(traffic.sender.poll().is_none(), "nobody reads it");
-        (number(&rig.status(), path) >= least).then_some(())
+        so(&rig.status()).then_some(())
     });
 }
 
@@ -60,7 +60,7 @@ fn wait_home(rig: &Rig, traffic: &mut Traffic) {
     rig.wait_whole();
     until("escape memory to be in no use", || {
         rounds(traffic, 4);
-        (number(&rig.wait_whole(), "escape.memory.used") == 0).then_some(())
+        (rig.wait_whole().escape.memory.used == 0).then_some(())
     });
 }
 
@@ -78,21 +78,17 @@ fn a_stopped_applications_backlog_moves_to_memory_and_comes_to_it_whole() {
         let fabrics = fabrics().len();
         for which in 0..fabrics {
             let mut waiting = crowd(&rig, which, "stopped", random.fork());
-            let copied = number(&rig.status(), "escape.copied.total");
+            let copied = rig.status().escape.copied.total;
             pile_up(&mut waiting, 60, small);
-            until_escaped(
-                &rig,
-                &mut waiting,
-                "its backlog to be copied",
-                "escape.copied.total",
-                copied + 1000,
-            );
+            until_escaped(&rig, &mut waiting, "its backlog to be copied", |status| {
+                status.escape.copied.total >= copied + 1000
+            });
             let mut traffic = Traffic::new(&rig.addresses()[which], "store", random.fork());
             rounds(&mut traffic, 20);
             let status = rig.status();
-            let session = &status["sessions"][1];
-            assert!(number(session, "held_slabs") >= number(session, "memory_slabs"), "{status:#}");
-            assert!(number(session, "copied_slabs") > 0, "{status:#}");
+            let session = &status.rows.sessions[1];
+            assert!(session.held_slabs >= session.memory_slabs, "{status:#?}");
+            assert!(session.copied_slabs > 0, "{status:#?}");
             stopped.process.signal(Signal::CONT);
             assert_eq!(waiting.ends(60 + small), vec![AckStatus::Consumed; 60 + small]);
             wait_home(&rig, &mut traffic);
@@ -114,11 +110,13 @@ fn one_that_pins_everything_and_sleeps_is_replaced_and_the_others_go_on() {
     let mut traffic = Traffic::new(&rig.addresses()[0], "store", random.fork());
     pile_up(&mut waiting, 62, 0);
     // Both stay, since it gives nothing back.
-    until_escaped(&rig, &mut waiting, "its slabs to be replaced", "escape.replaced.now", 193);
-    until_escaped(&rig, &mut waiting, "it to hold more than is replaced", "sessions.1.held_slabs", 257);
+    until_escaped(&rig, &mut waiting, "its slabs to be replaced", |status| status.escape.replaced.now >= 193);
+    until_escaped(&rig, &mut waiting, "it to hold more than is replaced", |status| {
+        status.rows.sessions.get(1).is_some_and(|session| session.held_slabs >= 257)
+    });
     rounds(&mut traffic, 20);
     let status = rig.status();
-    assert!(number(&status, "escape.replaced.now") <= 256, "MEM_ESC: {status:#}");
+    assert!(status.escape.replaced.now <= 256, "MEM_ESC: {status:#?}");
     keeper.process.kill();
     wait_home(&rig, &mut traffic);
     let ends = waiting.ends(62);
@@ -137,15 +135,17 @@ fn one_that_dies_in_the_middle_of_its_copies_takes_nothing_along() {
         let mut dying = rig.application(Role::Consumer, "dying");
         dying.process.pause();
         let mut waiting = crowd(&rig, 0, "dying", random.fork());
-        let copied = number(&rig.status(), "escape.copied.total");
+        let copied = rig.status().escape.copied.total;
         pile_up(&mut waiting, 60, 0);
-        until_escaped(&rig, &mut waiting, "copies to begin", "escape.copied.total", copied + 1 + round * 64);
+        until_escaped(&rig, &mut waiting, "copies to begin", |status| {
+            status.escape.copied.total > copied + round * 64
+        });
         dying.process.kill();
         // What arrived only afterwards found nobody.
         let ends = waiting.ends(60);
         assert!(ends.iter().all(|end| matches!(end, AckStatus::AppGone | AckStatus::NoApp)), "{ends:?}");
         rounds(&mut traffic, 2);
-        rig.wait_status("its name to be free", |status| status["sessions"][1].is_null());
+        rig.wait_status("its name to be free", |status| status.session_count == 1);
     }
     wait_home(&rig, &mut traffic);
     assert_eq!(good.reported("wrong"), 0);
@@ -159,9 +159,8 @@ fn without_escape_memory_congestion_is_marked_and_the_others_go_on() {
         4 << 30,
         &["escape.memory_bytes=4294967296", "escape.safe_permille=900", "escape.danger_permille=899"],
     );
-    let status =
-        rig.wait_status("the daemon to know", |status| !status["escape"]["memory"]["error"].is_null());
-    let error = status["escape"]["memory"]["error"].as_str().expect("text");
+    let status = rig.wait_status("the daemon to know", |status| status.escape.memory.error.is_some());
+    let error = status.escape.memory.error.expect("it says why");
     assert!(error.contains("escape.memory_bytes"), "{error}");
     let good = rig.application(Role::Consumer, "store");
     let stopped = rig.application(Role::Consumer, "stopped");
@@ -170,8 +169,8 @@ fn without_escape_memory_congestion_is_marked_and_the_others_go_on() {
     let mut traffic = Traffic::new(&rig.addresses()[0], "store", random.fork());
     pile_up(&mut waiting, 62, 0);
     // Its sender sends when it gets a turn: without one the pool never becomes scarce.
-    until_escaped(&rig, &mut waiting, "congestion to be marked", "escape.marks", 1);
-    until_escaped(&rig, &mut waiting, "congestion to be signalled", "escape.signals", 1);
+    until_escaped(&rig, &mut waiting, "congestion to be marked", |status| status.escape.marks >= 1);
+    until_escaped(&rig, &mut waiting, "congestion to be signalled", |status| status.escape.signals >= 1);
     rounds(&mut traffic, 20);
     until("its sender to hear of it", || {
         waiting.sender.flush();
@@ -192,7 +191,9 @@ fn memory_is_given_instead_of_waiting_to_those_who_ask_for_it() {
     let mut waiting = crowd(&rig, 0, "keeper", random.fork());
     pile_up(&mut waiting, 62, 0);
     // Once no more can be replaced only the keeper could relieve the pool, and it gives nothing back.
-    until_escaped(&rig, &mut waiting, "the keeper to fill the pool", "escape.replaced.now", 193);
+    until_escaped(&rig, &mut waiting, "the keeper to fill the pool", |status| {
+        status.escape.replaced.now >= 193
+    });
     let options = RegisterOptions {
         control_socket: rig.control(),
         class: 2,
@@ -205,7 +206,7 @@ fn memory_is_given_instead_of_waiting_to_those_who_ask_for_it() {
         waiting.sender.flush();
         traffic.send(FRAGMENT).expect("taken");
         take_one(&session, &mut traffic);
-        (number(&rig.status(), "escape.memory_grants.total") > 0).then_some(())
+        (rig.status().escape.memory_grants.total > 0).then_some(())
     });
     drop((session, keeper));
 }

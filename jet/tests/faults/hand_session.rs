@@ -1,9 +1,9 @@
 //! An application without manners: it registers by hand and writes whatever the test wants into what it got.
 
 use crate::traffic::Traffic;
-use jet_client::registration::{
-    ControlConnection, ControlRequest, ControlResponse, ErrorCode, FrameDecoder, PROTOCOL_VERSION,
-};
+use jet_control::frame::FrameDecoder;
+use jet_control::protocol::PROTOCOL_VERSION;
+use jet_control::{ControlConnection, ControlRequest, ControlResponse, ErrorCode};
 use jet_fabric::memory::{Mapping, Protection};
 use jet_fabric::unix::{Doorbell, receive_with_fds};
 use jet_test_support::waiting::until;

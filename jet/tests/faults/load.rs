@@ -4,7 +4,6 @@ use crate::children::Role;
 use crate::rig::{NIC_THREAD, Rig, random_for};
 use crate::traffic::Traffic;
 use jet_client::send::{AckStatus, Sender, SenderOptions};
-use jet_test_support::daemon::number;
 use jet_test_support::waiting::until;
 use rustix::process::Signal;
 
@@ -61,8 +60,8 @@ fn an_application_that_stops_holds_up_its_own_senders_only() {
             || waiting.iter_mut().for_each(|sender| sender.sender.flush()),
             "it to have all that it can get",
             |status| {
-                let session = &status["sessions"][1];
-                session["suspended"] == true || number(session, "held_slabs") > most
+                let session = &status.rows.sessions[1];
+                session.suspended || session.held_slabs > most
             },
         );
         for _ in 0..5 {
@@ -132,9 +131,9 @@ fn two_hundred_senders_come_and_go() {
             });
         }
     });
-    rig.wait_status("nobody to be left", |status| number(status, "peer_count") == 0);
+    rig.wait_status("nobody to be left", |status| status.peer_count == 0);
     let status = rig.wait_whole();
-    assert_eq!((number(&status, "faults.peers"), number(&status, "faults.sessions")), (0, 0));
+    assert_eq!((status.faults.peers, status.faults.sessions), (0, 0));
     for app in apps {
         assert_eq!((app.reported("registered"), app.reported("wrong")), (1, 0));
     }

@@ -1,7 +1,6 @@
 //! The pool on a NUMA node. Of a host with two; the guest has them (deploy/vm/check nodes).
 
 use crate::rig::Rig;
-use jet_test_support::daemon::number;
 
 /// Pages by node of the daemon's mapping of that name, as the kernel counts them: `N0=3072 N1=0`.
 fn pages_on(rig: &mut Rig, name: &str, node: u32) -> u64 {
@@ -20,15 +19,14 @@ fn the_pool_lies_on_the_node_that_is_configured() {
         let setting = format!("pool.numa_node={node}");
         let mut rig = Rig::start_on_software(&[&setting, "pool.huge_pages='off'"]);
         let status = rig.status();
-        assert_eq!(number(&status, "pool.numa_node"), u64::from(node));
-        assert_eq!(pages_on(&mut rig, "jet-pool", node), number(&status, "pool.slabs"));
+        assert_eq!(status.pool.numa_node, Some(node));
+        assert_eq!(pages_on(&mut rig, "jet-pool", node), u64::from(status.pool.slabs));
         assert!(pages_on(&mut rig, "jet-headers", node) > 0);
         assert_eq!(pages_on(&mut rig, "jet-pool", 1 - node), 0);
         // Escape memory is prepared after the start.
-        let status = rig.wait_status("escape memory", |status| {
-            number(status, "escape.memory.ready") == number(status, "escape.memory.slabs")
-        });
-        assert!(pages_on(&mut rig, "jet-escape", node) >= number(&status, "escape.memory.ready"));
+        let status = rig
+            .wait_status("escape memory", |status| status.escape.memory.ready == status.escape.memory.slabs);
+        assert!(pages_on(&mut rig, "jet-escape", node) >= u64::from(status.escape.memory.ready));
         assert_eq!(pages_on(&mut rig, "jet-escape", 1 - node), 0);
     }
 }

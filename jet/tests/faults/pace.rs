@@ -15,11 +15,10 @@ use crate::children::Role;
 use crate::rig::{Actor, Rig, random_for};
 use crate::traffic::Traffic;
 use jet_client::send::{AckStatus, Sender, SenderOptions};
+use jet_control::status::{SessionStatus, Status};
 use jet_fabric::Address;
-use jet_test_support::daemon::number;
 use jet_test_support::random::Random;
 use jet_test_support::waiting::PATIENCE;
-use serde_json::Value;
 use std::time::{Duration, Instant};
 
 /// The pace beside over the pace alone, at least.
@@ -30,7 +29,7 @@ const ROUNDS: usize = 12;
 const HANG: Duration = Duration::from_secs(5);
 /// The pool is under pressure where less of it is available. One fragment of the pool of 12 MiB is more than the rest:
 /// what a slow session holds before it is granted nothing more (a fragment or two, where others press too) is enough.
-const SAFE_PERMILLE: u64 = 980;
+const SAFE_PERMILLE: u32 = 980;
 
 /// How an application sits on what it gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,18 +91,16 @@ impl Sitter {
         Self { actor, waiting }
     }
 
-    /// A number of its session's.
-    fn number(status: &Value, name: &str) -> u64 {
-        let sessions = status["sessions"].as_array().expect("sessions");
-        let own = sessions.iter().find(|session| session["app"] == "sitter").expect("it is registered");
-        number(own, name)
+    /// What is told of its session.
+    fn session(status: &Status) -> &SessionStatus {
+        status.session("sitter").expect("it is registered")
     }
 
     /// Whether what it holds of the pool is enough for pressure, whatever others hold.
-    fn makes_scarce(status: &Value) -> bool {
-        let escaped = Self::number(status, "replaced_slabs") + Self::number(status, "memory_slabs");
-        let in_pool = Self::number(status, "held_slabs") - escaped;
-        in_pool * 1000 > number(status, "pool.slabs") * (1000 - SAFE_PERMILLE)
+    fn makes_scarce(status: &Status) -> bool {
+        let own = Self::session(status);
+        let in_pool = own.held_slabs - own.replaced_slabs - own.memory_slabs;
+        in_pool * 1000 > status.pool.slabs * (1000 - SAFE_PERMILLE)
     }
 
     /// How long the rounds take that are made until it is so.
@@ -112,7 +109,7 @@ impl Sitter {
         rig: &Rig,
         traffic: &mut Traffic,
         what: &str,
-        so: fn(&Value) -> bool,
+        so: fn(&Status) -> bool,
     ) -> Vec<Duration> {
         let deadline = Instant::now() + PATIENCE;
         let mut spans = Vec::new();
@@ -123,7 +120,7 @@ impl Sitter {
             if so(&status) {
                 return spans;
             }
-            assert!(Instant::now() < deadline, "waited {PATIENCE:?} for {what}: {status:#}");
+            assert!(Instant::now() < deadline, "waited {PATIENCE:?} for {what}: {status:#?}");
         }
     }
 
@@ -158,12 +155,12 @@ fn check_pace(name: &str, seed: u64, sits: Sits, has_memory: bool) {
             beginning.extend(if stays {
                 sitter.rounds_until(&rig, &mut traffic, "the pool to be scarce", Sitter::makes_scarce)
             } else {
-                let copied = |status: &Value| Sitter::number(status, "copied_slabs") > 0;
+                let copied = |status: &Status| Sitter::session(status).copied_slabs > 0;
                 sitter.rounds_until(&rig, &mut traffic, "its backlog to be moved to memory", copied)
             });
             beside.extend(rounds(&mut traffic, || sitter.waiting.sender.flush()));
             let status = rig.status();
-            assert!(!stays || Sitter::makes_scarce(&status), "the pool is no longer scarce: {status:#}");
+            assert!(!stays || Sitter::makes_scarce(&status), "the pool is no longer scarce: {status:#?}");
             sitter.end(&rig);
         }
         let slowest_alone = alone.iter().max().copied().expect("rounds");

@@ -11,7 +11,6 @@ use crate::traffic::Traffic;
 use jet_client::send::AckStatus;
 use jet_fabric::Address;
 use jet_fabric::memory::{Mapping, Protection};
-use jet_test_support::daemon::number;
 use jet_test_support::random::Random;
 use jet_test_support::waiting::until;
 use jet_wire::segment::{AppEnd, Release, delivery_flags, delivery_kind, release_kind};
@@ -81,8 +80,8 @@ fn lost_memory_ends_its_message_and_not_the_daemon() {
             waiting.sender.flush();
             let status = rig.status();
             // The warmer comes to it before a worker, or after.
-            let copied = number(&status, "escape.copied.failed") >= 1 && number(&status, "escape.marks") >= 1;
-            (number(&status, "ends.corrupt") == 1 && (copied || warm == WARM)).then_some(())
+            let copied = status.escape.copied.failed >= 1 && status.escape.marks >= 1;
+            (status.ends.corrupt == 1 && (copied || warm == WARM)).then_some(())
         });
         assert_eq!(waiting.ends(1), [AckStatus::Corrupt]);
         // The status is told within the driver's turn, and this after it.
@@ -94,7 +93,7 @@ fn lost_memory_ends_its_message_and_not_the_daemon() {
         let ends = waiting.ends(30);
         assert!(ends.iter().all(|end| matches!(end, AckStatus::AppGone | AckStatus::NoApp)), "{ends:?}");
         let status = rig.wait_whole();
-        assert_eq!(number(&status, "pool.retired"), 1, "{status:#}");
+        assert_eq!(status.pool.retired, 1, "{status:#?}");
         assert_the_others_go_on(&rig, &good, traffic);
     }
 }
@@ -189,8 +188,8 @@ fn what_arrives_in_lost_memory_is_corrupt_whichever_nic_fills_it() {
                     assert!(ended <= 1 && ended + consumed == ends.len() as u64, "{ends:?}");
                     corrupt += ended;
                     let status = rig.status();
-                    assert_eq!(number(&status, "ends.corrupt"), corrupt, "{status:#}");
-                    (number(&status, "pool.retired") == retired).then_some(ended)
+                    assert_eq!(status.ends.corrupt, corrupt, "{status:#?}");
+                    (status.pool.retired == retired).then_some(ended)
                 });
                 assert!(seen == 1 || warm == WARM, "{address}, {bytes} bytes: no message met it");
             }

@@ -12,7 +12,6 @@ use jet_fabric::limits::Profile;
 use jet_fabric::nic::Nic;
 use jet_fabric::soft::threaded::{Threaded, ThreadedOptions};
 use jet_fabric::soft::{SoftNic, SoftOptions};
-use jet_test_support::daemon::number;
 use jet_test_support::device::fabrics;
 use jet_wire::message::hello::Refusal;
 use std::collections::HashMap;
@@ -119,7 +118,7 @@ fn large_messages_mixed_with_small_ones_end_on_every_device() {
                 sent += large * (1 + SMALL_BESIDE_EACH);
             }
             let status = rig.wait_whole();
-            assert_eq!((number(&status, "faults.peers"), application.reported("wrong")), (0, 0));
+            assert_eq!((status.faults.peers, application.reported("wrong")), (0, 0));
             application.wait_reported("finished", sent);
         }
     }
@@ -154,7 +153,7 @@ fn nothing_hangs_on_the_mean_device_whatever_the_sizes() {
             });
         }
         let status = rig.wait_whole();
-        assert_eq!((number(&status, "faults.peers"), application.reported("wrong")), (0, 0));
+        assert_eq!((status.faults.peers, application.reported("wrong")), (0, 0));
     }
 }
 
@@ -184,7 +183,7 @@ fn messages_of_any_size_end_where_a_connection_takes_a_part_of_the_reads_that_on
                 sent += 2 * sizes.len();
             }
             let status = rig.wait_whole();
-            assert_eq!((number(&status, "faults.peers"), application.reported("wrong")), (0, 0));
+            assert_eq!((status.faults.peers, application.reported("wrong")), (0, 0));
             application.wait_reported("finished", sent);
         }
     }
@@ -196,9 +195,11 @@ fn the_depth_that_two_nics_agreed_on_is_told() {
         let mut rig = daemon_on(device, nic_threads()[0]);
         for address in rig.fabrics() {
             let sender = sender_on(device.0, &address, "store");
-            rig.wait_status("the sender's depth", |status| status["peers"][0]["reads_max"] == depth);
+            rig.wait_status("the sender's depth", |status| {
+                status.rows.peers.first().is_some_and(|peer| peer.reads_max == depth)
+            });
             drop(sender);
-            rig.wait_status("the sender to be gone", |status| status["peer_count"] == 0);
+            rig.wait_status("the sender to be gone", |status| status.peer_count == 0);
         }
         if fabrics().len() == 1 {
             let said = rig.daemon().said();
@@ -270,6 +271,6 @@ fn who_comes_beyond_a_devices_connections_is_told_so() {
     }
     // A place that comes free is taken.
     senders.pop();
-    rig.wait_status("a place", |status| number(status, "peer_count") == 55);
+    rig.wait_status("a place", |status| status.peer_count == 55);
     senders.push(Sender::connect(Rig::sender_options(&rig.addresses()[0], "store")).expect("let in"));
 }

@@ -4,8 +4,7 @@ use crate::children::Role;
 use crate::hand_session::{HandSession, release};
 use crate::rig::{Rig, random_for};
 use crate::traffic::Traffic;
-use jet_client::registration::ErrorCode;
-use jet_test_support::daemon::number;
+use jet_control::ErrorCode;
 use jet_test_support::waiting::until;
 use jet_wire::segment::{Release, release_kind};
 use std::fs::File;
@@ -72,19 +71,17 @@ fn a_process_that_breaks_session_after_session_does_not_take_the_pool() {
     assert_eq!(said.matches(&named).count(), 1, "{said}");
     assert!(said.contains("End that process"), "{said}");
     let status = rig.status();
-    assert_eq!(number(&status, "quarantined.0.pid"), u64::from(pid), "{status:#}");
-    assert!(number(&status, "quarantined.0.held_bytes") >= 4096, "{status:#}");
-    assert_eq!(status["quarantined"][0]["app"], "broken");
-    assert_eq!(status["quarantined"][0]["holder_lives"], true);
-    assert_eq!(status["quarantined"].as_array().map(Vec::len), Some(1));
+    assert_eq!(status.rows.quarantined.len(), 1, "{status:#?}");
+    assert_eq!(status.rows.quarantined[0].pid, Some(pid), "{status:#?}");
+    assert!(status.rows.quarantined[0].held_bytes >= 4096, "{status:#?}");
+    assert_eq!(status.rows.quarantined[0].app, "broken");
+    assert!(status.rows.quarantined[0].holder_lives);
     // It ends, and all is back.
     faulty.process.kill();
     sender.process.kill();
     let status = rig.wait_whole();
     traffic.round();
-    let left = rig.wait_status("nothing in quarantine", |status| {
-        status["quarantined"].as_array().is_some_and(Vec::is_empty)
-    });
-    assert_eq!(number(&left, "faults.sessions"), 1, "{status:#}");
+    let left = rig.wait_status("nothing in quarantine", |status| status.rows.quarantined.is_empty());
+    assert_eq!(left.faults.sessions, 1, "{status:#?}");
     assert_eq!((good.reported("registered"), good.reported("wrong")), (1, 0));
 }

@@ -2,6 +2,7 @@
 
 use crate::children::Role;
 use jet_client::send::{Sender, SenderOptions};
+use jet_control::status::{CacheStatus, Status};
 use jet_fabric::Address;
 use jet_test_support::daemon;
 use jet_test_support::device::{device_address, fabrics, source_for};
@@ -11,7 +12,6 @@ use jet_test_support::process::Process;
 use jet_test_support::random::Random;
 use jet_test_support::waiting::{PATIENCE, until};
 use rustix::process::Resource;
-use serde_json::Value;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -157,8 +157,7 @@ impl Rig {
         let control = self.control();
         let daemon = self.daemon.insert(self.another_daemon(&control, &self.addresses));
         let status = daemon::wait_answer(daemon, &control);
-        let listen = status["listen"].as_array().expect("addresses");
-        self.addresses = listen.iter().map(|text| text.as_str().expect("text").to_owned()).collect();
+        self.addresses = status.listen;
     }
 
     /// Starts a daemon beside this one.
@@ -243,25 +242,25 @@ impl Rig {
         Sender::connect(Self::sender_options(address, app)).expect("the daemon lets it in")
     }
 
-    pub fn try_status(&self) -> Option<Value> {
+    pub fn try_status(&self) -> Option<Status> {
         daemon::try_status(&self.control())
     }
 
     #[track_caller]
-    pub fn status(&self) -> Value {
+    pub fn status(&self) -> Status {
         self.try_status().expect("the daemon answers")
     }
 
     /// What small messages have of the pool at first, which follows the SRQ that the NIC's device takes. To be asked before
     /// anything comes: the line between the shares moves then, and the limits of one application do not move with it.
     #[track_caller]
-    pub fn srq_share_slabs(&self) -> u64 {
-        daemon::number(&self.status(), "pool.srq_limit")
+    pub fn srq_share_slabs(&self) -> u32 {
+        self.status().pool.srq_limit
     }
 
     /// Waits until the status is as wished.
     #[track_caller]
-    pub fn wait_status(&self, what: &str, wished: impl Fn(&Value) -> bool) -> Value {
+    pub fn wait_status(&self, what: &str, wished: impl Fn(&Status) -> bool) -> Status {
         self.wait_status_while(|| {}, what, wished)
     }
 
@@ -271,21 +270,20 @@ impl Rig {
         &self,
         meanwhile: impl FnMut(),
         what: &str,
-        wished: impl Fn(&Value) -> bool,
-    ) -> Value {
+        wished: impl Fn(&Status) -> bool,
+    ) -> Status {
         daemon::wait_status(&self.control(), what, meanwhile, wished)
     }
 
     /// Waits until every slab is back and no message is known any more.
     #[track_caller]
-    pub fn wait_whole(&self) -> Value {
+    pub fn wait_whole(&self) -> Status {
         self.wait_status("the pool to be whole", |status| {
-            let (pool, reads) = (&status["pool"], &status["reads"]);
-            let zero = |value: &Value| value.as_u64() == Some(0);
-            pool["whole"] == true
-                && [&pool["quarantined"], &pool["read"], &pool["small_held"]].into_iter().all(zero)
-                && [&reads["in_flight"], &reads["running"], &reads["waiting"]].into_iter().all(zero)
-                && zero(&status["messages"]["known"])
+            let (pool, reads) = (&status.pool, &status.reads);
+            pool.whole
+                && pool.quarantined + pool.read + pool.small_held == 0
+                && reads.in_flight + reads.running + reads.waiting == 0
+                && status.messages.known == 0
         })
     }
 }
@@ -293,4 +291,10 @@ impl Rig {
 /// Seeded for a test, or by `JET_FAULTS_SEED`; says with what.
 pub fn random_for(test: &str, seed: u64) -> Random {
     Random::seeded_by("JET_FAULTS_SEED", test, seed)
+}
+
+/// What a status tells of the cache.
+#[track_caller]
+pub fn cache(status: &Status) -> &CacheStatus {
+    status.cache.as_ref().expect("every daemon tells it")
 }

@@ -5,10 +5,9 @@ use crate::traffic::{Traffic, fits};
 use jet_client::receive::{HeldLimit, Message, ReceiveError, RegisterOptions, Session, Slice, SliceError};
 use jet_client::send::{AckStatus, Sender, SenderOptions};
 use jet_fabric::Address;
-use jet_test_support::daemon::number;
 use jet_test_support::random::Random;
 use jet_test_support::waiting::until;
-use jet_wire::SLAB_BYTES;
+use jet_wire::{SLAB_BYTES, SLAB_BYTES_U32};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Larger than the pool and escape memory together, so that nobody can hold all of it.
@@ -58,7 +57,7 @@ fn collect<'s>(message: &mut Message<'s>, kept: &mut Vec<Slice<'s>>) -> HeldLimi
 fn keep_all_then_give_back(
     rig: &Rig,
     random: &mut Random,
-    copied: u64,
+    copied: u32,
     told: (HeldLimit, &str),
     times: usize,
 ) {
@@ -71,17 +70,15 @@ fn keep_all_then_give_back(
         let seed = random.fork();
         let sender = scope.spawn(move || sending(&address, stop, seed, &[MESSAGE_BYTES]));
         let mut message = session.receive(None).unwrap().expect("no limit");
-        rig.wait_status("what it has to escape", |status| {
-            number(status, "sessions.0.copied_slabs") >= copied
-        });
+        rig.wait_status("what it has to escape", |status| status.rows.sessions[0].copied_slabs >= copied);
         let mut kept = Vec::new();
         for _ in 0..times {
             assert_eq!(collect(&mut message, &mut kept), limit);
             // The status names it, while nothing was given back.
             let status = rig.status();
-            let standstill = &status["sessions"][0]["standstill"];
-            assert_eq!(standstill["limit"], key, "{status:#}");
-            assert!(standstill["ms"].as_u64().expect("a number") >= 1000, "{status:#}");
+            let standstill = status.rows.sessions[0].standstill.as_ref().expect("it stands still");
+            assert_eq!(standstill.limit, key, "{status:#?}");
+            assert!(standstill.ms >= 1000, "{status:#?}");
         }
         let held: usize = kept.iter().map(|slice| slice.len()).sum();
         assert!((8 << 20..MESSAGE_BYTES).contains(&held), "{held}");
@@ -100,7 +97,7 @@ fn keep_all_then_give_back(
         drop(stop_at_the_end);
     });
     let status = rig.wait_whole();
-    assert!(status["sessions"][0]["standstill"].is_null(), "{status:#}");
+    assert!(status.rows.sessions[0].standstill.is_none(), "{status:#?}");
 }
 
 #[test]
@@ -122,7 +119,7 @@ fn who_keeps_all_that_escaped_for_it_hears_that_it_is_that_limit() {
     let mut random = random_for("escaped standstill", 92);
     let rig = Rig::start(&["escape.session_memory_bytes=1048576", "escape.safe_permille=900"]);
     let told = (HeldLimit::Memory, "escape.session_memory_bytes");
-    keep_all_then_give_back(&rig, &mut random, (1 << 20) / SLAB_BYTES as u64, told, 1);
+    keep_all_then_give_back(&rig, &mut random, (1 << 20) / SLAB_BYTES_U32, told, 1);
 }
 
 #[test]
@@ -145,7 +142,7 @@ fn who_keeps_more_small_messages_than_it_may_hears_which_limit_that_is() {
             }
         };
         assert_eq!((kept.len(), held.limit), (32, HeldLimit::Messages), "{held}");
-        assert_eq!(number(&rig.status(), "sessions.0.delivered_messages"), 32);
+        assert_eq!(rig.status().rows.sessions[0].delivered_messages, 32);
         // The session goes on.
         for message in kept.drain(..) {
             message.consume();

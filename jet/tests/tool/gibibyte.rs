@@ -50,7 +50,7 @@ fn a_gibibyte_over(fabric: &str) {
     let next = host.daemon();
     recv.signal(Signal::CONT);
     // Stopped before it is registered with the next daemon, it would hold nothing.
-    until("the receiver to be back", || host.status().filter(|status| status["sessions"][0].is_object()));
+    until("the receiver to be back", || host.status().filter(|status| status.session_count > 0));
     let before = written(0).unwrap_or_default();
 
     until("some more files to be written", || written(before + 6));

@@ -1,12 +1,12 @@
 //! A host of the tool: a daemon, receivers and senders, in a directory of the test's own.
 
+use jet_control::status::Status;
 use jet_test_support::daemon;
 use jet_test_support::device::{device_address, source_for};
 use jet_test_support::folder::Folder;
 use jet_test_support::port::Port;
 use jet_test_support::process::Process;
 use jet_test_support::waiting::until;
-use serde_json::Value;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -90,7 +90,7 @@ impl Host {
         let recv = self.recv_unwatched(out, options, prepare);
         until("the receiver to register", || {
             assert!(recv.is_running(), "{} ended: {}", recv.id(), recv.said());
-            self.status().filter(|status| !status["sessions"].as_array().expect("a list").is_empty())
+            self.status().filter(|status| !status.rows.sessions.is_empty())
         });
         recv
     }
@@ -134,19 +134,14 @@ impl Host {
         self.start_with(&arguments, prepare)
     }
 
-    pub fn status(&self) -> Option<Value> {
+    pub fn status(&self) -> Option<Status> {
         daemon::try_status(&self.control())
     }
 
     /// Waits until every slab is back.
     #[track_caller]
     pub fn wait_whole(&self) {
-        daemon::wait_status(
-            &self.control(),
-            "the pool to be whole",
-            || {},
-            |status| status["pool"]["whole"] == true,
-        );
+        daemon::wait_status(&self.control(), "the pool to be whole", || {}, |status| status.pool.whole);
     }
 
     /// Waits until the application holds slabs of large messages: in the pool, or moved out of it.
@@ -154,9 +149,8 @@ impl Host {
     pub fn wait_held(&self) {
         until("the application to hold slabs", || {
             self.status().filter(|status| {
-                status["sessions"][0]["held_slabs"].as_u64() > Some(0)
-                    && (status["pool"]["read"].as_u64() > Some(0)
-                        || status["escape"]["memory"]["used"].as_u64() > Some(0))
+                status.rows.sessions.first().is_some_and(|session| session.held_slabs > 0)
+                    && (status.pool.read > 0 || status.escape.memory.used > 0)
             })
         });
     }

@@ -93,7 +93,7 @@ fn a_daemon_killed_under_load_is_followed_by_another_and_what_comes_again_is_mar
         assert_same(&tree, &out.join("tree"));
         host.wait_whole();
         let status = host.status().unwrap();
-        assert!(status["messages"]["redelivered"].as_u64() > Some(0), "{status}");
+        assert!(status.messages.redelivered > 0, "{status:?}");
         let received = recv.stop();
         assert_eq!(received["sessions"], 2, "{received}");
         assert!(received["redelivered"].as_u64() > Some(0), "{received}");

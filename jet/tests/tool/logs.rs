@@ -2,7 +2,8 @@
 //! costs a transfer.
 
 use crate::host::Host;
-use jet_client::registration::{ControlConnection, ControlRequest, ControlResponse, PROTOCOL_VERSION};
+use jet_control::protocol::PROTOCOL_VERSION;
+use jet_control::{ControlConnection, ControlRequest, ControlResponse};
 use jet_test_support::limits::limit;
 use jet_test_support::process::Process;
 use jet_test_support::tree::{assert_same, large_tree};
@@ -87,7 +88,7 @@ fn daemon(host: &Host, log: &Dead) -> (Process, Option<PipeReader>) {
 
 /// An application that does what ends its session. What is given back is its connection, which lives on.
 fn speak_after_registering(host: &Host) -> ControlConnection {
-    let sessions = || host.status().map(|status| status["sessions"].as_array().expect("a list").len());
+    let sessions = || host.status().map(|status| status.rows.sessions.len());
     let before = until("the daemon to answer", sessions);
     let mut rude = ControlConnection::connect(&host.control()).unwrap();
     let register = ControlRequest::Register {

@@ -1,6 +1,7 @@
 //! What the tool says when something is not as it should be, and with which exit code it ends.
 
 use crate::host::Host;
+use jet_control::status::Checksums;
 use jet_test_support::tree::{assert_same, large_tree};
 use jet_test_support::waiting::until;
 use rustix::process::Signal;
@@ -154,7 +155,7 @@ fn checksums_that_the_next_daemon_checks_none_of_are_told_and_counted() {
     recv.signal(Signal::CONT);
     let next = host.daemon_with(&["read.checksums=off"]);
     until("it to be told", || send.said().contains("what is sent goes without").then_some(()));
-    assert_eq!(host.status().unwrap()["reads"]["checksums"], "off");
+    assert_eq!(host.status().unwrap().reads.checksums, Checksums::Off);
     let sent = send.succeed();
     assert!(sent["unchecked"].as_u64() > Some(0), "{sent}");
     assert_same(&tree, &out.join("tree"));

@@ -115,12 +115,8 @@ fn class_and_memory_instead_of_waiting_are_asked_for() {
     let _daemon = host.daemon();
     let recv = host.recv(&out, &["--class", "3", "--memory"]);
     let status = host.status().expect("the daemon answers");
-    let session = &status["sessions"][0];
-    assert_eq!(
-        (&session["class"], &session["memory_instead_of_waiting"]),
-        (&3.into(), &true.into()),
-        "{status}"
-    );
+    let session = &status.rows.sessions[0];
+    assert_eq!((session.class, session.memory_instead_of_waiting), (3, true), "{status:?}");
     host.send(&[&tree], &[]).succeed();
     assert_same(&tree, &out.join("tree"));
     let received = recv.stop();

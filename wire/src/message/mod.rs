@@ -24,6 +24,7 @@
 
 mod checksum;
 mod control;
+mod end_counts;
 pub mod hello;
 mod parse;
 mod payload;
@@ -34,6 +35,7 @@ pub use checksum::combine_crc32c;
 pub use control::{
     ACK_RANGES_MAX, AckHeader, AckRange, ByeHeader, ByeReason, CongestionHeader, CreditHeader, CreditReturn,
 };
+pub use end_counts::EndCounts;
 pub use parse::{FromReceiver, FromSender, HeaderError, parse_from_receiver, parse_from_sender};
 pub use payload::{RequestFields, RequestHeader, SmallFields, SmallHeader};
 pub use status::AckStatus;

@@ -9,7 +9,9 @@ mod standstill;
 mod tasks;
 
 use super::*;
-use crate::registration::{ANSWER_TIMEOUT, ControlConnection, ControlResponse, ErrorCode, encode_frame};
+use jet_control::connection::ANSWER_TIMEOUT;
+use jet_control::frame::encode_frame;
+use jet_control::{ControlConnection, ControlResponse, ErrorCode};
 use jet_fabric::memory::SharedMemory;
 use jet_fabric::unix::Doorbell;
 use jet_wire::segment::{

@@ -1,9 +1,9 @@
 //! Registration over a control socket.
 
 use crate::receive::{RegisterError, RegisterOptions, Session};
-use crate::registration::{
-    ControlRequest, ControlResponse, ErrorCode, FrameDecoder, PROTOCOL_VERSION, encode_frame,
-};
+use jet_control::frame::{FrameDecoder, encode_frame};
+use jet_control::protocol::PROTOCOL_VERSION;
+use jet_control::{ControlRequest, ControlResponse, ErrorCode};
 use jet_fabric::memory::MapError;
 use jet_fabric::unix::{receive_with_fds, send_with_fds};
 use jet_wire::SLAB_BYTES_U32;

@@ -2,7 +2,8 @@
 
 use super::{Daemon, LONG, Run, check_slice, pair, small};
 use crate::receive::{Message, Session};
-use crate::registration::{ControlResponse, ErrorCode, encode_frame};
+use jet_control::frame::encode_frame;
+use jet_control::{ControlResponse, ErrorCode};
 use jet_wire::segment::delivery_flags as flags;
 use jet_wire::{SLAB_BYTES, SLAB_BYTES_U32};
 use std::io::Write;

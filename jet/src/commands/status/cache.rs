@@ -1,102 +1,203 @@
 //! The rows about the last-level cache.
 
-use super::{number, word};
 use crate::commands::text;
-use serde_json::Value;
+use jet_control::status::{
+    AdjustmentsStatus, CacheDomainStatus, CacheStatus, CountersStatus, RegistersStatus, ReservationStatus,
+    SettingStatus, WarmerStatus,
+};
 
 /// What is reserved of the last-level cache, and what of the pool is in it.
-pub(super) fn rows(status: &Value) -> Vec<(&'static str, String)> {
-    let n = |pointer: &str| number(status, pointer);
-    let domains = status.pointer("/cache/domains").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-    let line = |domain: &Value| {
-        let (reserved, ways) = (word(domain, "/reserved"), domain.pointer("/ways").and_then(Value::as_str));
-        let mut line = format!("domain {}: ways {}", number(domain, "/domain"), ways.unwrap_or(reserved));
-        match ways {
-            None => line.push_str(" (cannot be read now)"),
-            Some(ways) if ways != reserved => {
-                line.push_str(&format!(", where {reserved} were reserved"));
-            }
-            Some(_) => line.push_str(&format!(" ({})", text::bytes(number(domain, "/bytes")))),
-        }
-        if let Some(bytes) = domain.pointer("/occupancy/bytes").and_then(Value::as_u64) {
-            line.push_str(&format!(", {} occupied", text::bytes(bytes)));
-        }
-        if let Some(rate) = domain.pointer("/memory_bytes_per_s").and_then(Value::as_u64) {
-            line.push_str(&format!(", {}/s to and from memory", text::bytes(rate)));
-        }
-        line
-    };
-    let mut lines: Vec<String> = domains.iter().map(line).collect();
+pub(super) fn rows(cache: &CacheStatus) -> Vec<(&'static str, String)> {
+    let mut rows = reservation(&cache.reservation);
+    rows.push(("  resident", resident(&cache.warmer)));
+    rows.extend(registers(&cache.registers).map(|line| ("  registers", line)));
+    rows.extend(adjustments(&cache.adjustments).map(|line| ("  adjusted", line)));
+    rows.extend(counted(&cache.counters).map(|line| ("  counted", line)));
+    rows
+}
+
+fn reservation(reservation: &ReservationStatus) -> Vec<(&'static str, String)> {
+    let mut lines: Vec<String> = reservation.domains.iter().map(domain).collect();
     if let Some(first) = lines.first_mut() {
-        let share = match status.pointer("/cache/exclusive").and_then(Value::as_bool) {
+        let share = match reservation.exclusive {
             Some(true) => "exclusive",
             Some(false) => "shareable",
             None => "which is not there now",
         };
-        *first = format!("group {}, {share}; {first}", word(status, "/cache/group"));
+        let group = reservation.group.as_deref().unwrap_or("?");
+        *first = format!("group {group}, {share}; {first}");
     }
     if lines.is_empty() {
-        lines.push(match status.pointer("/cache/reason").and_then(Value::as_str) {
+        lines.push(match &reservation.reason {
             Some(reason) => format!("none reserved: {reason}"),
             None => "none reserved (cache.reserve = \"off\")".to_owned(),
         });
     }
     let mut rows: Vec<_> = ["cache"].into_iter().chain(std::iter::repeat("")).zip(lines).collect();
-    let faults = status.pointer("/cache/faults").and_then(Value::as_array).into_iter().flatten();
-    rows.extend(faults.filter_map(Value::as_str).map(|fault| ("  amiss", fault.to_owned())));
-    if n("/cache/reserved_again") > 0 {
-        rows.push(("  reserved again", format!("{} times", n("/cache/reserved_again"))));
-    }
-    let share = |pointer: &str| 100.0 * status.pointer(pointer).and_then(Value::as_f64).unwrap_or_default();
-    let resident = match word(status, "/cache/warmer/state") {
-        "running" if n("/cache/warmer/resident/touches") > 0 => format!(
-            "{:.0} % of the pool ({:.0} to {:.0} %, by {} touches), at {:.2} % of a core",
-            share("/cache/warmer/resident/share"),
-            share("/cache/warmer/resident/low"),
-            share("/cache/warmer/resident/high"),
-            n("/cache/warmer/resident/touches"),
-            share("/cache/warmer/cost_permille") / 1000.0,
-        ),
-        "failed" => word(status, "/cache/warmer/error").to_owned(),
-        "off" => "not measured (cache.warm = false)".to_owned(),
-        _ => "not measured yet".to_owned(),
-    };
-    rows.push(("  resident", resident));
-    if word(status, "/cache/registers/state") != "left" {
-        let registers = match status.pointer("/cache/registers/stands").and_then(Value::as_bool) {
-            Some(false) => "set, and somebody has changed them",
-            _ => "as configured",
-        };
-        rows.push(("  registers", setting(status, "/cache/registers", registers.to_owned())));
-    }
-    if word(status, "/cache/adjustments/state") != "left" {
-        let throttle = status.pointer("/cache/adjustments/throttle").and_then(Value::as_object);
-        let mut parts: Vec<String> = throttle
-            .into_iter()
-            .flatten()
-            .map(|(group, value)| format!("bandwidth of {group} {value}"))
-            .collect();
-        if let Some(ways) = status.pointer("/cache/adjustments/device_ways").and_then(Value::as_str) {
-            parts.push(format!("ways of devices {ways}"));
-        }
-        if status.pointer("/cache/adjustments/stands").and_then(Value::as_bool) == Some(false) {
-            parts.push("which another tool has changed".to_owned());
-        }
-        rows.push(("  adjusted", setting(status, "/cache/adjustments", parts.join(", "))));
-    }
-    if word(status, "/cache/counters/state") == "running" {
-        let (all, missed) = (n("/cache/counters/llc_references"), n("/cache/counters/llc_misses"));
-        #[allow(clippy::cast_precision_loss)] // a share
-        let share = 100.0 * missed as f64 / all.max(1) as f64;
-        rows.push(("  counted", format!("{all} accesses of the reactor, {share:.1} % missed")));
+    rows.extend(reservation.faults.iter().map(|fault| ("  amiss", fault.clone())));
+    if reservation.reserved_again > 0 {
+        rows.push(("  reserved again", format!("{} times", reservation.reserved_again)));
     }
     rows
 }
 
+fn domain(domain: &CacheDomainStatus) -> String {
+    let reserved = &domain.reserved;
+    let mut line = format!("domain {}: ways {}", domain.domain, domain.ways.as_ref().unwrap_or(reserved));
+    match &domain.ways {
+        None => line.push_str(" (cannot be read now)"),
+        Some(ways) if ways != reserved => line.push_str(&format!(", where {reserved} were reserved")),
+        Some(_) => line.push_str(&format!(" ({})", text::bytes(domain.bytes.unwrap_or_default()))),
+    }
+    if let Some(bytes) = domain.occupancy.and_then(|occupancy| occupancy.bytes()) {
+        line.push_str(&format!(", {} occupied", text::bytes(bytes)));
+    }
+    if let Some(rate) = domain.memory_bytes_per_s {
+        line.push_str(&format!(", {}/s to and from memory", text::bytes(rate)));
+    }
+    line
+}
+
+fn resident(warmer: &WarmerStatus) -> String {
+    match warmer {
+        WarmerStatus::Running(readings) => match readings.resident {
+            Some(resident) => format!(
+                "{:.0} % of the pool ({:.0} to {:.0} %, by {} touches), at {:.2} % of a core",
+                100.0 * resident.share,
+                100.0 * resident.low,
+                100.0 * resident.high,
+                resident.touches,
+                readings.cost_permille / 10.0,
+            ),
+            None => "not measured yet".to_owned(),
+        },
+        WarmerStatus::Calibrating => "not measured yet".to_owned(),
+        WarmerStatus::Failed { error } => error.clone(),
+        WarmerStatus::Off => "not measured (cache.warm = false)".to_owned(),
+        WarmerStatus::Unknown => "in a state that this build does not know".to_owned(),
+    }
+}
+
+fn registers(registers: &RegistersStatus) -> Option<String> {
+    setting(&registers.setting, || {
+        match registers.stands {
+            Some(false) => "set, and somebody has changed them",
+            Some(true) | None => "as configured",
+        }
+        .to_owned()
+    })
+}
+
+fn adjustments(adjustments: &AdjustmentsStatus) -> Option<String> {
+    setting(&adjustments.setting, || {
+        let throttle = adjustments.throttle.iter();
+        let mut parts: Vec<_> =
+            throttle.map(|(group, value)| format!("bandwidth of {group} {value}")).collect();
+        parts.extend(adjustments.device_ways.iter().map(|ways| format!("ways of devices {ways}")));
+        if adjustments.stands == Some(false) {
+            parts.push("which another tool has changed".to_owned());
+        }
+        parts.join(", ")
+    })
+}
+
 /// What became of something that is set where that is configured.
-fn setting(status: &Value, pointer: &str, set: String) -> String {
-    match word(status, &format!("{pointer}/state")) {
-        "set" => set,
-        _ => format!("not set: {}", word(status, &format!("{pointer}/reason"))),
+fn setting(setting: &SettingStatus, set: impl FnOnce() -> String) -> Option<String> {
+    match setting {
+        SettingStatus::Left => None,
+        SettingStatus::Set => Some(set()),
+        SettingStatus::Failed { reason } => Some(format!("not set: {reason}")),
+        SettingStatus::Unknown => Some("in a state that this build does not know".to_owned()),
+    }
+}
+
+fn counted(counters: &CountersStatus) -> Option<String> {
+    let CountersStatus::Running(counts) = counters else { return None };
+    let (all, missed) = (counts.llc_references, counts.llc_misses);
+    #[allow(clippy::cast_precision_loss)] // a share
+    let share = 100.0 * missed as f64 / all.max(1) as f64;
+    Some(format!("{all} accesses of the reactor, {share:.1} % missed"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::status::page::rows_of;
+    use jet_control::status::{CacheCounts, Occupancy, Reserve, ResidentShare, WarmerReadings};
+
+    fn nothing() -> CacheStatus {
+        CacheStatus {
+            reserve: Reserve::Auto,
+            reservation: ReservationStatus::default(),
+            registers: RegistersStatus::default(),
+            adjustments: AdjustmentsStatus::default(),
+            counters: CountersStatus::Off,
+            warmer: WarmerStatus::Off,
+        }
+    }
+
+    #[test]
+    fn where_nothing_is_reserved_it_says_why() {
+        let off =
+            ["cache|none reserved (cache.reserve = \"off\")", "  resident|not measured (cache.warm = false)"];
+        assert_eq!(rows_of(rows(&nothing())), off);
+        let reservation = ReservationStatus { reason: Some("no resctrl".to_owned()), ..Default::default() };
+        let failed = WarmerStatus::Failed { error: "too busy".to_owned() };
+        let without = CacheStatus { reservation, warmer: failed, ..nothing() };
+        assert_eq!(rows_of(rows(&without)), ["cache|none reserved: no resctrl", "  resident|too busy"]);
+    }
+
+    #[test]
+    fn what_is_reserved_is_told_with_what_is_amiss() {
+        let domain = |ways: Option<&str>| CacheDomainStatus {
+            domain: 0,
+            reserved: "3e0".to_owned(),
+            ways: ways.map(str::to_owned),
+            bytes: ways.map(|_| 1 << 20),
+            occupancy: Some(Occupancy::Bytes(4096)),
+            memory_bytes_per_s: None,
+        };
+        let reservation = ReservationStatus {
+            group: Some("jet".to_owned()),
+            exclusive: Some(true),
+            domains: vec![domain(Some("3e0")), domain(Some("1")), domain(None)],
+            faults: vec!["somebody took ways".to_owned()],
+            reserved_again: 2,
+            ..Default::default()
+        };
+        let resident = ResidentShare { share: 0.5, low: 0.25, high: 0.75, touches: 9, judged_cached: 4 };
+        let readings =
+            WarmerReadings { resident: Some(resident), cost_permille: 1.5, ..WarmerReadings::default() };
+        let status = CacheStatus {
+            reservation,
+            registers: RegistersStatus { setting: SettingStatus::Set, stands: Some(false) },
+            adjustments: AdjustmentsStatus {
+                setting: SettingStatus::Set,
+                stands: Some(false),
+                throttle: [("others".to_owned(), 10)].into(),
+                device_ways: Some("3".to_owned()),
+            },
+            counters: CountersStatus::Running(CacheCounts {
+                llc_references: 200,
+                llc_misses: 50,
+                ..CacheCounts::default()
+            }),
+            warmer: WarmerStatus::Running(readings),
+            ..nothing()
+        };
+        assert_eq!(
+            rows_of(rows(&status)),
+            [
+                "cache|group jet, exclusive; domain 0: ways 3e0 (1.00 MiB), 4.00 KiB occupied",
+                "|domain 0: ways 1, where 3e0 were reserved, 4.00 KiB occupied",
+                "|domain 0: ways 3e0 (cannot be read now), 4.00 KiB occupied",
+                "  amiss|somebody took ways",
+                "  reserved again|2 times",
+                "  resident|50 % of the pool (25 to 75 %, by 9 touches), at 0.15 % of a core",
+                "  registers|set, and somebody has changed them",
+                "  adjusted|bandwidth of others 10, ways of devices 3, which another tool has changed",
+                "  counted|200 accesses of the reactor, 25.0 % missed",
+            ]
+        );
     }
 }

@@ -6,8 +6,9 @@ mod pressure;
 mod rdma;
 
 use super::{fail, print, print_json, seconds};
-use jet_client::registration::{CONTROL_SOCKET, ControlConnection, StatusError};
-use serde_json::Value;
+use jet_control::connection::StatusError;
+use jet_control::status::Status;
+use jet_control::{CONTROL_SOCKET, ControlConnection};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -34,30 +35,27 @@ pub(super) struct Args {
     wait_whole: Option<Duration>,
 }
 
-/// Asks a daemon.
-pub(crate) fn ask(control_socket: &Path) -> Result<Value, StatusError> {
+/// Asks a daemon how things stand, with the first of its rows.
+pub(crate) fn ask(control_socket: &Path) -> Result<Status, StatusError> {
+    ControlConnection::connect(control_socket)?.status_in_short()
+}
+
+/// Asks for all rows.
+fn ask_for_all(control_socket: &Path) -> Result<Status, StatusError> {
     ControlConnection::connect(control_socket)?.status()
-}
-
-/// A number in a status, 0 where there is none.
-pub(crate) fn number(status: &Value, pointer: &str) -> u64 {
-    status.pointer(pointer).and_then(Value::as_u64).unwrap_or(0)
-}
-
-/// Whether no slab is held.
-pub(crate) fn is_whole(status: &Value) -> bool {
-    status.pointer("/pool/whole").and_then(Value::as_bool) == Some(true)
 }
 
 pub(super) fn run(args: &Args) -> ExitCode {
     let deadline = args.wait_whole.map(|wait| Instant::now() + wait);
     let status = loop {
-        let status = match ask(&args.control_socket) {
+        // A page for people shows a hundred rows of each kind. All of them are for programs.
+        let answer = if args.json { ask_for_all(&args.control_socket) } else { ask(&args.control_socket) };
+        let status = match answer {
             Ok(status) => status,
             Err(error) => return fail(error),
         };
         match deadline {
-            Some(deadline) if !is_whole(&status) && Instant::now() < deadline => {
+            Some(deadline) if !status.pool.whole && Instant::now() < deadline => {
                 // The daemon tells nobody when a slab comes back, so look again.
                 std::thread::sleep(LOOK);
             }
@@ -69,18 +67,12 @@ pub(super) fn run(args: &Args) -> ExitCode {
     } else {
         print(&page::page(&status));
     }
-    if deadline.is_some() && !is_whole(&status) {
+    if deadline.is_some() && !status.pool.whole {
+        let pool = &status.pool;
         return fail(format_args!(
             "{} slabs are held by large and {} by small messages, {} by dead applications",
-            number(&status, "/pool/read"),
-            number(&status, "/pool/small_held"),
-            number(&status, "/pool/quarantined")
+            pool.read, pool.small_held, pool.quarantined
         ));
     }
     ExitCode::SUCCESS
-}
-
-/// A word in a status.
-fn word<'a>(value: &'a Value, pointer: &str) -> &'a str {
-    value.pointer(pointer).and_then(Value::as_str).unwrap_or("?")
 }

@@ -2,13 +2,14 @@
 //! can be made again without a loss for anybody else is, more and more rarely where it does not last.
 
 use super::setting::Setting;
-use super::status::{self, Bandwidth, ReservationStatus};
+use super::status::{self, Bandwidth};
 use super::threads::{Application, Inside, Members, name_of};
 use super::{CacheError, locked};
 use crate::say;
 use jet_cat::plan::Request;
 use jet_cat::resctrl::Resctrl;
 use jet_cat::reservation::{Class, Fault, Reservation};
+use jet_control::status::ReservationStatus;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};

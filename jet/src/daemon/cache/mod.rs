@@ -11,11 +11,6 @@ mod warm;
 use crate::say;
 pub use config::{CacheConfig, CacheConfigError, DEFAULT_GROUP, DeviceWays, Prefetchers, Reserve};
 pub use recovery::{Extent, Recovered, recover};
-pub use setting::SettingStatus;
-pub use status::{
-    AdjustmentsStatus, CacheDomainStatus, CacheStatus, CountersStatus, RegistersStatus, ReservationStatus,
-    WarmerStatus,
-};
 
 use jet_cat::CpuSet;
 use jet_cat::adjustments::{self, AdjustError, Adjustments};
@@ -25,6 +20,7 @@ use jet_cat::registers::{self, SettingError, Settings};
 use jet_cat::resctrl::{DomainId, OpenError, Resctrl, WayMask};
 use jet_cat::reservation::{Reservation, ReserveError, ThreadError};
 use jet_cat::topology::{Topology, TopologyError};
+use jet_control::status::{CacheStatus, RegistersStatus};
 use jet_fabric::memory::SharedMemory;
 use keeper::Keeper;
 use setting::Setting;
@@ -212,14 +208,14 @@ impl CacheControl {
     /// What is reserved, what of it is used, and what of the pool is resident. Reads the kernel's files.
     pub fn status(&self) -> CacheStatus {
         CacheStatus {
-            reserve: self.config.reserve,
+            reserve: status::reserve(self.config.reserve),
             reservation: self.reservation.status(),
             registers: RegistersStatus {
                 setting: self.registers.status(),
                 stands: self.registers.get().and_then(|registers| registers.stands().ok()),
             },
-            adjustments: AdjustmentsStatus::of(&self.adjustments, &self.config),
-            counters: CountersStatus::of(&mut locked(&self.counters)),
+            adjustments: status::adjustments(&self.adjustments, &self.config),
+            counters: status::counters(&mut locked(&self.counters)),
             warmer: self.warm.status(),
         }
     }

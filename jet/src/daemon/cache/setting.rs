@@ -2,7 +2,7 @@
 
 use super::CacheError;
 use crate::say;
-use serde::Serialize;
+use jet_control::status::SettingStatus;
 
 /// What became of it.
 #[derive(Debug, Default)]
@@ -14,21 +14,6 @@ pub(super) enum Setting<T> {
     Set(T),
     /// It could not be, and why.
     Failed(String),
-}
-
-/// What `jet status` shows of it.
-#[derive(Clone, Debug, Serialize)]
-#[serde(tag = "state", rename_all = "lowercase")]
-pub enum SettingStatus {
-    /// It is as it was.
-    Left,
-    /// What is configured is set.
-    Set,
-    /// It could not be.
-    Failed {
-        /// Why.
-        reason: String,
-    },
 }
 
 impl<T> Setting<T> {

@@ -1,155 +1,79 @@
 //! What `jet status` shows of the cache.
 
-use super::setting::{Setting, SettingStatus};
-use super::{CacheConfig, DeviceWays, Reserve};
+use super::setting::Setting;
+use super::{CacheConfig, Reserve};
 use jet_cat::adjustments::Adjustments;
 use jet_cat::counters::{CacheCounters, CacheCounts};
 use jet_cat::plan::{DomainPlan, l3_ways};
 use jet_cat::resctrl::{Count, DomainId, Mode, WayMask};
 use jet_cat::reservation::Reservation;
-use jet_cat::residency::Readings;
-use serde::Serialize;
+use jet_cat::residency::{Readings, Resident};
+use jet_control::status::{
+    self as shown, AdjustmentsStatus, CacheDomainStatus, CountersStatus, Occupancy, ResidentShare,
+    WarmerReadings,
+};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// The pool's place in the last-level cache.
-#[derive(Clone, Debug, Serialize)]
-pub struct CacheStatus {
-    /// What was asked for.
-    pub reserve: Reserve,
-    /// What is reserved.
-    #[serde(flatten)]
-    pub reservation: ReservationStatus,
-    /// Ways of devices, and prefetchers.
-    pub registers: RegistersStatus,
-    /// Other groups' bandwidth, and the ways of devices as the kernel tells them.
-    pub adjustments: AdjustmentsStatus,
-    /// What the processor counts.
-    pub counters: CountersStatus,
-    /// What of the pool is in the cache.
-    pub warmer: WarmerStatus,
-}
-
-/// What is reserved.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct ReservationStatus {
-    /// Why nothing is reserved, where it was asked for.
-    pub reason: Option<String>,
-    /// The group; none where nothing is reserved.
-    pub group: Option<String>,
-    /// Whether the kernel refuses the ways to others now; none: nothing is reserved, or that cannot be read.
-    pub exclusive: Option<bool>,
-    /// What is reserved, and what of it is used.
-    pub domains: Vec<CacheDomainStatus>,
-    /// What is not as it was made, each in words.
-    pub faults: Vec<String>,
-    /// How often what was undone was reserved again.
-    pub reserved_again: u64,
-}
-
-/// The processor's registers.
-#[derive(Clone, Debug, Serialize)]
-pub struct RegistersStatus {
-    /// What became of them.
-    #[serde(flatten)]
-    pub setting: SettingStatus,
-    /// Whether they are still as they were set; none: that cannot be read, or nothing is.
-    pub stands: Option<bool>,
+/// What was asked for.
+pub(super) fn reserve(reserve: Reserve) -> shown::Reserve {
+    match reserve {
+        Reserve::Auto => shown::Reserve::Auto,
+        Reserve::Off => shown::Reserve::Off,
+        Reserve::Require => shown::Reserve::Require,
+    }
 }
 
 /// Other groups' bandwidth, and the ways of devices.
-#[derive(Clone, Debug, Serialize)]
-pub struct AdjustmentsStatus {
-    /// What became of them.
-    #[serde(flatten)]
-    pub setting: SettingStatus,
-    /// Whether they are still as they were set; none: that cannot be read, or nothing is.
-    pub stands: Option<bool>,
-    /// What is configured: bandwidth by group.
-    pub throttle: BTreeMap<String, u64>,
-    /// What is configured: the ways of devices.
-    pub device_ways: Option<DeviceWays>,
-}
-
-impl AdjustmentsStatus {
-    pub(super) fn of(adjustments: &Setting<Adjustments>, config: &CacheConfig) -> Self {
-        Self {
-            setting: adjustments.status(),
-            stands: adjustments.get().and_then(|adjustments| adjustments.stands().ok()),
-            throttle: config.throttle.clone(),
-            device_ways: config.device_ways,
-        }
+pub(super) fn adjustments(adjustments: &Setting<Adjustments>, config: &CacheConfig) -> AdjustmentsStatus {
+    AdjustmentsStatus {
+        setting: adjustments.status(),
+        stands: adjustments.get().and_then(|adjustments| adjustments.stands().ok()),
+        throttle: config.throttle.clone(),
+        device_ways: config.device_ways.map(String::from),
     }
 }
 
 /// What the processor itself counts of the reactor's thread.
-#[derive(Clone, Debug, Serialize)]
-#[serde(tag = "state", rename_all = "lowercase")]
-pub enum CountersStatus {
-    /// They are switched off.
-    Off,
-    /// They run.
-    Running {
-        /// Since the start.
-        #[serde(flatten)]
-        counts: CacheCounts,
-    },
-    /// There are none.
-    Failed {
-        /// Why.
-        reason: String,
-    },
-}
-
-impl CountersStatus {
-    pub(super) fn of(counting: &mut Setting<CacheCounters>) -> Self {
-        match counting {
-            Setting::Left => Self::Off,
-            Setting::Failed(reason) => Self::Failed { reason: reason.clone() },
-            Setting::Set(counters) => match counters.read() {
-                Ok(counts) => Self::Running { counts },
-                Err(error) => Self::Failed { reason: error.to_string() },
-            },
-        }
+pub(super) fn counters(counting: &mut Setting<CacheCounters>) -> CountersStatus {
+    match counting {
+        Setting::Left => CountersStatus::Off,
+        Setting::Failed(reason) => CountersStatus::Failed { reason: reason.clone() },
+        Setting::Set(counters) => match counters.read() {
+            Ok(counts) => CountersStatus::Running(counted(counts)),
+            Err(error) => CountersStatus::Failed { reason: error.to_string() },
+        },
     }
 }
 
-/// One cache's part.
-#[derive(Clone, Debug, Serialize)]
-pub struct CacheDomainStatus {
-    /// The cache's id.
-    pub domain: DomainId,
-    /// The ways that were reserved: a hexadecimal mask, of code and data.
-    pub reserved: String,
-    /// Those that the group has now, as the kernel says; none: that cannot be read.
-    pub ways: Option<String>,
-    /// Their bytes.
-    pub bytes: Option<u64>,
-    /// Bytes of the cache that hold lines of the group's threads, where the processor counts.
-    pub occupancy: Option<Count>,
-    /// Bytes to and from memory on behalf of the group's threads, a second, since this was last asked for.
-    pub memory_bytes_per_s: Option<u64>,
+fn counted(counts: CacheCounts) -> shown::CacheCounts {
+    // Named one by one: a count that is added has to be shown, too.
+    let CacheCounts { llc_references, llc_misses, memory_reads, remote_memory_reads, counted_permille } =
+        counts;
+    shown::CacheCounts { llc_references, llc_misses, memory_reads, remote_memory_reads, counted_permille }
 }
 
-/// The warmer.
-#[derive(Clone, Debug, Serialize)]
-#[serde(tag = "state", rename_all = "lowercase")]
-pub enum WarmerStatus {
-    /// It is switched off.
-    Off,
-    /// It is about to begin.
-    Calibrating,
-    /// It runs.
-    Running {
-        /// What it found, and what it cost.
-        #[serde(flatten)]
-        readings: Readings,
-    },
-    /// It cannot.
-    Failed {
-        /// Why.
-        error: String,
-    },
+/// What the warmer found, and what it cost.
+pub(super) fn readings(readings: Readings) -> WarmerReadings {
+    let Readings { resident, touches, cycles, cpu_ns, running_ns, running_cpu_ns, rate_hz, cost_permille } =
+        readings;
+    let resident = resident.map(|Resident { share, low, high, touches, judged_cached }| ResidentShare {
+        share,
+        low,
+        high,
+        touches,
+        judged_cached,
+    });
+    WarmerReadings { resident, touches, cycles, cpu_ns, running_ns, running_cpu_ns, rate_hz, cost_permille }
+}
+
+fn occupancy(count: Count) -> Occupancy {
+    match count {
+        Count::Bytes(bytes) => Occupancy::Bytes(bytes),
+        Count::Error => Occupancy::Error,
+        Count::Unavailable => Occupancy::Unavailable,
+        Count::Unassigned => Occupancy::Unassigned,
+    }
 }
 
 /// What was counted when it was last asked for.
@@ -192,7 +116,7 @@ pub(super) fn domains(reservation: &Reservation, bandwidth: &mut Bandwidth) -> V
             reserved: planned.ways.to_string(),
             ways: ways.map(|ways| ways.to_string()),
             bytes: ways.map(|ways| way_bytes * u64::from(ways.count())),
-            occupancy: counts.occupancy,
+            occupancy: counts.occupancy.map(occupancy),
             memory_bytes_per_s: bandwidth.per_second(planned.domain, counts.total),
         }
     };

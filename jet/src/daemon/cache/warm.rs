@@ -1,8 +1,9 @@
 //! The thread that keeps the pool warm, started beside everything else: its calibration takes a moment.
 
-use super::status::WarmerStatus;
+use super::status::readings;
 use crate::say;
 use jet_cat::residency::{PaceOptions, Region, WarmerOptions, WarmerThread};
+use jet_control::status::WarmerStatus;
 use jet_fabric::memory::SharedMemory;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -72,7 +73,7 @@ impl Warm {
         match &*locked(&self.state) {
             State::Off => WarmerStatus::Off,
             State::Calibrating => WarmerStatus::Calibrating,
-            State::Running(thread) => WarmerStatus::Running { readings: thread.readings() },
+            State::Running(thread) => WarmerStatus::Running(readings(thread.readings())),
             State::Failed(error) => WarmerStatus::Failed { error: error.clone() },
         }
     }

@@ -1,9 +1,10 @@
 //! The owner of the actuators: a thread of its own, which carries out the reactor's newest wish.
 
-use super::keeper::{ActuatorRow, Keeper, Rows};
+use super::keeper::{Keeper, Rows};
 use super::pace::{Pace, Step};
 use super::{Congestion, CongestionConfig, JournalError};
 use crate::say;
+use jet_control::status::ActuatorStatus;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -105,7 +106,7 @@ impl CongestionControl {
     }
 
     /// How the actuators stand now.
-    pub fn rows(&self) -> Vec<ActuatorRow> {
+    pub fn rows(&self) -> Vec<ActuatorStatus> {
         self.view().rows()
     }
 
@@ -130,7 +131,7 @@ impl Drop for CongestionControl {
 
 impl CongestionView {
     /// One row an actuator, `soft` first. For the control plane, not the reactor: it takes a lock and allocates.
-    pub fn rows(&self) -> Vec<ActuatorRow> {
+    pub fn rows(&self) -> Vec<ActuatorStatus> {
         self.shared.rows.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

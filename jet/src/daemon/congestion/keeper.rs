@@ -6,27 +6,10 @@
 use super::journal::{Journal, JournalError};
 use super::leftover::ToolLock;
 use super::{ActuatorKind, Congestion, CongestionConfig, Setting, Soft, Support, actuator};
-use serde::Serialize;
+use jet_control::status::{ActuatorState, ActuatorStatus};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
-
-/// One actuator in the status.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct ActuatorRow {
-    /// Its name.
-    pub name: &'static str,
-    /// `ready`, `lowered`, `unsupported` or `failed`.
-    pub state: &'static str,
-    /// What it is and its values, or why it does not work.
-    pub detail: String,
-    /// Times that it was lowered.
-    pub lowered: u64,
-    /// Times that it was restored.
-    pub restored: u64,
-    /// Times that either failed.
-    pub failed: u64,
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -37,12 +20,12 @@ enum State {
 }
 
 impl State {
-    const fn word(self) -> &'static str {
+    const fn shown(self) -> ActuatorState {
         match self {
-            Self::Ready => "ready",
-            Self::Lowered => "lowered",
-            Self::Unsupported => "unsupported",
-            Self::Failed => "failed",
+            Self::Ready => ActuatorState::Ready,
+            Self::Lowered => ActuatorState::Lowered,
+            Self::Unsupported => ActuatorState::Unsupported,
+            Self::Failed => ActuatorState::Failed,
         }
     }
 }
@@ -88,7 +71,7 @@ pub(super) struct Keeper {
 }
 
 /// Where the rows are for the status.
-pub(super) type Rows = Mutex<Vec<ActuatorRow>>;
+pub(super) type Rows = Mutex<Vec<ActuatorStatus>>;
 
 impl Keeper {
     /// Undoes what an earlier daemon left, then probes the configured actuators, and `others`.
@@ -288,10 +271,10 @@ impl Held {
         (self.state, self.detail) = (State::Failed, why);
     }
 
-    fn row(&self) -> ActuatorRow {
-        ActuatorRow {
-            name: self.actuator.name(),
-            state: self.state.word(),
+    fn row(&self) -> ActuatorStatus {
+        ActuatorStatus {
+            name: self.actuator.name().to_owned(),
+            state: self.state.shown(),
             detail: self.detail.clone(),
             lowered: self.lowered,
             restored: self.restored,

@@ -23,7 +23,7 @@ pub use config::{ActuatorKind, CongestionConfig, CongestionConfigError, Mode};
 pub use control::{CongestionControl, CongestionView, Mark, StartError};
 pub use files::FileKnobs;
 pub use journal::{JournalError, journal_path};
-pub use keeper::{ActuatorRow, Recovery, recover};
+pub use keeper::{Recovery, recover};
 pub use mstcongestion::Mstcongestion;
 pub use observed::{PcieCong, Soft};
 pub use tool::ToolError;

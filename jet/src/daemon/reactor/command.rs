@@ -1,9 +1,8 @@
 //! What the control plane asks of the reactor. Bounded, rare, and never waited for by the reactor.
 
 use super::application::NewSession;
-use crate::daemon::status::{Rows, Status};
+use super::snapshot::Snapshot;
 use crossbeam_queue::ArrayQueue;
-use jet_client::registration::RowsFrom;
 use jet_core::OpenError;
 use jet_fabric::unix::Doorbell;
 use jet_reactor::SessionTicket;
@@ -32,17 +31,12 @@ pub enum Command {
         /// Which.
         ticket: SessionTicket,
     },
-    /// Tell how things stand.
-    Status {
-        /// The answer.
-        reply: oneshot::Sender<Box<Status>>,
-    },
-    /// Tell further rows of that.
-    StatusRows {
-        /// Which come next.
-        from: RowsFrom,
-        /// The answer.
-        reply: oneshot::Sender<Rows>,
+    /// Copy how things stand. One at a time: another that is given meanwhile is dropped, and its asker told so.
+    Snapshot {
+        /// What is filled.
+        snapshot: Box<Snapshot>,
+        /// The answer: the same.
+        reply: oneshot::Sender<Box<Snapshot>>,
     },
     /// The first so many slabs of escape memory can be used.
     EscapeMemory {

@@ -5,11 +5,12 @@ mod application;
 mod command;
 mod epoll;
 mod orders;
-mod status;
+mod snapshot;
 
 pub use application::{LocalApplication, NewSession};
 pub use command::{Command, CommandInbox, Commands};
 pub use epoll::Epoll;
+pub use snapshot::Snapshot;
 
 use crate::say;
 use epoll::Woken;
@@ -28,23 +29,6 @@ pub struct ReactorOptions {
     pub cpu: Option<usize>,
     /// The longest that it spins before it sleeps.
     pub spin_ns_max: u64,
-    /// What its status tells of it.
-    pub about: About,
-}
-
-/// What is told of a reactor whenever it is asked how things stand, and never changes.
-#[derive(Clone, Debug)]
-pub struct About {
-    /// Tells this start of the daemon from others.
-    pub incarnation: u64,
-    /// Where the NIC listens.
-    pub listen: Vec<String>,
-    /// The pool's pages.
-    pub pages: &'static str,
-    /// The pool's NUMA node, where one was asked for.
-    pub numa_node: Option<u32>,
-    /// Whether the NIC has its own thread.
-    pub nic_thread: bool,
 }
 
 /// Why a reactor ended before it was told to.
@@ -88,8 +72,8 @@ pub struct Reactor<N: Nic> {
 impl<N: Nic> Reactor<N> {
     /// A reactor that has not started.
     pub fn new(driver: Driver<N>, inbox: CommandInbox, epoll: Epoll, options: ReactorOptions) -> Self {
-        let ReactorOptions { cpu, spin_ns_max, about } = options;
-        let orders = Orders { inbox, about, escape_error: None };
+        let ReactorOptions { cpu, spin_ns_max } = options;
+        let orders = Orders { inbox, escape_error: None, filling: None };
         let (started, spin_ns) = (Instant::now(), spin_ns_max);
         Self { driver, orders, epoll, cpu, started, spin_ns_max, spin_ns, due_ns: None }
     }

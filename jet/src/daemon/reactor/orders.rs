@@ -1,20 +1,22 @@
 //! What the control plane asks of the reactor, carried out on the driver.
 
+use super::Driver;
 use super::application::NewSession;
 use super::command::{Command, CommandInbox};
 use super::epoll::Epoll;
-use super::{About, Driver};
-use crate::daemon::status::Rows;
+use super::snapshot::Filling;
 use jet_core::OpenError;
 use jet_fabric::nic::Nic;
 use jet_reactor::SessionTicket;
+use std::sync::Arc;
 
 /// Where orders come in, and what is answered that the driver does not know.
 pub(super) struct Orders {
     pub inbox: CommandInbox,
-    pub about: About,
     /// Why there is no escape memory, or less than was asked for.
-    pub escape_error: Option<String>,
+    pub escape_error: Option<Arc<str>>,
+    /// The snapshot that was asked for, until it is filled.
+    pub filling: Option<Filling>,
 }
 
 impl Orders {
@@ -23,6 +25,10 @@ impl Orders {
         let mut any = false;
         while let Some(command) = self.inbox.take() {
             self.obey_one(now_ns, driver, epoll, command);
+            any = true;
+        }
+        if let Some(filling) = self.filling.take() {
+            self.filling = filling.go_on(now_ns, driver, self.escape_error.as_ref());
             any = true;
         }
         any
@@ -39,17 +45,10 @@ impl Orders {
             }
             Command::End { ticket } => driver.end(now_ns, ticket),
             Command::Gone { ticket } => driver.gone(now_ns, ticket),
-            Command::Status { reply } => {
-                // Whoever asked may be gone.
-                let _ = reply.send(self.status(now_ns, driver));
-            }
-            Command::StatusRows { from, reply } => {
-                // Likewise.
-                let _ = reply.send(Rows::new(driver.receiver(), from));
-            }
+            Command::Snapshot { snapshot, reply } => self.filling = Some(Filling::new(snapshot, reply)),
             Command::EscapeMemory { ready_slabs, error } => {
                 driver.handle_escape_memory(ready_slabs);
-                self.escape_error = error;
+                self.escape_error = error.map(Arc::from);
             }
             Command::Drain { deadline_ms } => {
                 driver.drain(now_ns.saturating_add(deadline_ms.saturating_mul(1_000_000)));

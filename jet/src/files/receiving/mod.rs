@@ -8,6 +8,7 @@ mod intake;
 mod job;
 mod paths;
 mod prove;
+mod report;
 mod slow;
 mod slowness;
 #[cfg(test)]
@@ -20,7 +21,6 @@ use jet_client::receive::{DetachedSlice, ReceiveError, Session};
 use job::Job;
 use paths::Paths;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use serde::Serialize;
 use slowness::Slowness;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -28,6 +28,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use unended::Unended;
 
+pub use report::{ReceiveReport, Received};
 pub use slow::{Hold, Slow, SlowError, Stop};
 
 /// Parts that are open at once. More than messages are in work, so that one can always be closed for another.
@@ -75,37 +76,6 @@ pub struct Options {
     pub until_idle: Option<Duration>,
     /// Be slow on purpose.
     pub slow: Slow,
-}
-
-/// What was received.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Received {
-    /// Files that took their names.
-    pub files: u64,
-    /// Directories.
-    pub directories: u64,
-    /// Messages that were consumed.
-    pub messages: u64,
-    /// Bytes written.
-    pub bytes: u64,
-    /// Of these with `O_DIRECT`, from the slabs to the device.
-    pub bytes_direct: u64,
-    /// Of these through the page cache.
-    pub bytes_buffered: u64,
-    /// Messages that were rejected, beside those whose senders send again what was lost.
-    pub rejected: u64,
-    /// Messages whose part was gone or not whole: their senders send the file again.
-    pub lost: u64,
-    /// Files that were read again to prove what an earlier receiver wrote.
-    pub proven: u64,
-    /// Messages that were marked redelivered.
-    pub redelivered: u64,
-    /// Messages whose rest did not come.
-    pub withdrawn: u64,
-    /// Files that their senders gave up.
-    pub abandoned: u64,
-    /// Slices that were held on purpose, see [`Options::slow`].
-    pub held: u64,
 }
 
 /// Why serving a session ended.

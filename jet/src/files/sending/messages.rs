@@ -229,7 +229,7 @@ impl Sending<'_> {
         let (id, what) = self.in_flight.remove(&ticket).expect("every message in flight is known");
         self.sent.messages += 1;
         self.sent.latency.add(latency_ns);
-        self.sent.ends.count(status);
+        self.sent.ends.add(status);
         self.large_in_flight -= usize::from(what.is_large());
         let job = job_of(&mut self.jobs, id);
         job.in_flight -= 1;

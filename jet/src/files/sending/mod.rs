@@ -11,7 +11,7 @@ mod source;
 mod state;
 mod watch;
 
-pub use report::{Ends, Failure, Sent};
+pub use report::{Failure, SendReport, Sent};
 
 use super::path::printable;
 use super::proof::{BLOCK_BYTES, Hash};

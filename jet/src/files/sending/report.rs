@@ -1,65 +1,19 @@
 //! What was sent.
 
-use crate::files::spans::Spans;
-use jet_client::send::AckStatus;
-use serde::Serialize;
+use crate::files::spans::{Quantiles, Spans};
+use jet_wire::message::EndCounts;
+use serde::{Deserialize, Serialize};
 
 /// Failures that are kept one by one.
 const FAILURES_MAX: usize = 1000;
 
 /// A file that was not sent.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// Where it is, printable.
     pub path: String,
     /// Why, and what to change.
     pub error: String,
-}
-
-/// Ends of messages.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[allow(missing_docs)] // the names are those of `AckStatus`
-pub struct Ends {
-    pub consumed: u64,
-    pub rejected: u64,
-    pub busy: u64,
-    pub no_app: u64,
-    pub denied: u64,
-    pub too_large: u64,
-    pub corrupt: u64,
-    pub app_gone: u64,
-    pub draining: u64,
-    pub peer_lost: u64,
-}
-
-impl Ends {
-    pub(super) fn count(&mut self, status: AckStatus) {
-        *match status {
-            AckStatus::Consumed => &mut self.consumed,
-            AckStatus::Rejected(_) => &mut self.rejected,
-            AckStatus::Busy => &mut self.busy,
-            AckStatus::NoApp => &mut self.no_app,
-            AckStatus::Denied => &mut self.denied,
-            AckStatus::TooLarge => &mut self.too_large,
-            AckStatus::Corrupt => &mut self.corrupt,
-            AckStatus::AppGone => &mut self.app_gone,
-            AckStatus::Draining => &mut self.draining,
-            AckStatus::PeerLost => &mut self.peer_lost,
-        } += 1;
-    }
-
-    /// All that are not `consumed`.
-    pub fn refused(&self) -> u64 {
-        self.rejected
-            + self.busy
-            + self.no_app
-            + self.denied
-            + self.too_large
-            + self.corrupt
-            + self.app_gone
-            + self.draining
-            + self.peer_lost
-    }
 }
 
 /// What was sent so far.
@@ -88,7 +42,7 @@ pub struct Sent {
     /// From the submission of a message to its end.
     pub latency: Spans,
     /// Ends of messages.
-    pub ends: Ends,
+    pub ends: EndCounts,
     /// Messages that were sent again because a connection ended.
     pub redelivered: u64,
     /// Messages that were sent again because of their end.
@@ -119,8 +73,91 @@ impl Sent {
         self.files + self.directories + self.failed + self.not_tried
     }
 
+    /// What `jet send --json` prints.
+    pub fn report(&self, to: String, app: String, proof: String) -> SendReport {
+        SendReport {
+            to,
+            app,
+            files: self.files,
+            directories: self.directories,
+            failed: self.failed,
+            not_tried: self.not_tried,
+            total: self.total(),
+            skipped: self.skipped,
+            bytes: self.bytes,
+            hole_bytes: self.hole_bytes,
+            sent_again: self.files_again,
+            proof,
+            messages: self.messages,
+            seconds: self.seconds,
+            bytes_per_s: self.bytes_per_s(),
+            latency_ns: self.latency.quantiles(),
+            latency_counts: self.latency.counts(),
+            ends: self.ends,
+            refused: self.ends.refused(),
+            redelivered: self.redelivered,
+            retried: self.retried,
+            unchecked: self.unchecked,
+            failures: self.failures.clone(),
+            stopped: self.stopped.clone(),
+        }
+    }
+
     /// Bytes a second.
     pub fn bytes_per_s(&self) -> f64 {
         if self.seconds > 0.0 { self.bytes as f64 / self.seconds } else { 0.0 }
     }
+}
+
+/// What `jet send --json` prints (docs/json.md).
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SendReport {
+    /// Where the receiver's daemon listens, as it was given.
+    pub to: String,
+    /// The application there.
+    pub app: String,
+    /// Files that have their names at the receiver.
+    pub files: u64,
+    /// Directories.
+    pub directories: u64,
+    /// Files and directories that were not sent.
+    pub failed: u64,
+    /// Files and directories that were found and never tried, because sending stopped before.
+    pub not_tried: u64,
+    /// The four before together.
+    pub total: u64,
+    /// Symbolic links, devices, sockets, pipes: left out.
+    pub skipped: u64,
+    /// Bytes that were consumed.
+    pub bytes: u64,
+    /// Bytes of holes, of which nothing but their length travels.
+    pub hole_bytes: u64,
+    /// How often files were sent again from their beginning.
+    pub sent_again: u64,
+    /// `fast`, `blake3` or `off`.
+    pub proof: String,
+    /// Messages that have their end.
+    pub messages: u64,
+    /// Since the start.
+    pub seconds: f64,
+    /// Bytes a second.
+    pub bytes_per_s: f64,
+    /// From the submission of a message to its end.
+    pub latency_ns: Quantiles,
+    /// The same one by one: spans in nanoseconds, and how many messages took each.
+    pub latency_counts: Vec<(u64, u64)>,
+    /// How many messages ended how.
+    pub ends: EndCounts,
+    /// All ends together that are not `consumed`.
+    pub refused: u64,
+    /// Messages that were sent again because a connection ended.
+    pub redelivered: u64,
+    /// Messages that were sent again because of their end.
+    pub retried: u64,
+    /// Messages that went without the checksum that was asked for.
+    pub unchecked: u64,
+    /// The first failures, one by one.
+    pub failures: Vec<Failure>,
+    /// Why not everything was tried, if so.
+    pub stopped: Option<String>,
 }

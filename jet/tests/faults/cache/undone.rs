@@ -2,8 +2,7 @@
 
 use super::{Mounted, ROOT, ends, ends_and_leaves, threads_inside};
 use crate::children::Role;
-use crate::rig::Rig;
-use jet_test_support::daemon::number;
+use crate::rig::{Rig, cache};
 use jet_test_support::waiting::until;
 use std::path::Path;
 use std::process::Command;
@@ -50,7 +49,7 @@ fn line(group: &str, resource: &str) -> String {
 /// What is amiss with the reservation, as the status says.
 fn faults(rig: &Rig) -> String {
     let status = rig.status();
-    status["cache"]["faults"].as_array().expect("faults").iter().map(|fault| format!("{fault}\n")).collect()
+    cache(&status).reservation.faults.iter().map(|fault| format!("{fault}\n")).collect()
 }
 
 #[test]
@@ -81,7 +80,12 @@ fn ways_that_another_tool_took_meanwhile_are_forgotten_when_somebody_says_so() {
     assert!(well && said.contains("\"left\":[]"), "{said}");
     // And the next daemon has what is left.
     rig.start_again();
-    assert_eq!(rig.status()["cache"]["domains"][0]["ways"], "3e0", "{:#}", rig.status());
+    assert_eq!(
+        cache(&rig.status()).reservation.domains[0].ways.as_deref(),
+        Some("3e0"),
+        "{:#?}",
+        rig.status()
+    );
 }
 
 #[test]
@@ -110,7 +114,7 @@ fn a_cache_whose_processors_come_back_is_reserved_again() {
     processor(1, true);
     until("the cache to be reserved again", || (Mounted::schemata() == reserved).then_some(()));
     until("nothing to be amiss", || faults(&rig).is_empty().then_some(()));
-    assert!(number(&rig.status(), "cache.reserved_again") == 1);
+    assert!(cache(&rig.status()).reservation.reserved_again == 1);
     let said = rig.daemon().said();
     for words in [
         "the processors of domain 1 are offline",

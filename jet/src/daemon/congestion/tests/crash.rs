@@ -2,6 +2,7 @@
 
 use super::host::{Host, THREE, row, rows, script, value, wait_until};
 use crate::daemon::congestion::CongestionConfig;
+use jet_control::status::ActuatorState;
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -73,7 +74,11 @@ fn what_a_killed_daemon_lowered_is_restored_by_the_next() {
     let (mut keeper, recovery) = host.keeper(&host.config(&THREE));
     assert_eq!(recovery.found, 5);
     host.assert_untouched();
-    assert!(rows(&keeper).iter().all(|row| (row.state, row.lowered, row.restored) == ("ready", 0, 0)));
+    assert!(
+        rows(&keeper)
+            .iter()
+            .all(|row| (row.state, row.lowered, row.restored) == (ActuatorState::Ready, 0, 0))
+    );
     keeper.lower(&mut Vec::new());
     host.assert_lowered();
     keeper.restore(&mut Vec::new());
@@ -157,7 +162,7 @@ fn a_tool_that_is_gone_keeps_its_settings_noted() {
     assert_eq!((recovery.found, recovery.pending.len()), (5, 2));
     assert_eq!(value(&host.cc_params()), "8");
     let failed = row(&rows(&keeper), "mstcongestion");
-    assert_eq!(failed.state, "failed");
+    assert_eq!(failed.state, ActuatorState::Failed);
     assert!(failed.detail.contains("install mstflint"), "{}", failed.detail);
     // It is not lowered: it is not configured.
     fs::rename(&aside, host.tool()).unwrap();
@@ -166,5 +171,5 @@ fn a_tool_that_is_gone_keeps_its_settings_noted() {
     keeper.restore(&mut Vec::new());
     host.assert_untouched();
     assert!(!host.journal().exists());
-    assert_eq!(row(&rows(&keeper), "mstcongestion").state, "unsupported");
+    assert_eq!(row(&rows(&keeper), "mstcongestion").state, ActuatorState::Unsupported);
 }

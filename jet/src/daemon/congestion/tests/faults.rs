@@ -2,6 +2,7 @@
 
 use super::host::{Host, PCI, THREE, row, rows, value};
 use crate::daemon::congestion::{ActuatorKind, Congestion, CongestionConfig, FileKnobs, Setting};
+use jet_control::status::ActuatorState;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -16,7 +17,7 @@ fn a_tool_that_hangs_from_the_start_is_killed_in_time_and_told() {
     host.make_tool("hang");
     let (mut keeper, _) = host.keeper(&CongestionConfig { tool_timeout_ms: 100, ..host.config(&THREE) });
     let probed = row(&rows(&keeper), "mstcongestion");
-    assert_eq!(probed.state, "unsupported");
+    assert_eq!(probed.state, ActuatorState::Unsupported);
     assert!(probed.detail.contains("did not end within 100 ms and was killed"), "{}", probed.detail);
     keeper.lower(&mut Vec::new());
     assert_eq!((value(&host.cc_params()), value(&host.roce_np("enable/3"))), ("0".into(), "1".into()));
@@ -32,11 +33,11 @@ fn a_tool_that_begins_to_hang_fails_alone() {
     let mut notes = Vec::new();
     keeper.lower(&mut notes);
     let failed = row(&rows(&keeper), "mstcongestion");
-    assert_eq!((failed.state, failed.failed, failed.lowered), ("failed", 1, 0));
+    assert_eq!((failed.state, failed.failed, failed.lowered), (ActuatorState::Failed, 1, 0));
     assert!(failed.detail.contains("--query did not end within 100 ms and was killed"), "{}", failed.detail);
     assert_eq!(notes.len(), 1, "{notes:?}");
-    assert_eq!(row(&rows(&keeper), "roce_np").state, "lowered");
-    assert_eq!(row(&rows(&keeper), "cc_params").state, "lowered");
+    assert_eq!(row(&rows(&keeper), "roce_np").state, ActuatorState::Lowered);
+    assert_eq!(row(&rows(&keeper), "cc_params").state, ActuatorState::Lowered);
     keeper.restore(&mut notes);
     host.assert_untouched();
     assert!(!host.journal().exists());
@@ -44,7 +45,7 @@ fn a_tool_that_begins_to_hang_fails_alone() {
     host.cure_tool("hang");
     keeper.lower(&mut notes);
     host.assert_lowered();
-    assert_eq!(row(&rows(&keeper), "mstcongestion").state, "lowered");
+    assert_eq!(row(&rows(&keeper), "mstcongestion").state, ActuatorState::Lowered);
 }
 
 #[test]
@@ -58,7 +59,7 @@ fn a_tool_that_hangs_when_it_should_restore_is_tried_again() {
     assert!(keeper.has_pending() && host.journal().exists());
     assert_eq!(value(&host.cc_params()), "8");
     let failed = row(&rows(&keeper), "mstcongestion");
-    assert_eq!((failed.state, failed.restored), ("failed", 0));
+    assert_eq!((failed.state, failed.restored), (ActuatorState::Failed, 0));
     // Danger comes back before it could be restored: what was there at first still counts.
     host.cure_tool("hang");
     keeper.lower(&mut notes);
@@ -76,13 +77,13 @@ fn a_failing_tool_tells_its_status_and_its_words() {
     host.make_tool("fail");
     keeper.lower(&mut Vec::new());
     let failed = row(&rows(&keeper), "mstcongestion");
-    assert_eq!(failed.state, "failed");
+    assert_eq!(failed.state, ActuatorState::Failed);
     assert!(
         failed.detail.contains("(exit status: 1): -E- Failed to perform the operation: register"),
         "{}",
         failed.detail
     );
-    assert_eq!(row(&rows(&keeper), "cc_params").state, "lowered");
+    assert_eq!(row(&rows(&keeper), "cc_params").state, ActuatorState::Lowered);
 }
 
 #[test]
@@ -105,7 +106,7 @@ fn a_tool_that_disappears_is_told() {
     fs::rename(host.tool(), &aside).unwrap();
     keeper.lower(&mut Vec::new());
     let failed = row(&rows(&keeper), "mstcongestion");
-    assert_eq!(failed.state, "failed");
+    assert_eq!(failed.state, ActuatorState::Failed);
     assert!(failed.detail.contains("mstcongestion not found: install mstflint"), "{}", failed.detail);
     keeper.restore(&mut Vec::new());
     host.assert_untouched();
@@ -133,15 +134,15 @@ fn a_read_only_file_is_told_and_the_others_are_lowered() {
     read_only(&host.roce_np("min_time_between_cnps"), true);
     keeper.lower(&mut Vec::new());
     let failed = row(&rows(&keeper), "roce_np");
-    assert_eq!(failed.state, "failed");
+    assert_eq!(failed.state, ActuatorState::Failed);
     assert!(failed.detail.contains("min_time_between_cnps is read-only"), "{}", failed.detail);
     assert_eq!(value(&host.roce_np("enable/3")), "0");
-    assert_eq!(row(&rows(&keeper), "cc_params").state, "lowered");
+    assert_eq!(row(&rows(&keeper), "cc_params").state, ActuatorState::Lowered);
     keeper.restore(&mut Vec::new());
     // Found so at the start, it is not tried at all.
     drop(keeper);
     let (keeper, _) = host.keeper(&host.config(&[ActuatorKind::RoceNp]));
-    assert_eq!(row(&rows(&keeper), "roce_np").state, "unsupported");
+    assert_eq!(row(&rows(&keeper), "roce_np").state, ActuatorState::Unsupported);
 }
 
 #[test]
@@ -174,9 +175,9 @@ fn a_file_that_vanishes_fails_lowering_and_needs_no_restoring() {
     assert!(notes[0].contains("which was 8, is no longer there"), "{notes:?}");
     keeper.lower(&mut notes);
     let failed = row(&rows(&keeper), "cc_params");
-    assert_eq!(failed.state, "failed");
+    assert_eq!(failed.state, ActuatorState::Failed);
     assert!(failed.detail.contains("is not there any more"), "{}", failed.detail);
-    assert_eq!(row(&rows(&keeper), "roce_np").state, "lowered");
+    assert_eq!(row(&rows(&keeper), "roce_np").state, ActuatorState::Lowered);
 }
 
 #[test]
@@ -243,8 +244,8 @@ fn without_a_journal_nothing_is_lowered() {
     host.assert_untouched();
     for name in ["roce_np", "cc_params", "mstcongestion"] {
         let failed = row(&rows(&keeper), name);
-        assert_eq!(failed.state, "failed");
+        assert_eq!(failed.state, ActuatorState::Failed);
         assert!(failed.detail.contains("nothing is lowered that could not be undone"), "{}", failed.detail);
     }
-    assert_eq!(row(&rows(&keeper), "soft").state, "lowered");
+    assert_eq!(row(&rows(&keeper), "soft").state, ActuatorState::Lowered);
 }

@@ -2,8 +2,9 @@
 
 use super::host::{Host, THREE, row, wait_until};
 use crate::daemon::congestion::{ActuatorKind, CongestionConfig, CongestionControl};
+use jet_control::status::ActuatorState;
 
-fn state(control: &CongestionControl, name: &str) -> &'static str {
+fn state(control: &CongestionControl, name: &str) -> ActuatorState {
     row(&control.rows(), name).state
 }
 
@@ -31,7 +32,7 @@ fn flapping_within_the_hold_time_changes_nothing_and_the_end_restores() {
     let control = host.control(&host.config(&THREE));
     let mark = control.mark();
     mark.set(true);
-    wait_until("lowering", || state(&control, "mstcongestion") == "lowered");
+    wait_until("lowering", || state(&control, "mstcongestion") == ActuatorState::Lowered);
     for _ in 0..1000 {
         mark.set(false);
         mark.set(true);
@@ -44,7 +45,10 @@ fn flapping_within_the_hold_time_changes_nothing_and_the_end_restores() {
     control.shutdown();
     host.assert_untouched();
     let rows = control.rows();
-    assert!(rows.iter().all(|row| (row.state, row.lowered, row.restored) == ("ready", 1, 1)), "{rows:?}");
+    assert!(
+        rows.iter().all(|row| (row.state, row.lowered, row.restored) == (ActuatorState::Ready, 1, 1)),
+        "{rows:?}"
+    );
     assert!(!host.journal().exists());
     mark.set(true);
     host.assert_untouched();
@@ -55,7 +59,7 @@ fn dropped_it_has_restored() {
     let host = Host::new();
     let control = host.control(&host.config(&THREE));
     control.mark().set(true);
-    wait_until("lowering", || state(&control, "mstcongestion") == "lowered");
+    wait_until("lowering", || state(&control, "mstcongestion") == ActuatorState::Lowered);
     drop(control);
     host.assert_untouched();
     assert!(!host.journal().exists());
@@ -67,13 +71,13 @@ fn restoring_that_fails_is_tried_again_by_itself() {
     let config = CongestionConfig { hold_ms: 5, ..host.config(&[ActuatorKind::Mstcongestion]) };
     let control = host.control(&config);
     control.mark().set(true);
-    wait_until("lowering", || state(&control, "mstcongestion") == "lowered");
+    wait_until("lowering", || state(&control, "mstcongestion") == ActuatorState::Lowered);
     host.make_tool("fail");
     control.mark().set(false);
     wait_until("failing twice", || row(&control.rows(), "mstcongestion").failed >= 2);
     assert_eq!(host.tool_state(), ("mark".into(), "aggressive".into()));
     host.cure_tool("fail");
-    wait_until("restoring", || state(&control, "mstcongestion") == "ready");
+    wait_until("restoring", || state(&control, "mstcongestion") == ActuatorState::Ready);
     host.assert_untouched();
     assert!(!host.journal().exists());
 }
@@ -83,7 +87,7 @@ fn what_cannot_be_restored_at_the_end_is_left_to_the_next_start() {
     let host = Host::new();
     let control = host.control(&host.config(&THREE));
     control.mark().set(true);
-    wait_until("lowering", || state(&control, "mstcongestion") == "lowered");
+    wait_until("lowering", || state(&control, "mstcongestion") == ActuatorState::Lowered);
     host.make_tool("fail");
     control.shutdown();
     drop(control);

@@ -1,11 +1,12 @@
 //! A host with a ConnectX that is only files.
 
-use crate::daemon::congestion::keeper::{ActuatorRow, Keeper, Recovery, Rows};
+use crate::daemon::congestion::keeper::{Keeper, Recovery, Rows};
 use crate::daemon::congestion::leftover::ToolLock;
 use crate::daemon::congestion::{
     ActuatorError, ActuatorKind, Congestion, CongestionConfig, CongestionControl, Mstcongestion, Setting,
     Support, journal_path, recover,
 };
+use jet_control::status::ActuatorStatus;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -234,13 +235,13 @@ pub fn value(path: &Path) -> String {
     fs::read_to_string(path).unwrap().trim().to_owned()
 }
 
-pub fn rows(keeper: &Keeper) -> Vec<ActuatorRow> {
+pub fn rows(keeper: &Keeper) -> Vec<ActuatorStatus> {
     let rows = Rows::default();
     keeper.publish(&rows);
     rows.into_inner().unwrap()
 }
 
-pub fn row(rows: &[ActuatorRow], name: &str) -> ActuatorRow {
+pub fn row(rows: &[ActuatorStatus], name: &str) -> ActuatorStatus {
     rows.iter().find(|row| row.name == name).unwrap_or_else(|| panic!("no row {name} in {rows:?}")).clone()
 }
 

@@ -2,6 +2,7 @@
 
 use super::host::{Host, INTERFACE, PCI, THREE, row, rows, value};
 use crate::daemon::congestion::{ActuatorKind, CongestionConfig, Setting};
+use jet_control::status::ActuatorState;
 use std::fs;
 
 #[test]
@@ -19,13 +20,18 @@ fn all_are_lowered_and_restored_to_what_was_there() {
         assert_eq!(journal["settings"].as_array().unwrap().len(), 5);
         let lowered = rows(&keeper);
         assert_eq!(
-            lowered.iter().map(|row| row.name).collect::<Vec<_>>(),
+            lowered.iter().map(|row| row.name.as_str()).collect::<Vec<_>>(),
             ["soft", "roce_np", "cc_params", "mstcongestion"]
         );
-        assert!(lowered.iter().all(|row| row.state == "lowered" && row.lowered == round), "{lowered:?}");
+        assert!(
+            lowered.iter().all(|row| row.state == ActuatorState::Lowered && row.lowered == round),
+            "{lowered:?}"
+        );
         keeper.restore(&mut notes);
         assert!(
-            rows(&keeper).iter().all(|row| row.state == "ready" && row.restored == round && row.failed == 0)
+            rows(&keeper)
+                .iter()
+                .all(|row| row.state == ActuatorState::Ready && row.restored == round && row.failed == 0)
         );
     }
     host.assert_untouched();
@@ -111,7 +117,7 @@ fn without_actuators_only_soft_is_there_and_nothing_is_written() {
     let (mut keeper, _) = host.keeper(&CongestionConfig { soft: false, ..host.config(&[]) });
     keeper.lower(&mut Vec::new());
     let soft = row(&rows(&keeper), "soft");
-    assert_eq!((soft.state, soft.lowered), ("unsupported", 0));
+    assert_eq!((soft.state, soft.lowered), (ActuatorState::Unsupported, 0));
     assert!(soft.detail.contains("congestion.soft"), "{}", soft.detail);
 }
 
@@ -124,7 +130,7 @@ fn unsupported_says_why() {
         prepare(&host, &mut config);
         let (mut keeper, _) = host.keeper(&config);
         let found = row(&rows(&keeper), name);
-        assert_eq!(found.state, "unsupported", "{found:?}");
+        assert_eq!(found.state, ActuatorState::Unsupported, "{found:?}");
         keeper.lower(&mut Vec::new());
         assert_eq!(row(&rows(&keeper), name), found, "and is not tried");
         found.detail

@@ -1,0 +1,218 @@
+//! What it costs to be asked: a daemon with many applications and senders whose status many ask for, how long an answer takes, and
+//! what the messages' path loses.
+//!
+//! Those who ask are threads of this process: they take processor time of the same machine, which counts against the load. It cannot see
+//! what a program makes of the answer: it reads the frame and looks no further.
+
+use crate::e2e::Load;
+use crate::report::{Bound, Extent, Row, median, pairwise};
+use crate::rig::{APP, Rig};
+use jet_client::send::{Sender, SenderOptions};
+use jet_control::frame::{FrameDecoder, encode_frame};
+use jet_control::protocol::PROTOCOL_VERSION;
+use jet_control::{ControlConnection, ControlRequest, ControlResponse};
+use serde::de::IgnoredAny;
+use std::error::Error;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Applications that are registered and do nothing, beside the one that reads.
+const SESSIONS: usize = 1000;
+/// Senders that are connected and do nothing, beside the one that sends.
+const PEERS: usize = 1000;
+/// Connections that ask again and again.
+const ASKERS: usize = 128;
+/// How often each of them asks, in the part where they have a pause: as a monitor does.
+const PERIOD: Duration = Duration::from_secs(1);
+/// How long an answer may take, ms.
+const ANSWER_MS: f64 = 50.0;
+/// What the load keeps beside those who ask once a second.
+const KEPT: f64 = 0.98;
+/// Answers that are timed, a sample.
+const ANSWERS: usize = 40;
+/// Bytes of a turn of the load.
+const BYTES: usize = 4 << 30;
+
+/// How those ask who ask again and again.
+#[derive(Clone, Copy)]
+enum Asking {
+    /// Once a second each.
+    EachSecond,
+    /// Again as soon as they have their answer.
+    AtOnce,
+}
+
+impl Asking {
+    const ALL: [Self; 2] = [Self::EachSecond, Self::AtOnce];
+
+    const fn words(self) -> &'static str {
+        match self {
+            Self::EachSecond => "128 ask once a second",
+            Self::AtOnce => "128 ask without a pause",
+        }
+    }
+}
+
+/// Runs it.
+///
+/// # Errors
+/// What the rig, a sender or the daemon says.
+pub fn run(extent: Extent) -> Result<Vec<Row>, Box<dyn Error>> {
+    let (sessions, peers) = (extent.of(SESSIONS, 20), extent.of(PEERS, 20));
+    let bytes = extent.of(BYTES, 256 << 20);
+    let settings = ["limits.sessions=1100", "session.slots=128", "session.messages=128"].map(str::to_owned);
+    let rig = Rig::start("shm", true, &settings)?;
+    let _sessions = (0..sessions).map(|n| idle_session(&rig, n)).collect::<Result<Vec<_>, _>>()?;
+    let _peers = (0..peers).map(|_| idle_sender(&rig)).collect::<Result<Vec<_>, _>>()?;
+    let mut load = Load::connect(&rig)?;
+    let mut rows = Vec::new();
+    let row = |metric: &str, unit, values, bound| Row::new("status", metric, unit, values, bound);
+    for asking in Asking::ALL {
+        let (mut alone, mut beside, mut asked) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut short, mut worst, mut all) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..extent.samples {
+            alone.push(load.large(bytes)?);
+            let control = rig.control_socket();
+            let answers = while_asked(&control, asking, || -> Result<f64, Box<dyn Error>> {
+                // While the load runs.
+                let times = std::thread::scope(|scope| {
+                    let asks = scope
+                        .spawn(|| times(&control, extent.of(ANSWERS, 3)).map_err(|error| error.to_string()));
+                    beside.push(load.large(bytes)?);
+                    Ok::<_, Box<dyn Error>>(asks.join().map_err(|_| "the thread that asks panicked")??)
+                })?;
+                short.push(median(&times));
+                worst.push(times.iter().copied().fold(0.0, f64::max));
+                let before = Instant::now();
+                let status = ControlConnection::connect(&control)?.status()?;
+                all.push(milliseconds(before));
+                Ok(f64::from(status.session_count))
+            })?;
+            asked.push(answers);
+        }
+        let words = asking.words();
+        let kept = match asking {
+            Asking::EachSecond => Bound::AtLeast(KEPT),
+            Asking::AtOnce => Bound::None,
+        };
+        rows.extend([
+            row(&format!("an answer, {words}"), "ms", short, Bound::AtMost(ANSWER_MS)),
+            row(&format!("the longest of {ANSWERS}, {words}"), "ms", worst, Bound::AtMost(ANSWER_MS)),
+            row(&format!("all rows, {words}"), "ms", all, Bound::None),
+            row(&format!("answers to the others, {words}"), "1/s", asked, Bound::None),
+            row(&format!("256 KiB messages, {words}"), "GB/s", beside.clone(), Bound::None),
+            row(
+                &format!("256 KiB messages, {words} / nobody asks"),
+                "ratio",
+                pairwise(&beside, &alone),
+                kept,
+            ),
+        ]);
+    }
+    Ok(rows)
+}
+
+/// Registers an application that does nothing; its descriptors are closed at once.
+fn idle_session(rig: &Rig, number: usize) -> Result<ControlConnection, Box<dyn Error>> {
+    let mut connection = ControlConnection::connect(&rig.control_socket())?;
+    let request = ControlRequest::Register {
+        protocol: PROTOCOL_VERSION,
+        app: format!("idle-application-{number:06}"),
+        class: 0,
+        memory_instead_of_waiting: false,
+    };
+    match connection.request(&request)?.0 {
+        ControlResponse::Registered { .. } => Ok(connection),
+        other => Err(format!("no session: {other:?}").into()),
+    }
+}
+
+fn idle_sender(rig: &Rig) -> Result<Sender, Box<dyn Error>> {
+    let options =
+        SenderOptions { in_flight_max: 8, region_bytes: 1 << 16, ..SenderOptions::new(rig.address()?, APP) };
+    Ok(Sender::connect(options)?)
+}
+
+/// What so many askers get a second while something is done.
+fn while_asked<T>(
+    control: &Path,
+    asking: Asking,
+    work: impl FnOnce() -> Result<T, Box<dyn Error>>,
+) -> Result<f64, Box<dyn Error>> {
+    let (over, answers) = (AtomicBool::new(false), AtomicU64::new(0));
+    let streams = (0..ASKERS).map(|_| UnixStream::connect(control)).collect::<Result<Vec<_>, _>>()?;
+    std::thread::scope(|scope| {
+        let began = Instant::now();
+        let askers: Vec<_> = streams
+            .into_iter()
+            .enumerate()
+            .map(|(number, stream)| {
+                let (over, answers) = (&over, &answers);
+                // Spread over the second.
+                let first = PERIOD * u32::try_from(number).unwrap_or(0) / 128;
+                scope.spawn(move || ask(stream, asking, first, over, answers))
+            })
+            .collect();
+        let worked = work();
+        over.store(true, Ordering::Relaxed);
+        let span = began.elapsed().as_secs_f64();
+        for asker in askers {
+            asker.thread().unpark();
+            asker.join().map_err(|_| "a thread that asks panicked")??;
+        }
+        worked?;
+        #[allow(clippy::cast_precision_loss)] // thousands
+        Ok(answers.load(Ordering::Relaxed) as f64 / span)
+    })
+}
+
+fn ask(
+    mut stream: UnixStream,
+    asking: Asking,
+    first: Duration,
+    over: &AtomicBool,
+    answers: &AtomicU64,
+) -> std::io::Result<()> {
+    let request = encode_frame(&ControlRequest::Status).map_err(std::io::Error::other)?;
+    let mut decoder = FrameDecoder::default();
+    let mut bytes = vec![0; 1 << 16];
+    let mut next = Instant::now() + first;
+    while !over.load(Ordering::Relaxed) {
+        if matches!(asking, Asking::EachSecond) {
+            let left = next.saturating_duration_since(Instant::now());
+            if !left.is_zero() {
+                std::thread::park_timeout(left);
+                continue;
+            }
+            next += PERIOD;
+        }
+        stream.write_all(&request)?;
+        while decoder.next_frame::<IgnoredAny>().map_err(std::io::Error::other)?.is_none() {
+            let got = stream.read(&mut bytes)?;
+            if got == 0 {
+                return Err(std::io::ErrorKind::UnexpectedEof.into());
+            }
+            decoder.push(&bytes[..got]);
+        }
+        answers.fetch_add(1, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// How long so many answers take, ms: from the connection to the status in hand, as `jet status` asks.
+fn times(control: &Path, count: usize) -> Result<Vec<f64>, Box<dyn Error>> {
+    (0..count)
+        .map(|_| {
+            let before = Instant::now();
+            ControlConnection::connect(control)?.status_in_short()?;
+            Ok(milliseconds(before))
+        })
+        .collect()
+}
+
+fn milliseconds(since: Instant) -> f64 {
+    since.elapsed().as_secs_f64() * 1e3
+}

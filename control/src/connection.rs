@@ -1,0 +1,227 @@
+//! A client's end of the control socket, blocking.
+
+mod status;
+
+pub use status::StatusError;
+
+use crate::frame::{FrameDecoder, FrameError, encode_frame};
+use crate::protocol::{ControlRequest, ControlResponse, ErrorCode};
+use jet_fabric::advice::{self, advised};
+use jet_fabric::unix::{receive_with_fds, send_with_fds};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long a request waits for its answer by default.
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Why a request on the control socket got no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// Nobody listens on the socket, or it may not be opened.
+    #[error("cannot reach the daemon on {}: {source}; {}", path.display(), advice::of_socket(source, NO_DAEMON))]
+    Connect {
+        /// The socket.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The daemon hung up first.
+    #[error("the daemon closed the control connection before it answered; look at jetd's log")]
+    Closed,
+    /// No answer in time.
+    #[error("the daemon did not answer within {timeout:?}; is it stopped or overloaded?")]
+    TimedOut {
+        /// How long was waited.
+        timeout: Duration,
+    },
+    /// The frame could not be read or written.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// The system refused.
+    #[error("the control connection failed: {}", advised(.0))]
+    Io(#[from] io::Error),
+}
+
+const NO_DAEMON: &str = "is jetd running? start it with `jet daemon`, or name its control_socket";
+
+impl ControlError {
+    /// Whether trying again may help: the daemon may start, or go on.
+    pub fn is_passing(&self) -> bool {
+        match self {
+            Self::Connect { source, .. } => advice::may_pass(source),
+            Self::Closed | Self::TimedOut { .. } => true,
+            Self::Frame(_) | Self::Io(_) => false,
+        }
+    }
+}
+
+/// A client's connection.
+#[derive(Debug)]
+pub struct ControlConnection {
+    stream: UnixStream,
+    decoder: FrameDecoder,
+    timeout: Duration,
+}
+
+impl ControlConnection {
+    /// Connects; a request waits [`ANSWER_TIMEOUT`] for its answer.
+    ///
+    /// # Errors
+    /// [`ControlError::Connect`].
+    pub fn connect(path: &Path) -> Result<Self, ControlError> {
+        let stream = UnixStream::connect(path)
+            .map_err(|source| ControlError::Connect { path: path.to_owned(), source })?;
+        Ok(Self::over(stream, ANSWER_TIMEOUT)?)
+    }
+
+    /// Takes a stream that is connected already.
+    #[doc(hidden)]
+    pub fn over(stream: UnixStream, timeout: Duration) -> io::Result<Self> {
+        stream.set_read_timeout(Some(timeout))?;
+        stream.set_write_timeout(Some(timeout))?;
+        Ok(Self { stream, decoder: FrameDecoder::default(), timeout })
+    }
+
+    /// Sends a request and waits for its answer and the descriptors with it.
+    ///
+    /// # Errors
+    /// [`ControlError`]. A refusal by the daemon is [`ControlResponse::Error`], not an error here.
+    pub fn request(
+        &mut self,
+        request: &ControlRequest,
+    ) -> Result<(ControlResponse, Vec<OwnedFd>), ControlError> {
+        let frame = encode_frame(request)?;
+        let mut left = &frame[..];
+        while !left.is_empty() {
+            match send_with_fds(self.stream.as_fd(), left, &[]) {
+                Ok(taken) => left = &left[taken..],
+                Err(error) => self.retry_or(error)?,
+            }
+        }
+        let mut fds = Vec::new();
+        loop {
+            if let Some(response) = self.decoder.next_frame()? {
+                return Ok((response, fds));
+            }
+            let mut bytes = [0; 4096];
+            match receive_with_fds(self.stream.as_fd(), &mut bytes) {
+                Ok((0, _)) => return Err(ControlError::Closed),
+                Ok((got, more)) => {
+                    self.decoder.push(&bytes[..got]);
+                    fds.extend(more);
+                }
+                Err(error) => self.retry_or(error)?,
+            }
+        }
+    }
+
+    fn retry_or(&self, error: io::Error) -> Result<(), ControlError> {
+        match error.kind() {
+            io::ErrorKind::Interrupted => Ok(()),
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                Err(ControlError::TimedOut { timeout: self.timeout })
+            }
+            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Err(ControlError::Closed),
+            _ => Err(error.into()),
+        }
+    }
+
+    /// Looks, without waiting, whether the daemon hung up, and what it said before.
+    pub fn look(&mut self) -> Look {
+        use rustix::net::{RecvFlags, recv};
+        let mut bytes = [0u8; 4096];
+        loop {
+            match recv(&self.stream, &mut bytes[..], RecvFlags::DONTWAIT) {
+                Ok((0, _)) => return Look::Gone,
+                Ok((got, _)) => {
+                    self.decoder.push(&bytes[..got]);
+                    match self.decoder.next_frame() {
+                        Ok(Some(ControlResponse::Error { code, message })) => {
+                            return Look::Ended { code, message };
+                        }
+                        // Nothing else comes unasked.
+                        Ok(Some(_)) | Err(_) => return Look::Gone,
+                        Ok(None) => {}
+                    }
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::AGAIN) => return Look::Alive,
+                Err(_) => return Look::Gone,
+            }
+        }
+    }
+}
+
+/// What a look at the control connection of a session found.
+#[derive(Debug)]
+pub enum Look {
+    /// The daemon is there, and said nothing.
+    Alive,
+    /// It hung up without a word.
+    Gone,
+    /// It ended the session.
+    Ended {
+        /// What for.
+        code: ErrorCode,
+        /// In words.
+        message: String,
+    },
+}
+
+impl AsFd for ControlConnection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_comes_with_its_descriptors_and_a_hang_up_is_told() {
+        let (near, far) = UnixStream::pair().unwrap();
+        let daemon = std::thread::spawn(move || {
+            let mut decoder = FrameDecoder::default();
+            let mut bytes = [0; 256];
+            let request: ControlRequest = loop {
+                let (got, _) = receive_with_fds(far.as_fd(), &mut bytes).unwrap();
+                decoder.push(&bytes[..got]);
+                if let Some(request) = decoder.next_frame().unwrap() {
+                    break request;
+                }
+            };
+            assert_eq!(request, ControlRequest::Status);
+            let draining = ControlResponse::Draining { deadline_ms: 1, again: false };
+            let answer = encode_frame(&draining).unwrap();
+            assert_eq!(send_with_fds(far.as_fd(), &answer, &[far.as_fd()]).unwrap(), answer.len());
+        });
+        let mut connection = ControlConnection::over(near, ANSWER_TIMEOUT).unwrap();
+        let (answer, fds) = connection.request(&ControlRequest::Status).unwrap();
+        daemon.join().unwrap();
+        assert!(matches!(answer, ControlResponse::Draining { deadline_ms: 1, .. }), "{answer:?}");
+        assert_eq!(fds.len(), 1);
+        drop(fds);
+        assert!(matches!(connection.request(&ControlRequest::Status), Err(ControlError::Closed)));
+    }
+
+    #[test]
+    fn nobody_listening_says_what_to_start() {
+        let error = ControlConnection::connect(Path::new("/nonexistent/jetd.sock")).unwrap_err();
+        assert!(error.to_string().contains("is jetd running"), "{error}");
+        let refused = |errno: rustix::io::Errno| ControlError::Connect {
+            path: "/run/jet/jetd.sock".into(),
+            source: errno.into(),
+        };
+        let rights = refused(rustix::io::Errno::ACCESS);
+        assert!(rights.to_string().contains("this user may not use it") && rights.is_passing(), "{rights}");
+        let used_up = refused(rustix::io::Errno::MFILE);
+        assert!(used_up.to_string().contains("ulimit -n") && !used_up.is_passing(), "{used_up}");
+        for error in [rights, used_up] {
+            assert!(!error.to_string().contains("is jetd running"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! A status out of as many frames as it takes.
+
+use super::{ControlConnection, ControlError};
+use crate::protocol::{ControlRequest, ControlResponse};
+use crate::status::{Rows, Status};
+
+/// Why there is no status.
+#[derive(Debug, thiserror::Error)]
+pub enum StatusError {
+    /// No answer.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// A refusal, or an answer to another question.
+    #[error("the daemon gives no status: {0}")]
+    Refused(String),
+}
+
+impl StatusError {
+    fn other_answer() -> Self {
+        Self::Refused("it answers another question; use the same build of Jet at both ends".to_owned())
+    }
+}
+
+impl ControlConnection {
+    /// Asks for the daemon's state and counters, with the first of its rows: one frame. What is missing is in `rows.rest`.
+    ///
+    /// # Errors
+    /// [`StatusError`].
+    pub fn status_in_short(&mut self) -> Result<Status, StatusError> {
+        match self.request(&ControlRequest::Status)?.0 {
+            ControlResponse::Status { status } => Ok(*status),
+            ControlResponse::Error { message, .. } => Err(StatusError::Refused(message)),
+            _ => Err(StatusError::other_answer()),
+        }
+    }
+
+    /// Asks for the daemon's state and counters with all of its rows, however many frames they take. Rows of later frames are some
+    /// milliseconds younger.
+    ///
+    /// # Errors
+    /// [`StatusError`].
+    pub fn status(&mut self) -> Result<Status, StatusError> {
+        let mut status = self.status_in_short()?;
+        while let Some(from) = status.rows.rest.take().filter(|rest| !rest.is_nothing()) {
+            let more = match self.request(&ControlRequest::StatusRows { from })?.0 {
+                ControlResponse::StatusRows(rows) => rows,
+                ControlResponse::Error { message, .. } => return Err(StatusError::Refused(message)),
+                _ => return Err(StatusError::other_answer()),
+            };
+            if more.rest.is_some_and(|rest| !rest.is_after(from)) {
+                return Err(StatusError::Refused("it tells the same rows again and again".to_owned()));
+            }
+            status.rows.append(more);
+        }
+        Ok(status)
+    }
+}
+
+impl Rows {
+    fn append(&mut self, mut more: Self) {
+        self.sessions.append(&mut more.sessions);
+        self.quarantined.append(&mut more.quarantined);
+        self.peers.append(&mut more.peers);
+        self.rest = more.rest;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ANSWER_TIMEOUT;
+    use super::*;
+    use crate::frame::{FrameDecoder, encode_frame};
+    use crate::status::{PeerStatus, QuarantineStatus, RowsFrom, SessionStatus};
+    use jet_fabric::unix::{receive_with_fds, send_with_fds};
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    /// A daemon that gives these answers, whatever it is asked; the status that a client makes of them, and the questions.
+    fn status_of(answers: Vec<ControlResponse>) -> (Result<Status, StatusError>, Vec<ControlRequest>) {
+        let (near, far) = UnixStream::pair().unwrap();
+        let daemon = std::thread::spawn(move || {
+            let mut decoder = FrameDecoder::default();
+            let mut bytes = [0; 256];
+            let mut asked = Vec::new();
+            for answer in answers {
+                asked.push(loop {
+                    if let Some(request) = decoder.next_frame().unwrap() {
+                        break request;
+                    }
+                    let (got, _) = receive_with_fds(far.as_fd(), &mut bytes).unwrap();
+                    decoder.push(&bytes[..got]);
+                });
+                let frame = encode_frame(&answer).unwrap();
+                assert_eq!(send_with_fds(far.as_fd(), &frame, &[]).unwrap(), frame.len());
+            }
+            asked
+        });
+        let status = ControlConnection::over(near, ANSWER_TIMEOUT).unwrap().status();
+        (status, daemon.join().unwrap())
+    }
+
+    fn rows(sessions: &[u32], peers: &[u32], rest: Option<RowsFrom>) -> Rows {
+        Rows {
+            sessions: sessions
+                .iter()
+                .map(|&session| SessionStatus { session, ..Default::default() })
+                .collect(),
+            quarantined: sessions
+                .iter()
+                .map(|&session| QuarantineStatus { session: session + 19, ..Default::default() })
+                .collect(),
+            peers: peers.iter().map(|&peer| PeerStatus { peer, ..Default::default() }).collect(),
+            rest,
+        }
+    }
+
+    #[test]
+    fn a_status_is_put_together_from_all_its_frames() {
+        let rest = |session, peer| Some(RowsFrom { session, peer });
+        let first = Status { pid: 5, rows: rows(&[1], &[10], rest(Some(7), Some(8))), ..Default::default() };
+        let first = ControlResponse::Status { status: Box::new(first) };
+        let answers = vec![
+            first.clone(),
+            ControlResponse::StatusRows(rows(&[2, 3], &[11], rest(Some(9), None))),
+            ControlResponse::StatusRows(rows(&[4], &[], rest(None, None))),
+        ];
+        let (status, asked) = status_of(answers);
+        let all = rows(&[1, 2, 3, 4], &[10, 11], None);
+        assert_eq!(status.unwrap(), Status { pid: 5, rows: all, ..Default::default() });
+        let from = |session, peer| ControlRequest::StatusRows { from: RowsFrom { session, peer } };
+        assert_eq!(asked, [ControlRequest::Status, from(Some(7), Some(8)), from(Some(9), None)]);
+        // One that would never come to an end.
+        let again = ControlResponse::StatusRows(rows(&[1], &[], rest(Some(7), None)));
+        let (status, _) = status_of(vec![first, again]);
+        assert!(matches!(status, Err(StatusError::Refused(_))), "{status:?}");
+    }
+}
