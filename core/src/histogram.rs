@@ -100,6 +100,8 @@ mod tests {
         let mut histogram = Histogram::default();
         histogram.add(7);
         assert_eq!(histogram.quantiles_ns([1, 500, 1000]), [7, 7, 7]);
+        histogram.add(1_000_000);
+        assert_eq!(histogram.quantiles_ns([500, 501]), [7, 1_000_000]);
     }
 
     #[test]
