@@ -6,10 +6,11 @@ use jet_test_support::device::{device_address, source_for};
 use jet_test_support::folder::Folder;
 use jet_test_support::port::Port;
 use jet_test_support::process::Process;
-use jet_test_support::waiting::until;
+use jet_test_support::waiting::{LOOK, until};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 /// The tool.
 const JET: &str = env!("CARGO_BIN_EXE_jet");
@@ -147,11 +148,25 @@ impl Host {
     /// Waits until the application holds slabs of large messages: in the pool, or moved out of it.
     #[track_caller]
     pub fn wait_held(&self) {
-        until("the application to hold slabs", || {
-            self.status().filter(|status| {
-                status.rows.sessions.first().is_some_and(|session| session.held_slabs > 0)
-                    && (status.pool.read > 0 || status.escape.memory.used > 0)
-            })
-        });
+        until("the application to hold slabs", || self.holds().then_some(()));
+    }
+
+    /// Whether it does so before that time is over.
+    pub fn holds_within(&self, span: Duration) -> bool {
+        let deadline = Instant::now() + span;
+        while !self.holds() {
+            if Instant::now() >= deadline {
+                return false;
+            }
+            std::thread::sleep(LOOK);
+        }
+        true
+    }
+
+    fn holds(&self) -> bool {
+        self.status().is_some_and(|status| {
+            status.rows.sessions.first().is_some_and(|session| session.held_slabs > 0)
+                && (status.pool.read > 0 || status.escape.memory.used > 0)
+        })
     }
 }
