@@ -42,7 +42,7 @@ pub fn run(samples: u32, parts: &[String]) -> Result<Vec<Row>, Box<dyn Error>> {
         #[cfg(target_arch = "x86_64")]
         constructed(samples, &mut rows)?;
         #[cfg(not(target_arch = "x86_64"))]
-        jet::say!("jet-bench: no truth is constructed here: only on x86-64 may a program flush lines");
+        tracing::info!("no truth is constructed here: only on x86-64 may a program flush lines");
     }
     if only("pools") {
         pools(samples, &mut rows)?;
@@ -235,7 +235,7 @@ fn reserve(samples: u32, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
     let resctrl = match Resctrl::find() {
         Ok(resctrl) => resctrl,
         Err(error) => {
-            jet::say!("jet-bench: nothing is reserved here: {error}");
+            tracing::warn!("nothing is reserved here: {error}");
             return Ok(());
         }
     };

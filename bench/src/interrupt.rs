@@ -46,7 +46,7 @@ pub fn watch() -> io::Result<()> {
     std::thread::Builder::new().name("jet-bench-interrupt".to_owned()).spawn(move || {
         let number = loop {
             if let Err(error) = signals.wait(Duration::MAX) {
-                jet::say!("jet-bench: cannot wait for signals: {error}");
+                tracing::warn!("cannot wait for signals: {error}");
                 return;
             }
             if let Some(number) = signals.take() {

@@ -133,6 +133,9 @@ impl Name {
 }
 
 fn main() -> ExitCode {
+    // What a daemon of the rig's says is the daemon's.
+    let is_daemon = std::env::args_os().nth(2).is_some_and(|word| word == "daemon");
+    let _log = jet::log::start(if is_daemon { "jetd" } else { "jet-bench" });
     let args = match output::command_line::<Args>() {
         Ok(args) => args,
         Err(code) => return code,
@@ -140,13 +143,13 @@ fn main() -> ExitCode {
     if !args.name.hears_signals()
         && let Err(error) = interrupt::watch()
     {
-        jet::say!("jet-bench: cannot wait for signals: {error}");
+        tracing::warn!("cannot wait for signals: {error}");
         return ExitCode::from(2);
     }
     match measure(args) {
         Ok(code) => output::exit_code(code),
         Err(error) => {
-            jet::say!("jet-bench: {error}");
+            tracing::warn!("{error}");
             ExitCode::from(2)
         }
     }
@@ -183,7 +186,7 @@ fn measure(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
     match args.check.map_or(Ok(()), |check| report::check(&rows, check)) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(text) => {
-            jet::say!("jet-bench: {text}");
+            tracing::info!("{text}");
             Ok(ExitCode::FAILURE)
         }
     }

@@ -4,9 +4,10 @@
 //! * [`files`]: trees of files as messages, sent and received.
 //! * [`commands`]: what the tool `jet` does, a file a subcommand.
 //! * [`demo`]: the whole of it as separate processes on one host.
-//! * [`output`]: results and remarks, none of which ends a program.
+//! * [`log`]: what programs say of themselves, which no log can hold up or end.
+//! * [`mod@output`]: results, on standard output.
 
-// What a program says goes through `output`, which no log can hold up or end.
+// What a program says goes through `log`.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
 pub mod commands;
@@ -14,4 +15,5 @@ pub mod daemon;
 pub mod demo;
 mod descriptors;
 pub mod files;
+pub mod log;
 pub mod output;

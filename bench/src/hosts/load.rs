@@ -133,8 +133,8 @@ pub fn run(samples: u32, args: &Args) -> Result<Vec<Row>, Box<dyn Error>> {
     let mut all: Vec<Samples> = cells.iter().map(|_| Samples::default()).collect();
     let runs = u32::try_from(cells.len())?.saturating_mul(samples);
     let warm_up = args.warm_up.unwrap_or_else(|| (args.runtime / 8).min(WARM_UP_MAX));
-    jet::say!(
-        "jet-bench: {runs} runs of {} s, {} s before each; {:.0} s in all",
+    tracing::info!(
+        "{runs} runs of {} s, {} s before each; {:.0} s in all",
         args.runtime.as_secs_f64(),
         warm_up.as_secs_f64(),
         (args.runtime + warm_up).as_secs_f64() * f64::from(runs)
@@ -272,12 +272,12 @@ impl Samples {
         let (Some(per_s), Some(gb_per_s)) = (self.per_s.last(), self.gb_per_s.last()) else { return };
         let [p50, p99, p999, max] =
             self.latency_us.each_ref().map(|all| all.last().copied().unwrap_or(f64::NAN));
-        jet::say!(
-            "jet-bench: {name}: {per_s:.0}/s, {gb_per_s:.3} GB/s; {p50:.1} us p50, {p99:.1} p99, {p999:.1} p99.9, {max:.1} max"
+        tracing::info!(
+            "{name}: {per_s:.0}/s, {gb_per_s:.3} GB/s; {p50:.1} us p50, {p99:.1} p99, {p999:.1} p99.9, {max:.1} max"
         );
         if let Some(kept) = self.kept_percent.last().filter(|kept| **kept < KEPT_PERCENT_MIN) {
-            jet::say!(
-                "jet-bench: {name}: the offered load could not be kept ({kept:.1} % of it): its latencies say how long the \
+            tracing::info!(
+                "{name}: the offered load could not be kept ({kept:.1} % of it): its latencies say how long the \
                  run was, not what the receiver does"
             );
         }

@@ -144,8 +144,8 @@ pub fn run(samples: u32, args: &Args) -> Result<Vec<Row>, Box<dyn Error>> {
             break;
         }
         let [p50, p99, p999, max] = QUANTILES.map(|(_, quantile)| us(&sample.far, quantile));
-        jet::say!(
-            "jet-bench: sample {number} of {samples}: {} messages; {p50:.1} us p50, {p99:.1} p99, {p999:.1} p99.9, \
+        tracing::info!(
+            "sample {number} of {samples}: {} messages; {p50:.1} us p50, {p99:.1} p99, {p999:.1} p99.9, \
              {max:.1} max",
             sample.far.len()
         );

@@ -58,7 +58,7 @@ pub fn run(args: &Args) -> Result<Vec<Row>, Box<dyn Error>> {
     let daemon = match daemon.and_then(|control| processor_time::daemon_of(&control)) {
         Ok(pid) => Some(pid),
         Err(error) => {
-            jet::say!("jet-bench: the daemon's processor time cannot be read and is left out: {error}");
+            tracing::warn!("the daemon's processor time cannot be read and is left out: {error}");
             None
         }
     };
@@ -66,8 +66,8 @@ pub fn run(args: &Args) -> Result<Vec<Row>, Box<dyn Error>> {
         let daemon = daemon.map(processor_time::of).transpose()?.unwrap_or_default();
         Ok(Spent { application: processor_time::own(), daemon })
     });
-    jet::say!(
-        "jet-bench: receiving as {} at {}; ends with SIGINT or SIGTERM",
+    tracing::info!(
+        "receiving as {} at {}; ends with SIGINT or SIGTERM",
         args.app,
         args.control_socket.display()
     );

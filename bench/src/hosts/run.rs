@@ -128,16 +128,15 @@ impl<'a> Run<'a> {
             && let Some(number) = self.signals.take()
         {
             self.interrupted = Some((now, number));
-            jet::say!("jet-bench: ending with what was measured so far; once more to leave at once");
-            // A second signal ends the process. Where it cannot be let through, the run ends by itself.
-            let _ = jet::commands::unblock_signals();
+            tracing::info!("ending with what was measured so far; once more to leave at once");
+            self.signals.let_the_next_end();
         }
         if now.duration_since(self.told) >= TELL_EVERY {
             self.told = now;
             #[allow(clippy::cast_precision_loss)] // gigabytes
             let gigabytes = (self.ended * self.messages.bytes as u64) as f64 / 1e9;
-            jet::say!(
-                "jet-bench: {}: {:.0} s of {}, {} messages, {gigabytes:.3} GB",
+            tracing::info!(
+                "{}: {:.0} s of {}, {} messages, {gigabytes:.3} GB",
                 self.name,
                 now.duration_since(self.start).as_secs_f64(),
                 self.span.as_secs_f64(),

@@ -93,13 +93,13 @@ pub fn run(extent: Extent, args: &Args) -> Result<Vec<Row>, Box<dyn Error>> {
         .map(|path| File::create(path).map_err(|error| format!("--csv {}: {error}", path.display())))
         .transpose()?;
     if let Err(reason) = Counted::start(std::process::id()) {
-        jet::say!("residency: {reason}");
+        tracing::info!("{reason}");
     }
     let receivers = u32::try_from(Receiver::ALL.len())?;
     let samples = extent.samples;
     if !samples.is_multiple_of(receivers) && !extent.brief {
-        jet::say!(
-            "residency: in {samples} rounds not every receiver is first, second and so on equally often; \
+        tracing::info!(
+            "in {samples} rounds not every receiver is first, second and so on equally often; \
              take {receivers} or a multiple: --samples {receivers}"
         );
     }
@@ -107,7 +107,7 @@ pub fn run(extent: Extent, args: &Args) -> Result<Vec<Row>, Box<dyn Error>> {
     let mut measured = Measured::default();
     for message_bytes in sizes {
         let shape = Shape { connections: SENDERS, depth: usize::from(args.depth), message_bytes };
-        jet::say!("residency: messages of {message_bytes} bytes");
+        tracing::info!("messages of {message_bytes} bytes");
         one_size(extent, shape, args, &mut measured, &mut rows)?;
     }
     if let Some(csv) = &mut csv {
@@ -147,7 +147,7 @@ fn one_size(
 /// What judges `resident`, on the receivers' core; where that cannot be, why is said, and no receiver has that row.
 fn calibrated() -> std::io::Result<Option<Judge>> {
     let _there = CpuSet::from_iter([RECEIVERS_CORE]).stay()?;
-    Ok(Judge::calibrate().inspect_err(|error| jet::say!("residency: resident is not told: {error}")).ok())
+    Ok(Judge::calibrate().inspect_err(|error| tracing::warn!("resident is not told: {error}")).ok())
 }
 
 /// Rows of what Jet's pool has in use while it is asked.

@@ -82,7 +82,7 @@ impl Picture {
         if !drawn.success() {
             return Err(format!("gnuplot: {drawn}").into());
         }
-        jet::say!("residency: {}/residency.{{csv,svg,png}}", self.folder.display());
+        tracing::info!("{}/residency.{{csv,svg,png}}", self.folder.display());
         Ok(())
     }
 }

@@ -3,7 +3,6 @@
 use super::{fail, print, print_json, text};
 use crate::daemon::cache::{CacheError, DEFAULT_GROUP, Extent, Recovered, Reserve, recover};
 use crate::daemon::{ConfigError, DaemonArgs};
-use crate::say;
 use jet_cat::plan::Plan;
 use jet_cat::resctrl::{AccessError, GroupName, Line, Mode, Resctrl, Resource};
 use jet_cat::reservation::{Reservation, preview, reserved};
@@ -204,7 +203,7 @@ fn planned(configured: &Configured) -> Result<(), Failure> {
     }
     let plan = preview(&resctrl, &request, &config.cache.journals)?;
     if config.cache.reserve == Reserve::Off {
-        say!("jet: cache.reserve is \"off\": a daemon with this configuration reserves none of this");
+        tracing::info!("cache.reserve is \"off\": a daemon with this configuration reserves none of this");
     }
     tell(configured, &plan);
     Ok(())

@@ -9,13 +9,13 @@ mod signals;
 pub(crate) mod status;
 pub(crate) mod text;
 
-use crate::{output, say};
+use crate::{log, output};
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
 pub(crate) use crate::output::{print, print_json};
 pub(crate) use signals::wait_readable;
-pub use signals::{Signals, ignore_file_size_signal, unblock as unblock_signals};
+pub use signals::{Signals, ignore_file_size_signal};
 
 /// Receives from remote hosts by RDMA into a pool that stays in the cache, and hands the bytes to applications here.
 #[derive(Debug, Parser)]
@@ -54,6 +54,9 @@ enum Command {
 /// The tool: reads the command line and does what it says.
 pub fn main() -> ExitCode {
     ignore_file_size_signal();
+    // What the daemon says is the daemon's, whatever it was started as.
+    let is_daemon = std::env::args_os().nth(1).is_some_and(|word| word == "daemon");
+    let _log = log::start(if is_daemon { "jetd" } else { "jet" });
     let cli = match output::command_line::<Cli>() {
         Ok(cli) => cli,
         Err(code) => return code,
@@ -72,7 +75,7 @@ pub fn main() -> ExitCode {
 
 /// Says what went wrong, and gives the exit code for it.
 pub(crate) fn fail(error: impl std::fmt::Display) -> ExitCode {
-    say!("jet: {error}");
+    tracing::error!("{error}");
     ExitCode::FAILURE
 }
 

@@ -3,7 +3,6 @@
 use super::{Signals, fail, print, print_json, seconds, text};
 use crate::files::parts::Swept;
 use crate::files::receiving::{Options, ReceiveReport, Received, Receiving, Served, Slow};
-use crate::say;
 use jet_client::receive::{ReceiveError, RegisterError, RegisterOptions, Session};
 use jet_control::{CONTROL_SOCKET, ErrorCode};
 use jet_wire::message::hello::AppName;
@@ -118,7 +117,7 @@ pub(super) fn run(args: Args) -> ExitCode {
         Err(error) => return fail(error),
     };
     if let Some(error) = receiving.io_uring_refusal() {
-        say!("jet: this kernel or container allows no io_uring ({error}); writing with pwrite");
+        tracing::warn!("this kernel or container allows no io_uring ({error}); writing with pwrite");
     }
     if args.sweep {
         match receiving.parts().sweep() {
@@ -127,7 +126,7 @@ pub(super) fn run(args: Args) -> ExitCode {
         }
     }
     if let Some(slow) = &args.slow {
-        say!("jet: receiving as {}, slow on purpose: {}", args.app, slow.in_words());
+        tracing::info!("receiving as {}, slow on purpose: {}", args.app, slow.in_words());
     }
     let began = Instant::now();
     let mut sessions = 0u64;
@@ -144,9 +143,9 @@ pub(super) fn run(args: Args) -> ExitCode {
             Ok(Served::Enough) => break Ok("count"),
             Ok(Served::Idle) => break Ok("idle"),
             Ok(Served::SessionEnded(ReceiveError::DaemonGone)) => {
-                say!("jet: the daemon is gone; registering again as soon as one runs");
+                tracing::warn!("the daemon is gone; registering again as soon as one runs");
             }
-            Ok(Served::SessionEnded(error)) => say!("jet: {error}; registering again"),
+            Ok(Served::SessionEnded(error)) => tracing::warn!("{error}; registering again"),
             Err(error) => break Err(error.to_string()),
         }
     };
@@ -164,14 +163,14 @@ pub(super) fn run(args: Args) -> ExitCode {
 
 fn tell_swept(swept: &Swept) {
     match swept.parts {
-        1 => say!("jet: removed 1 part"),
-        parts => say!("jet: removed {parts} parts"),
+        1 => tracing::info!("removed 1 part"),
+        parts => tracing::info!("removed {parts} parts"),
     }
     for left in &swept.left {
-        say!("jet: not swept: {left}");
+        tracing::warn!("not swept: {left}");
     }
     if swept.left_out > 0 {
-        say!("jet: not swept: {} more", swept.left_out);
+        tracing::warn!("not swept: {} more", swept.left_out);
     }
 }
 
@@ -189,7 +188,7 @@ fn register(args: &Args, signals: &Signals, again: bool) -> Result<Option<Sessio
         let error = match Session::register(&options) {
             Ok(session) => {
                 if told || again {
-                    say!("jet: registered as {}", args.app);
+                    tracing::info!("registered as {}", args.app);
                 }
                 return Ok(Some(session));
             }
@@ -213,7 +212,7 @@ fn register(args: &Args, signals: &Signals, again: bool) -> Result<Option<Sessio
         // That the daemon went away was said when the session ended.
         let said = again && away;
         if !said && !std::mem::replace(&mut told, true) {
-            say!("jet: {error}; trying again");
+            tracing::warn!("{error}; trying again");
         }
         let wait = left.map_or(backoff, |left| left.min(backoff));
         if signals.wait(wait)? {
@@ -236,18 +235,20 @@ impl Notices {
             && let Some(error) = receiving.direct_refusal()
         {
             self.direct = true;
-            say!("jet: the file system of --out takes no O_DIRECT ({error}); writing through the page cache");
+            tracing::warn!(
+                "the file system of --out takes no O_DIRECT ({error}); writing through the page cache"
+            );
         }
         let replaced = receiving.parts().replaced();
         if std::mem::replace(&mut self.replaced, replaced) < replaced {
-            say!("jet: --out leads to another directory than before; files go there from now on");
+            tracing::warn!("--out leads to another directory than before; files go there from now on");
         }
         let (complaints, more) = receiving.take_complaints();
         for complaint in complaints {
-            say!("jet: rejected: {complaint}");
+            tracing::warn!("rejected: {complaint}");
         }
         if more > 0 {
-            say!("jet: rejected: {more} more messages");
+            tracing::warn!("rejected: {more} more messages");
         }
     }
 }

@@ -4,8 +4,7 @@ use super::{Signals, fail, print, print_json, seconds, text};
 use crate::files::proof::{BLOCK_BYTES, Hash};
 use crate::files::sending::{Event, GIVE_UP_MAX, Link, MESSAGES_MAX, Options, Sending, Sent};
 use crate::files::walk::Walk;
-use crate::output::say_over;
-use crate::say;
+use crate::log::{ASKED_FOR, show_progress};
 use jet_client::send::{RetryPolicy, SendConnectError, Sender, SenderOptions};
 use jet_fabric::Address;
 use std::io::IsTerminal;
@@ -141,65 +140,67 @@ pub(super) fn run(args: Args) -> ExitCode {
         class: args.class,
         proof: args.proof.hash(),
     };
-    let mut line = ProgressLine::new(args.progress || (!args.no_progress && std::io::stderr().is_terminal()));
+    let progress = args.progress || (!args.no_progress && std::io::stderr().is_terminal());
     let verbose = args.verbose;
     let mut tell = |event: Event<'_>| match event {
         Event::FileSent { path, bytes } if verbose => {
-            line.say(format_args!("{path}: {}", text::bytes(bytes)));
+            tracing::info!(target: ASKED_FOR, "{path}: {}", text::bytes(bytes));
         }
         Event::FileSent { .. } => {}
-        Event::FileFailed(failure) => {
-            line.say(format_args!("jet: {} was not sent: {}", failure.path, failure.error));
-        }
+        Event::FileFailed(failure) => tracing::error!("{} was not sent: {}", failure.path, failure.error),
         Event::Again { path, why } if verbose => {
-            line.say(format_args!("jet: {path} is sent again from its beginning: {why}"));
+            tracing::info!(target: ASKED_FOR, "{path} is sent again from its beginning: {why}");
         }
         Event::Again { .. } => {}
-        Event::Shorter { max } => line.say(format_args!(
-            "jet: the receiver takes messages of at most {max} bytes (its read.message_bytes_max), less than \
-             --piece-bytes: sending shorter pieces"
-        )),
+        Event::Shorter { max } => tracing::warn!(
+            "the receiver takes messages of at most {max} bytes (its read.message_bytes_max), less than --piece-bytes: \
+             sending shorter pieces"
+        ),
         Event::Skipped { source, what } if verbose => {
-            line.say(format_args!("{} is left out: {what}", source.display()));
+            tracing::info!(target: ASKED_FOR, "{} is left out: {what}", source.display());
         }
         Event::Skipped { .. } => {}
-        Event::Link(link) => line.say(format_args!("jet: {}", link_text(&args, link))),
-        Event::Tick(sent) => line.show(sent),
+        Event::Link(link) => tell_of_link(&args, link),
+        Event::Tick(sent) if progress => show_progress(progress_line(sent)),
+        Event::Tick(_) => {}
     };
     let interrupted = std::cell::Cell::new(false);
     let stop = || {
         if signals.take().is_some() {
             interrupted.set(true);
-            say!(
-                "jet: giving up what is not sent; leaving in {} s at the latest; a second signal ends it at once",
+            tracing::info!(
+                "giving up what is not sent; leaving in {} s at the latest; a second signal ends it at once",
                 GIVE_UP_MAX.as_secs()
             );
-            // A second one ends the process at once.
-            let _ = super::signals::unblock();
+            signals.let_the_next_end();
         }
         interrupted.get()
     };
     let sent = Sending::new(options, sender, walk, &mut tell).run(stop);
-    line.clear();
+    if progress {
+        show_progress(String::new());
+    }
     match sent {
         Ok(sent) => report(&args, &sent),
         Err(error) => fail(error),
     }
 }
 
-fn link_text(args: &Args, link: Link) -> String {
+fn tell_of_link(args: &Args, link: Link) {
     let Args { to, app, .. } = args;
     let retry_for_s = args.retry_for.as_secs_f64();
     match link {
-        Link::Lost => format!("connection to {to} lost; trying again for {retry_for_s} s"),
-        Link::Back => format!("connection to {to} is back"),
-        Link::Refused => format!(
+        Link::Lost => tracing::warn!("connection to {to} lost; trying again for {retry_for_s} s"),
+        Link::Back => tracing::info!("connection to {to} is back"),
+        Link::Refused => tracing::warn!(
             "messages are refused (no application '{app}' is registered at {to}, or it is busy or the daemon ends); \
              trying again for {retry_for_s} s"
         ),
-        Link::Consumed => format!("'{app}' at {to} takes messages again"),
+        Link::Consumed => tracing::info!("'{app}' at {to} takes messages again"),
         Link::Unchecked => {
-            format!("{to} checks no checksums (its read.checksums is \"off\"): what is sent goes without")
+            tracing::warn!(
+                "{to} checks no checksums (its read.checksums is \"off\"): what is sent goes without"
+            );
         }
     }
 }
@@ -237,7 +238,7 @@ fn connect(args: &Args, signals: &Signals) -> Result<Option<Sender>, SendConnect
             });
         }
         if heard.is_none() {
-            say!("jet: {error}; trying again for {} s", args.retry_for.as_secs_f64());
+            tracing::info!("{error}; trying again for {} s", args.retry_for.as_secs_f64());
         }
         heard = Some(error);
         if signals.wait(backoff.min(left)).unwrap_or(false) {
@@ -248,36 +249,9 @@ fn connect(args: &Args, signals: &Signals) -> Result<Option<Sender>, SendConnect
     }
 }
 
-/// A line on stderr that is written over.
-struct ProgressLine {
-    shown: bool,
-    on: bool,
-}
-
-impl ProgressLine {
-    fn new(on: bool) -> Self {
-        Self { shown: false, on }
-    }
-
-    fn show(&mut self, sent: &Sent) {
-        if self.on {
-            let bytes = text::bytes(sent.bytes);
-            let rate = text::rate(sent.bytes_per_s());
-            say_over(format_args!("{} files, {bytes}, {rate}", sent.files));
-            self.shown = true;
-        }
-    }
-
-    fn say(&mut self, what: std::fmt::Arguments<'_>) {
-        self.clear();
-        say!("{what}");
-    }
-
-    fn clear(&mut self) {
-        if std::mem::take(&mut self.shown) {
-            say_over(format_args!(""));
-        }
-    }
+/// What the terminal's last line shows meanwhile.
+fn progress_line(sent: &Sent) -> String {
+    format!("{} files, {}, {}", sent.files, text::bytes(sent.bytes), text::rate(sent.bytes_per_s()))
 }
 
 fn report(args: &Args, sent: &Sent) -> ExitCode {
@@ -339,7 +313,7 @@ fn report(args: &Args, sent: &Sent) -> ExitCode {
         print(&text::rows(&rows));
     }
     if let Some(why) = &sent.stopped {
-        say!("jet: stopped before everything was tried: {why}");
+        tracing::error!("stopped before everything was tried: {why}");
     }
     if sent.is_complete() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

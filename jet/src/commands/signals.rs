@@ -1,36 +1,54 @@
 //! SIGINT and SIGTERM as a descriptor, so that they are waited for like everything else.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag::register_conditional_default;
+use signal_hook::iterator::backend::SignalDelivery;
+use signal_hook::iterator::exfiltrator::SignalOnly;
+use std::collections::VecDeque;
+use std::fmt;
 use std::io;
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Readable when the process was asked to end.
-#[derive(Debug)]
-pub struct Signals(OwnedFd);
+pub struct Signals {
+    readable: UnixStream,
+    came: Mutex<Came>,
+    /// Whether the next one ends the process.
+    next_ends: Arc<AtomicBool>,
+}
+
+struct Came {
+    delivery: SignalDelivery<UnixStream, SignalOnly>,
+    /// Those that came together with one that was taken.
+    more: VecDeque<u8>,
+}
+
+impl fmt::Debug for Signals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Signals").finish_non_exhaustive()
+    }
+}
 
 impl Signals {
-    /// Blocks both signals in this thread and those that it starts, and makes the descriptor.
-    ///
-    /// A program started by this process has to unblock them: see [`unblock`].
+    /// Catches both signals from now on. Programs that this process starts have them as usual.
     ///
     /// # Errors
     /// What the system says.
     pub fn new() -> io::Result<Self> {
-        let set = set();
-        // SAFETY: the set is initialised, and the former mask is not asked for.
-        let blocked = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) };
-        if blocked != 0 {
-            return Err(io::Error::from_raw_os_error(blocked));
+        let next_ends = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM] {
+            register_conditional_default(signal, Arc::clone(&next_ends))?;
         }
-        // SAFETY: as above; a new descriptor is asked for.
-        let fd = unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the descriptor is new and nobody else's.
-        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+        let (read, write) = UnixStream::pair()?;
+        let readable = read.try_clone()?;
+        let delivery = SignalDelivery::with_pipe(read, write, SignalOnly, [SIGINT, SIGTERM])?;
+        let came = Mutex::new(Came { delivery, more: VecDeque::new() });
+        Ok(Self { readable, came, next_ends })
     }
 
     /// Waits so long at most ([`Duration::MAX`]: for ever); whether a signal came. It stays readable until [`Self::take`].
@@ -38,16 +56,20 @@ impl Signals {
     /// # Errors
     /// What the system says; never "interrupted".
     pub fn wait(&self, timeout: Duration) -> io::Result<bool> {
-        wait_readable(&[self.0.as_fd()], Some(timeout))
+        wait_readable(&[self.readable.as_fd()], Some(timeout))
     }
 
     /// Takes a signal that came: its number.
     pub fn take(&self) -> Option<u8> {
-        let mut info = [0; size_of::<libc::signalfd_siginfo>()];
-        let read = rustix::io::read(&self.0, &mut info).ok()?;
-        // It begins with the number, 32 bits of it (`ssi_signo`).
-        let (number, _) = info[..read].split_first_chunk()?;
-        u8::try_from(u32::from_ne_bytes(*number)).ok()
+        let mut came = self.came.lock().unwrap_or_else(PoisonError::into_inner);
+        let Came { delivery, more } = &mut *came;
+        more.extend(delivery.pending().filter_map(|signal| u8::try_from(signal).ok()));
+        more.pop_front()
+    }
+
+    /// The next signal ends the process at once.
+    pub fn let_the_next_end(&self) {
+        self.next_ends.store(true, Ordering::SeqCst);
     }
 }
 
@@ -62,38 +84,14 @@ pub(crate) fn wait_readable(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -
     }
 }
 
-/// Unblocks both signals: for a child between fork and exec. Async-signal-safe.
-///
-/// # Errors
-/// What the system says.
-pub fn unblock() -> io::Result<()> {
-    let set = set();
-    // SAFETY: the set is initialised, and the former mask is not asked for.
-    match unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut()) } {
-        0 => Ok(()),
-        error => Err(io::Error::from_raw_os_error(error)),
-    }
-}
-
 /// Makes a write beyond the file size limit an error (EFBIG) instead of the process's end; a log may be such a file.
 pub fn ignore_file_size_signal() {
     // SAFETY: ignoring a signal runs no handler of ours.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
-fn set() -> libc::sigset_t {
-    let mut set = MaybeUninit::uninit();
-    // SAFETY: `sigemptyset` initialises the set that the other calls then change; the signals exist.
-    unsafe {
-        libc::sigemptyset(set.as_mut_ptr());
-        libc::sigaddset(set.as_mut_ptr(), libc::SIGINT);
-        libc::sigaddset(set.as_mut_ptr(), libc::SIGTERM);
-        set.assume_init()
-    }
-}
-
 impl AsFd for Signals {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.readable.as_fd()
     }
 }

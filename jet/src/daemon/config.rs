@@ -10,6 +10,7 @@ pub use sections::{
 
 use super::cache::{CacheConfig, CacheConfigError};
 use crate::daemon::congestion::{CongestionConfig, CongestionConfigError};
+use crate::log::LogConfig;
 use jet_escape::{EscapeConfig, Thresholds};
 use jet_fabric::Address;
 use jet_fabric::memory::node_of_device;
@@ -53,6 +54,8 @@ pub struct Config {
     pub rdma: Rdma,
     /// The end.
     pub shutdown: Shutdown,
+    /// What it says.
+    pub log: LogConfig,
 }
 
 impl Default for Config {
@@ -72,6 +75,7 @@ impl Default for Config {
             nic: Nic::default(),
             rdma: Rdma::default(),
             shutdown: Shutdown::default(),
+            log: LogConfig::default(),
         }
     }
 }

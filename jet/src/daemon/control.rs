@@ -5,7 +5,6 @@ use super::drain::{Asked, Drain};
 use super::peer_process::PeerProcess;
 use super::reactor::{Command, Commands, LocalApplication, NewSession};
 use super::status::Board;
-use crate::say;
 use jet_control::frame::{FrameDecoder, FrameError, encode_frame};
 use jet_control::protocol::PROTOCOL_VERSION;
 use jet_control::{ControlRequest, ControlResponse, ErrorCode};
@@ -304,32 +303,29 @@ impl Application<'_> {
         }
     }
 
-    /// Its name and its process.
-    fn named(&self) -> String {
-        let process = self.process_id.map(|id| format!(", process {id}")).unwrap_or_default();
-        format!("application {}{process}", self.name)
-    }
-
     /// Its session is over for what it did; it may live on, and keep what it held from everybody.
     fn complain_of_fault(&self, what: &str, held_slabs: u32) {
-        let named = self.named();
+        let (application, process) = (self.name, self.process_id);
         let bytes = u64::from(held_slabs) * jet_wire::SLAB_BYTES as u64;
         if held_slabs == 0 {
-            say!("jetd: {named}: its session is ended: {what}. It held nothing");
+            tracing::warn!(application, process, "a session is ended: {what}. It held nothing");
             return;
         }
-        say!(
-            "jetd: {named}: its session is ended: {what}. It held {bytes} bytes, which it may still read: nobody else gets \
+        tracing::warn!(
+            application,
+            process,
+            "a session is ended: {what}. It held {bytes} bytes, which it may still read: nobody else gets \
              them before it closes its connection or ends. End that process; `jet status` shows it until then"
         );
     }
 
     fn complain_of(&self, limit: HeldLimit) {
-        say!(
-            "jetd: {}: more waits for it, and it gave nothing back for 10 s: {limit}. Nothing more \
+        tracing::warn!(
+            application = self.name,
+            process = self.process_id,
+            "more waits for an application, and it gave nothing back for 10 s: {limit}. Nothing more \
              comes to it before it gives slices back. If it waits for all of a large message: it is to use slices as they \
-             come, or to copy them out (docs/architecture.md, \"A message larger than the pool\")",
-            self.named()
+             come, or to copy them out (docs/architecture.md, \"A message larger than the pool\")"
         );
     }
 }

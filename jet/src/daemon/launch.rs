@@ -9,7 +9,6 @@ use super::rdma::RdmaView;
 use super::reactor::{self, Command, CommandInbox, Commands, Driver, Epoll, Reactor, ReactorOptions};
 use super::status::About;
 use super::{Config, ConfigError, DaemonError, system};
-use crate::say;
 use jet_control::status as shown;
 use jet_core::{Checksums, Receiver};
 use jet_fabric::Address;
@@ -53,7 +52,7 @@ impl Launch<'_> {
         #[cfg(feature = "verbs")]
         if let Some(Address::Rdma(text)) = config.addresses()?.first() {
             let nic = VerbsNic::new(verbs_options(config, text)?)?;
-            say!("jetd: {}", what_it_has(nic.device(), nic.device_limits()));
+            tracing::info!("{}", what_it_has(nic.device(), nic.device_limits()));
             let cache = cache_near(config, &nic)?;
             let rdma = RdmaView::of(nic.watch());
             return Ok(Started { rdma, ..self.on(nic, false, cache)? });
@@ -91,8 +90,8 @@ impl Launch<'_> {
         let senders = senders_max(config.limits.peers, limits.qps_max);
         let core = jet_core::Config { peers_max: senders, ..config.core(limits.scatter_max)? };
         if senders < config.limits.peers {
-            say!(
-                "jetd: limits.peers is {}, but the device has room for {} connections (docs/rdma.md): {senders} senders, and \
+            tracing::warn!(
+                "limits.peers is {}, but the device has room for {} connections (docs/rdma.md): {senders} senders, and \
                  {} that tell who comes beyond so",
                 config.limits.peers,
                 limits.qps_max,
@@ -114,7 +113,7 @@ impl Launch<'_> {
             Ok(region) => region.inspect(|region| unsafe { poison::watch(region.base(), region.bytes()) }),
             Err(error) => {
                 // The receiver works without: Algorithm 1 goes to its next stage. Said here and in the status.
-                say!("jetd: {error}");
+                tracing::warn!("{error}");
                 let report = Command::EscapeMemory { ready_slabs: 0, error: Some(error.to_string()) };
                 commands.send_blocking(report);
                 None
@@ -318,11 +317,11 @@ fn pool_memory(config: &Config, numa_node: Option<u32>) -> Result<Arc<SharedMemo
     if let Some(node) = numa_node {
         match pool.bytes_elsewhere(node) {
             Ok(0) => {}
-            Ok(elsewhere) => say!(
-                "jetd: {elsewhere} of the pool's {} bytes are not on NUMA node {node}, which has no room for them",
+            Ok(elsewhere) => tracing::warn!(
+                "{elsewhere} of the pool's {} bytes are not on NUMA node {node}, which has no room for them",
                 pool.bytes()
             ),
-            Err(error) => say!("jetd: whether the pool is on NUMA node {node} cannot be told: {error}"),
+            Err(error) => tracing::warn!("whether the pool is on NUMA node {node} cannot be told: {error}"),
         }
     }
     Ok(Arc::new(pool))
@@ -356,7 +355,7 @@ fn prepare_escape(
     escape::prepare(Arc::clone(region), sessions, move |ready, error| {
         let error = error.map(|error| error.to_string());
         if let Some(error) = &error {
-            say!("jetd: {error}");
+            tracing::warn!("{error}");
         }
         let ready_slabs = u32::try_from(ready / jet_wire::SLAB_BYTES).unwrap_or(u32::MAX);
         commands.send_blocking(Command::EscapeMemory { ready_slabs, error });

@@ -17,8 +17,8 @@ pub use config::{Config, ConfigError};
 #[cfg(feature = "verbs")]
 pub use launch::verbs_options;
 
+use crate::log;
 use crate::output::print;
-use crate::say;
 use cache::CacheError;
 use congestion::CongestionControl;
 use control::ControlContext;
@@ -195,12 +195,13 @@ pub fn run_from_args(args: &DaemonArgs) -> ExitCode {
             print(&text);
             return Ok(());
         }
+        log::configure(&config.log);
         run(&config)
     });
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say!("jetd: {error}");
+            tracing::error!("{error}");
             ExitCode::FAILURE
         }
     }
@@ -237,8 +238,8 @@ async fn govern(config: &Config) -> Result<(), DaemonError> {
     let drain = Arc::new(Drain::new(Duration::from_millis(config.shutdown.drain_ms)));
     let (ended, mut reactor_ended) = oneshot::channel();
     let started = Launch { config, commands: &commands, inbox, mark: congestion.mark(), ended }.start()?;
-    say!(
-        "jetd: listening on {}; control socket {}",
+    tracing::info!(
+        "listening on {}; control socket {}",
         started.about.listen.join(", "),
         config.control_socket.display()
     );
@@ -261,7 +262,7 @@ async fn govern(config: &Config) -> Result<(), DaemonError> {
         drain: Arc::clone(&drain),
     });
     let mut rdma = RdmaTeller::new(started.rdma);
-    rdma.news().iter().for_each(|line| say!("jetd: {line}"));
+    rdma.news().iter().for_each(|line| tracing::info!("{line}"));
     started.cache.warm(&context.pool, config.reactor.cpu);
     let connections_max = config.limits.sessions as usize + ASKERS_MAX;
     let connections = Arc::new(Semaphore::new(connections_max));
@@ -279,28 +280,28 @@ async fn govern(config: &Config) -> Result<(), DaemonError> {
                             });
                         }
                         // Hung up at once: better than making everybody wait behind a crowd.
-                        Err(_) => say!("jetd: more than {connections_max} control connections; one is refused"),
+                        Err(_) => tracing::warn!("more than {connections_max} control connections; one is refused"),
                     },
                     Err(error) => {
                         // Out of descriptors, most likely: let those that are open finish first.
-                        say!("jetd: cannot accept a control connection: {}", advised(&error));
+                        tracing::warn!("cannot accept a control connection: {}", advised(&error));
                         tokio::time::sleep(Duration::from_millis(100)).await;
                     }
                 }
             }
-            () = rdma.changed() => rdma.news().iter().for_each(|line| say!("jetd: {line}")),
+            () = rdma.changed() => rdma.news().iter().for_each(|line| tracing::info!("{line}")),
             _ = terminate.recv() => told_by("SIGTERM", drain.ask(None)),
             _ = hangup.recv() => told_by("SIGHUP", drain.ask(None)),
             _ = interrupt.recv() => {
                 if std::mem::replace(&mut interrupted, true) {
-                    say!("jetd: SIGINT a second time; stopping at once");
+                    tracing::info!("SIGINT a second time; stopping at once");
                     return Ok(());
                 }
                 told_by("SIGINT", drain.ask(None));
             }
             left = drain.asked() => {
                 let now = if std::mem::replace(&mut draining, true) { "now " } else { "" };
-                say!("jetd: draining, {now}for at most {} s", whole_seconds(left));
+                tracing::info!("draining, {now}for at most {} s", whole_seconds(left));
                 let deadline_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
                 commands.send(Command::Drain { deadline_ms }).await;
             }
@@ -318,8 +319,8 @@ async fn govern(config: &Config) -> Result<(), DaemonError> {
 /// A signal asked for a drain.
 fn told_by(signal: &str, asked: Asked) {
     if asked.again {
-        say!(
-            "jetd: {signal} while draining, which goes on for at most {} s; SIGINT twice, or jet drain --deadline 0, stops \
+        tracing::info!(
+            "{signal} while draining, which goes on for at most {} s; SIGINT twice, or jet drain --deadline 0, stops \
              at once",
             whole_seconds(asked.left)
         );

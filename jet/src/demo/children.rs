@@ -1,7 +1,5 @@
 //! The demo's processes: this same program, started again. None outlives the demo.
 
-use crate::commands::unblock_signals;
-use crate::say;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use std::fs::File;
 use std::io;
@@ -35,7 +33,6 @@ impl Process {
         // SAFETY: what runs between fork and exec makes system calls only: no allocation, no lock.
         unsafe {
             command.pre_exec(move || {
-                unblock_signals()?;
                 rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
                 // The parent may have ended before that.
                 if rustix::process::getppid() == Some(parent) {
@@ -133,7 +130,7 @@ impl Drop for WorkDirectory {
         if !self.keep
             && let Err(error) = std::fs::remove_dir_all(&self.path)
         {
-            say!("jet: cannot remove {}: {error}", self.path.display());
+            tracing::warn!("cannot remove {}: {error}", self.path.display());
         }
     }
 }

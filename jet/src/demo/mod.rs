@@ -8,7 +8,6 @@ mod tree;
 mod verify;
 
 use crate::commands::{Signals, fail, print, print_json, text};
-use crate::say;
 use children::WorkDirectory;
 use run::{DemoError, Run};
 use std::path::{Path, PathBuf};
@@ -96,7 +95,7 @@ fn demonstrate(args: &Args) -> Result<ExitCode, DemoError> {
         .map_err(|source| DemoError::Work { path: parent.clone(), source })?;
     let quiet = args.json || args.no_progress;
     if !quiet {
-        say!("jet: making the trees in {}", work.path().display());
+        tracing::info!("making the trees in {}", work.path().display());
     }
     let shares = match &args.dir {
         Some(dir) => shares_of(dir, usize::from(args.senders))
@@ -120,11 +119,11 @@ fn demonstrate(args: &Args) -> Result<ExitCode, DemoError> {
     }
     for row in &rows {
         for difference in &row.mismatches_named {
-            say!("jet: over {}: {difference}", row.fabric);
+            tracing::error!("over {}: {difference}", row.fabric);
         }
     }
     if args.keep {
-        say!("jet: everything is kept in {}", work.path().display());
+        tracing::info!("everything is kept in {}", work.path().display());
     }
     if !good {
         return Ok(fail("not every file arrived as it was sent, or slabs are missing"));

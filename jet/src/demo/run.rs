@@ -5,8 +5,7 @@ use super::report::Row;
 use super::verify::{Differences, Manifest};
 use crate::commands::status::ask;
 use crate::commands::{Signals, text, wait_readable};
-use crate::output::say_over;
-use crate::say;
+use crate::log::show_progress;
 use jet_control::status::Status;
 use jet_control::{ControlConnection, ControlRequest};
 use std::ffi::OsStr;
@@ -174,7 +173,7 @@ impl Run<'_> {
         for sender in &senders {
             let words = sender.last_words();
             if !words.is_empty() {
-                say!("jet: the {} said:\n{words}", sender.name);
+                tracing::info!("the {} said:\n{words}", sender.name);
             }
         }
         if !self.keep {
@@ -335,14 +334,14 @@ impl Run<'_> {
         if !self.quiet {
             // Over and over on a terminal; anywhere else the lines would only pile up.
             if io::stderr().is_terminal() {
-                say_over(what);
+                show_progress(what.to_string());
             }
         }
     }
 
     fn clear_line(&self) {
         if !self.quiet && io::stderr().is_terminal() {
-            say_over(format_args!(""));
+            show_progress(String::new());
         }
     }
 }

@@ -63,13 +63,13 @@ fn a_process_that_breaks_session_after_session_does_not_take_the_pool() {
     // The others go on, the operator is told once who it is, and what it keeps.
     traffic.round();
     let pid = faulty.process.id();
-    let named = format!("application broken, process {pid}: its session is ended");
+    let named = format!("(application broken, process {pid})");
     let said = until("the log to name it", || {
         let said = rig.daemon().said();
         said.contains(&named).then_some(said)
     });
     assert_eq!(said.matches(&named).count(), 1, "{said}");
-    assert!(said.contains("End that process"), "{said}");
+    assert!(said.contains("a session is ended") && said.contains("End that process"), "{said}");
     let status = rig.status();
     assert_eq!(status.rows.quarantined.len(), 1, "{status:#?}");
     assert_eq!(status.rows.quarantined[0].pid, Some(pid), "{status:#?}");

@@ -9,10 +9,12 @@ use jet_test_support::process::Process;
 use jet_test_support::tree::{assert_same, large_tree};
 use jet_test_support::waiting::until;
 use rustix::process::{Resource, Signal};
+use serde_json::Value;
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{PipeReader, Write, pipe};
+use std::io::{PipeReader, Read, Write, pipe};
 use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
 /// A log that takes nothing.
@@ -198,7 +200,7 @@ fn a_result_that_cannot_be_printed_is_an_error_unless_its_reader_left() {
             command.stdout(Stdio::from(File::options().write(true).open("/dev/full").unwrap()));
         });
         assert_eq!(full.wait().code(), Some(1), "{arguments:?}");
-        assert!(full.said().contains("jet: cannot print to stdout"), "{arguments:?}: {}", full.said());
+        assert!(full.said().contains("error: cannot print to stdout"), "{arguments:?}: {}", full.said());
         let mut left = host.start_with(arguments, |command| {
             command.stdout(pipe().unwrap().1);
         });
@@ -231,4 +233,59 @@ fn names_with_control_characters_reach_no_terminal_as_they_are() {
         assert!(!said.contains("\njet: all is well"), "{said}");
     }
     assert!(send.said().contains("is left out"), "{}", send.said());
+}
+
+/// What a daemon says, as objects.
+fn objects(said: &str) -> Vec<Value> {
+    said.lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
+        .collect()
+}
+
+#[test]
+fn lines_are_objects_with_levels_and_fields_where_that_is_asked_for() {
+    let host = Host::new("shm");
+    let daemon = host.daemon_with(&["log.form=json"]);
+    let _rude = speak_after_registering(&host);
+    let lines = until("the line about it", || {
+        let lines = objects(&daemon.said());
+        lines.iter().any(|line| line["application"] == "rude").then_some(lines)
+    });
+    let about = lines.iter().find(|line| line["application"] == "rude").expect("it is there");
+    assert_eq!((&about["level"], &about["program"]), (&"warn".into(), &"jetd".into()), "{about}");
+    assert_eq!(about["process"], std::process::id(), "{about}");
+    assert!(about["message"].as_str().expect("text").contains("a session is ended"), "{about}");
+    let listening = lines
+        .iter()
+        .filter(|line| line["message"].as_str().is_some_and(|text| text.starts_with("listening")));
+    assert_eq!(listening.map(|line| line["level"].clone()).collect::<Vec<_>>(), ["info"]);
+}
+
+#[test]
+fn less_important_lines_are_left_out_where_that_is_asked_for() {
+    let host = Host::new("shm");
+    let daemon = host.daemon_with(&["log.level=warn"]);
+    let _rude = speak_after_registering(&host);
+    let said =
+        until("the line about it", || Some(daemon.said()).filter(|said| said.contains("(application rude")));
+    assert!(!said.contains("listening on"), "{said}");
+}
+
+/// Everybody who may connect can bring that line about.
+#[test]
+fn a_line_that_a_stranger_brings_about_again_and_again_is_limited() {
+    let host = Host::new("shm");
+    let mut daemon = host.daemon_with(&["limits.sessions=1"]);
+    // More than there is room for.
+    let crowd: Vec<_> = (0..140).map(|_| UnixStream::connect(host.control()).unwrap()).collect();
+    // Each is hung up on as soon as it is accepted.
+    for _ in 0..200 {
+        let mut refused = UnixStream::connect(host.control()).unwrap();
+        assert_eq!(refused.read(&mut [0; 1]).unwrap(), 0);
+    }
+    drop(crowd);
+    daemon.signal(Signal::TERM);
+    assert!(daemon.wait().success());
+    let said = daemon.said();
+    assert_eq!(said.matches("one is refused").count(), 32, "{said}");
 }

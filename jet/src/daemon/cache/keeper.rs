@@ -5,7 +5,6 @@ use super::setting::Setting;
 use super::status::{self, Bandwidth};
 use super::threads::{Application, Inside, Members, name_of};
 use super::{CacheError, locked};
-use crate::say;
 use jet_cat::plan::Request;
 use jet_cat::resctrl::Resctrl;
 use jet_cat::reservation::{Class, Fault, Reservation};
@@ -343,7 +342,7 @@ impl Kept {
 
 /// Into the log.
 fn tell(what: &str) {
-    say!("jetd: {what}");
+    tracing::warn!("{what}");
 }
 
 #[cfg(test)]

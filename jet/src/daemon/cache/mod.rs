@@ -8,7 +8,6 @@ mod status;
 mod threads;
 mod warm;
 
-use crate::say;
 pub use config::{CacheConfig, CacheConfigError, DEFAULT_GROUP, DeviceWays, Prefetchers, Reserve};
 pub use recovery::{Extent, Recovered, recover};
 
@@ -145,15 +144,15 @@ impl CacheControl {
         control.reservation = Keeper::holding(reserved, &config.journals);
         control.cpus = control.reservation.with(|reservation| {
             let reservation = reservation?;
-            say!("jetd: cache reserved: {}", reservation.plan());
+            tracing::info!("cache reserved: {}", reservation.plan());
             if let Some(reason) = reservation.not_exclusive() {
-                say!("jetd: it is not exclusive: {reason}");
+                tracing::warn!("it is not exclusive: {reason}");
             }
             cpus_near(reservation)
         });
         match check_cores(control.cpus.as_ref(), cores) {
             Err(error) if required => return Err(error),
-            Err(error) => say!("jetd: {error}"),
+            Err(error) => tracing::warn!("{error}"),
             Ok(()) => {}
         }
         let adjusted = control.reservation.with(|reservation| adjust(config, numa_node, reservation));
@@ -169,7 +168,7 @@ impl CacheControl {
         self.reservation.inside(|| {
             let stay = self.cpus.as_ref().map(CpuSet::stay).transpose();
             if let Err(error) = &stay {
-                say!("jetd: this process may use no processor of the reserved cache: {error}");
+                tracing::warn!("this process may use no processor of the reserved cache: {error}");
             }
             make()
         })
@@ -322,8 +321,8 @@ fn recover_own(config: &CacheConfig) {
         return;
     }
     match recover(&config.journals, Extent::Gone) {
-        Ok(recovered) => recovered.iter().for_each(|left| say!("jetd: {left}")),
-        Err(error) => say!("jetd: cannot look for cache that was left reserved: {error}"),
+        Ok(recovered) => recovered.iter().for_each(|left| tracing::info!("{left}")),
+        Err(error) => tracing::warn!("cannot look for cache that was left reserved: {error}"),
     }
 }
 

@@ -1,7 +1,6 @@
 //! Something that is set where that is configured and can be, and is told of where not.
 
 use super::CacheError;
-use crate::say;
 use jet_control::status::SettingStatus;
 
 /// What became of it.
@@ -28,7 +27,7 @@ impl<T> Setting<T> {
             Ok(Some(set)) => Ok(Self::Set(set)),
             Err(error) if required => Err(error),
             Err(error) => {
-                say!("jetd: {failed}: {error}");
+                tracing::warn!("{failed}: {error}");
                 Ok(Self::Failed(error.to_string()))
             }
         }
@@ -54,7 +53,7 @@ impl<T> Setting<T> {
         if let Self::Set(set) = std::mem::take(self)
             && let Err(error) = undo(set)
         {
-            say!("jetd: {what} not put back: {error}; the next start, or jet cache restore, tries again");
+            tracing::warn!("{what} not put back: {error}; the next start, or jet cache restore, tries again");
         }
     }
 

@@ -1,7 +1,6 @@
 //! Which class and which processors threads are in.
 
 use super::locked;
-use crate::say;
 use jet_cat::CpuSet;
 use jet_cat::resctrl::AccessError;
 use jet_cat::reservation::{Class, Reservation};
@@ -26,7 +25,7 @@ impl Inside {
         let made = make();
         match added {
             Ok(()) => leave(class),
-            Err(error) => say!("jetd: threads are not in the reserved cache's class: {error}"),
+            Err(error) => tracing::warn!("threads are not in the reserved cache's class: {error}"),
         }
         inside.extend(own_threads().difference(&before));
         made
@@ -104,7 +103,7 @@ fn join(class: &Class, process: i32) {
         for thread in new {
             threads.insert(thread);
             if let Err(error) = class.add_thread(thread) {
-                say!("jetd: an application's thread is not in the reserved cache's class: {error}");
+                tracing::warn!("an application's thread is not in the reserved cache's class: {error}");
             }
         }
     }
@@ -144,6 +143,6 @@ pub(super) fn own_thread() -> i32 {
 /// Back to the group that this thread came from: only from the default group are threads taken.
 pub(super) fn leave(class: &Class) {
     if let Err(error) = class.remove_thread(own_thread()) {
-        say!("jetd: the control plane stays in the reserved cache's class: {error}");
+        tracing::warn!("the control plane stays in the reserved cache's class: {error}");
     }
 }

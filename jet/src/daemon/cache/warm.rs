@@ -1,7 +1,6 @@
 //! The thread that keeps the pool warm, started beside everything else: its calibration takes a moment.
 
 use super::status::readings;
-use crate::say;
 use jet_cat::residency::{PaceOptions, Region, WarmerOptions, WarmerThread};
 use jet_control::status::WarmerStatus;
 use jet_fabric::memory::SharedMemory;
@@ -53,7 +52,7 @@ impl Warm {
                     }
                     Err(error) => {
                         if !std::mem::replace(&mut told, true) {
-                            say!("jetd: the pool is not kept warm, and not measured, for now: {error}");
+                            tracing::warn!("the pool is not kept warm, and not measured, for now: {error}");
                         }
                         *locked(&state) = State::Failed(error);
                     }

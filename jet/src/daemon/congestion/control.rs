@@ -3,7 +3,6 @@
 use super::keeper::{Keeper, Rows};
 use super::pace::{Pace, Step};
 use super::{Congestion, CongestionConfig, JournalError};
-use crate::say;
 use jet_control::status::ActuatorStatus;
 use std::io;
 use std::path::Path;
@@ -73,8 +72,8 @@ impl CongestionControl {
     ) -> Result<Self, StartError> {
         let (keeper, recovery) = Keeper::open(config, control_socket, others)?;
         if recovery.found > 0 {
-            say!(
-                "jetd: congestion: an earlier daemon left {} settings of the NIC lowered; {} of them are dealt with",
+            tracing::warn!(
+                "congestion: an earlier daemon left {} settings of the NIC lowered; {} of them are dealt with",
                 recovery.found,
                 recovery.found - recovery.pending.len()
             );
@@ -118,7 +117,7 @@ impl CongestionControl {
         self.shared.stop.store(true, Ordering::Release);
         handle.thread().unpark();
         if handle.join().is_err() {
-            say!("jetd: congestion: the thread stopped unexpectedly; the next start restores the NIC");
+            tracing::warn!("congestion: the thread stopped unexpectedly; the next start restores the NIC");
         }
     }
 }
@@ -181,6 +180,6 @@ fn carry_out(shared: &Shared, mut keeper: Keeper, mut pace: Pace) {
 
 fn tell(notes: &[String]) {
     for note in notes {
-        say!("jetd: congestion: {note}");
+        tracing::warn!("congestion: {note}");
     }
 }

@@ -12,7 +12,6 @@ pub use command::{Command, CommandInbox, Commands};
 pub use epoll::Epoll;
 pub use snapshot::Snapshot;
 
-use crate::say;
 use epoll::Woken;
 use jet_core::SessionId;
 use jet_fabric::nic::Nic;
@@ -139,8 +138,8 @@ impl<N: Nic> Reactor<N> {
         let Self { driver, orders, epoll, .. } = self;
         let worked = driver.turn(now_ns, |driver| orders.obey(now_ns, driver, epoll));
         while let Some(LostMemory { bytes, of_pool }) = driver.take_lost_memory() {
-            say!(
-                "jetd: the hardware lost memory (a machine check, see dmesg): {bytes} bytes of {} are not used any more, and messages \
+            tracing::warn!(
+                "the hardware lost memory (a machine check, see dmesg): {bytes} bytes of {} are not used any more, and messages \
                  in them end as corrupt",
                 if of_pool { "the pool" } else { "escape memory" },
             );

@@ -1,0 +1,157 @@
+//! How lines are written.
+
+use super::record::Record;
+use serde_json::{Map, Value};
+use std::fmt::Write;
+use std::os::fd::BorrowedFd;
+use tracing::Level;
+
+/// How lines are written.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize, clap::ValueEnum,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Form {
+    /// To the journal where standard error is one of its streams (a service of systemd), else for people.
+    #[default]
+    Auto,
+    /// For people: text on standard error.
+    Human,
+    /// A JSON object a line, on standard error.
+    Json,
+    /// The journal's own protocol, with levels and fields.
+    Journald,
+}
+
+impl Form {
+    /// The form that this is on such a standard error; never [`Form::Auto`].
+    pub(super) fn found(self, stderr: BorrowedFd<'_>) -> Self {
+        match self {
+            Self::Auto if is_journal(std::env::var("JOURNAL_STREAM").ok().as_deref(), stderr) => {
+                Self::Journald
+            }
+            Self::Auto => Self::Human,
+            chosen => chosen,
+        }
+    }
+}
+
+/// Whether that is the stream which systemd gave this process for its journal: `DEVICE:INODE`.
+fn is_journal(stream: Option<&str>, stderr: BorrowedFd<'_>) -> bool {
+    let Ok(stat) = rustix::fs::fstat(stderr) else { return false };
+    stream.is_some_and(|stream| stream == format!("{}:{}", stat.st_dev, stat.st_ino))
+}
+
+/// The record as a line for people: what it says, and its fields behind that. Control characters are escaped; lines behind the first
+/// are indented, so that no name in them passes for another line.
+pub(super) fn human(program: &str, record: &Record) -> String {
+    let mut text = format!("{program}: ");
+    text.push_str(match record.level {
+        Level::ERROR => "error: ",
+        Level::WARN => "warning: ",
+        Level::INFO => "",
+        Level::DEBUG => "debug: ",
+        Level::TRACE => "trace: ",
+    });
+    text.push_str(&record.message);
+    for (number, (name, value)) in record.fields.iter().enumerate() {
+        text.push_str(if number == 0 { " (" } else { ", " });
+        // A String takes everything.
+        let _ = match value {
+            Value::String(value) => write!(text, "{name} {value}"),
+            value => write!(text, "{name} {value}"),
+        };
+    }
+    if !record.fields.is_empty() {
+        text.push(')');
+    }
+    if record.left_out > 0 {
+        let _ = write!(text, " (and {} more of this kind, left out)", record.left_out);
+    }
+    let mut line = escaped(&text);
+    line.push('\n');
+    line
+}
+
+/// The record as JSON: `time`, `level`, `program`, `message`, and its fields under their own names.
+pub(super) fn json(program: &str, record: &Record) -> String {
+    let mut object = Map::new();
+    object.insert("time".to_owned(), humantime::format_rfc3339_micros(record.time).to_string().into());
+    object.insert("level".to_owned(), record.level.as_str().to_ascii_lowercase().into());
+    object.insert("program".to_owned(), program.into());
+    object.insert("message".to_owned(), record.message.as_str().into());
+    for (name, value) in &record.fields {
+        object.entry(*name).or_insert_with(|| value.clone());
+    }
+    if record.left_out > 0 {
+        object.insert("left_out".to_owned(), record.left_out.into());
+    }
+    format!("{}\n", Value::Object(object))
+}
+
+pub(super) fn escaped(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for character in text.trim_end_matches('\n').chars() {
+        match character {
+            '\n' => line.push_str("\n  "),
+            _ if character.is_control() => line.extend(character.escape_default()),
+            _ => line.push(character),
+        }
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+    use std::time::{Duration, SystemTime};
+
+    fn record(level: Level, message: &str) -> Record {
+        Record {
+            time: SystemTime::UNIX_EPOCH + Duration::from_micros(1_500_000_000_000_001),
+            level,
+            message: message.to_owned(),
+            fields: vec![("application", "store\n".into()), ("peer", 7.into())],
+            left_out: 0,
+        }
+    }
+
+    #[test]
+    fn people_read_the_message_its_fields_and_what_was_left_out() {
+        assert_eq!(
+            human("jetd", &record(Level::INFO, "well")),
+            "jetd: well (application store\n  , peer 7)\n"
+        );
+        let bare = Record { fields: Vec::new(), left_out: 3, ..record(Level::WARN, "not well") };
+        assert_eq!(human("jet", &bare), "jet: warning: not well (and 3 more of this kind, left out)\n");
+        assert!(human("jet", &record(Level::ERROR, "bad")).starts_with("jet: error: bad"));
+    }
+
+    #[test]
+    fn control_characters_are_escaped_and_further_lines_indented() {
+        assert_eq!(escaped("a\x1b[31mb\r\u{9b}c\td\n"), "a\\u{1b}[31mb\\r\\u{9b}c\\td");
+        assert_eq!(escaped("one\njetd: two\n\n"), "one\n  jetd: two");
+    }
+
+    #[test]
+    fn programs_read_one_object_a_line() {
+        let line = json("jetd", &Record { left_out: 2, ..record(Level::WARN, "two\nlines") });
+        assert_eq!(line.matches('\n').count(), 1);
+        let read: Value = serde_json::from_str(&line).unwrap();
+        let wanted = serde_json::json!({
+            "time": "2017-07-14T02:40:00.000001Z", "level": "warn", "program": "jetd", "message": "two\nlines",
+            "application": "store\n", "peer": 7, "left_out": 2,
+        });
+        assert_eq!(read, wanted);
+    }
+
+    #[test]
+    fn the_journal_is_known_by_its_stream() {
+        let file = tempfile::tempfile().unwrap();
+        let stat = rustix::fs::fstat(&file).unwrap();
+        let stream = format!("{}:{}", stat.st_dev, stat.st_ino);
+        assert!(is_journal(Some(&stream), file.as_fd()));
+        assert!(!is_journal(Some("1:1"), file.as_fd()) && !is_journal(None, file.as_fd()));
+    }
+}

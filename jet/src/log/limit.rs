@@ -1,0 +1,87 @@
+//! How often a kind of line may come. A stranger who can bring one about is not to fill a disk.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tracing::callsite::Identifier;
+
+/// Lines of one kind that may come within [`SPAN`].
+const BURST: u32 = 32;
+/// When as many may come again.
+const SPAN: Duration = Duration::from_secs(10);
+
+/// What becomes of a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It is said.
+    Say {
+        /// So many of its kind were left out since the last that was said.
+        left_out: u64,
+    },
+    /// It is counted.
+    LeaveOut,
+}
+
+/// A place in the source.
+struct Kind {
+    since: Instant,
+    said: u32,
+    left_out: u64,
+}
+
+/// The limit of each kind.
+#[derive(Default)]
+pub(super) struct Limit {
+    // As many as there are places in the source. Held for some nanoseconds, and never while anything is written.
+    kinds: Mutex<HashMap<Identifier, Kind>>,
+}
+
+impl Limit {
+    pub fn ask(&self, kind: Identifier, now: Instant) -> Verdict {
+        let mut kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
+        let kind = kinds.entry(kind).or_insert(Kind { since: now, said: 0, left_out: 0 });
+        if now.saturating_duration_since(kind.since) >= SPAN {
+            (kind.since, kind.said) = (now, 0);
+        }
+        if kind.said < BURST {
+            kind.said += 1;
+            return Verdict::Say { left_out: std::mem::take(&mut kind.left_out) };
+        }
+        kind.left_out += 1;
+        Verdict::LeaveOut
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tracing::Metadata;
+    use tracing::callsite::Callsite;
+    use tracing::subscriber::Interest;
+
+    struct Place;
+
+    impl Callsite for Place {
+        fn set_interest(&self, _interest: Interest) {}
+
+        fn metadata(&self) -> &Metadata<'_> {
+            unreachable!("nobody asks")
+        }
+    }
+
+    static HERE: Place = Place;
+
+    #[test]
+    fn a_kind_that_comes_too_often_is_counted_and_told_with_the_next() {
+        let (limit, start) = (Limit::default(), Instant::now());
+        let kind = || Identifier(&HERE);
+        for _ in 0..BURST {
+            assert_eq!(limit.ask(kind(), start), Verdict::Say { left_out: 0 });
+        }
+        for _ in 0..5 {
+            assert_eq!(limit.ask(kind(), start + SPAN / 2), Verdict::LeaveOut);
+        }
+        assert_eq!(limit.ask(kind(), start + SPAN), Verdict::Say { left_out: 5 });
+        assert_eq!(limit.ask(kind(), start + SPAN), Verdict::Say { left_out: 0 });
+    }
+}

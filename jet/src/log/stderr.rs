@@ -1,0 +1,262 @@
+//! Standard error, which nothing that is written to it ends or holds up for long.
+//!
+//! Where it takes nothing (its reader is gone or stands still, its disk is full) lines are left out, and the next one that is taken says
+//! how many.
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+use std::fmt::Write as _;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// How long a line waits for a reader that is slow. Once one waited in vain, those behind it do not wait.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// What a pipe takes all of or nothing of (`PIPE_BUF`).
+const CHUNK_BYTES: usize = 4096;
+/// Until room that another process took is looked for again.
+const RETRY: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+
+/// What became of the lines so far.
+#[derive(Debug)]
+pub(super) struct Stderr {
+    /// Left out since the last that was taken.
+    left_out: u64,
+    /// The last one waited in vain.
+    stuck: bool,
+    /// Of the last one only a part was taken.
+    midway: bool,
+    /// What is written to instead of what was asked for, see [`opened_anew`].
+    anew: Option<OwnedFd>,
+}
+
+impl Stderr {
+    /// Nothing was written yet.
+    pub const NONE: Self = Self { left_out: 0, stuck: false, midway: false, anew: None };
+
+    /// So many lines did not even come here.
+    pub fn left_out(&mut self, lines: u64) {
+        self.left_out += lines;
+    }
+
+    /// Writes a text, or leaves it out and counts it.
+    pub fn put(&mut self, to: BorrowedFd<'_>, text: &str) {
+        let mut whole = String::new();
+        if self.midway {
+            whole.push('\n');
+        }
+        if self.left_out > 0 {
+            // A String takes everything.
+            let _ = writeln!(
+                whole,
+                "(left out here, since standard error took nothing: {} line(s))",
+                self.left_out
+            );
+        }
+        whole.push_str(text);
+        let deadline = (!self.stuck).then(|| Instant::now() + PATIENCE);
+        self.anew = self.anew.take().or_else(|| opened_anew(to));
+        let to = self.anew.as_ref().map_or(to, AsFd::as_fd);
+        match write_within(to, whole.as_bytes(), deadline) {
+            Ok(()) => (self.left_out, self.stuck, self.midway) = (0, false, false),
+            Err(NotTaken { bytes, late }) => {
+                self.left_out += 1;
+                self.stuck = late;
+                self.midway |= bytes > 0;
+            }
+        }
+    }
+}
+
+/// Not everything was taken.
+struct NotTaken {
+    /// So many bytes were.
+    bytes: usize,
+    /// Because there was no room in time; else for good.
+    late: bool,
+}
+
+/// The same pipe or terminal, opened so that a write never waits.
+///
+/// Room that `poll` saw may be less than a write, or another process's by then: a write would wait for ever beside a
+/// reader that stands still. To mark the descriptor itself would mark it for all processes that share it. Nothing else is
+/// opened anew: a file would be written from its beginning, and nobody reads it; a socket is told with each write.
+fn opened_anew(to: BorrowedFd<'_>) -> Option<OwnedFd> {
+    let is_pipe =
+        || rustix::fs::fstat(to).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo);
+    if !rustix::termios::isatty(to) && !is_pipe() {
+        return None;
+    }
+    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    // Refused where it is another user's, or its reader is gone: then it is written to as it is.
+    rustix::fs::open(format!("/proc/self/fd/{}", to.as_raw_fd()), flags, Mode::empty()).ok()
+}
+
+fn write_at_once(to: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize, Errno> {
+    match rustix::net::send(to, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+        Err(Errno::NOTSOCK) => rustix::io::write(to, bytes),
+        sent => sent,
+    }
+}
+
+/// Writes until the deadline, or as much as there is room for at once.
+fn write_within(to: BorrowedFd<'_>, bytes: &[u8], deadline: Option<Instant>) -> Result<(), NotTaken> {
+    let mut taken = 0;
+    while taken < bytes.len() {
+        let left = deadline.map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now()));
+        match poll(
+            &mut [PollFd::from_borrowed_fd(to, PollFlags::OUT)],
+            Timespec::try_from(left).ok().as_ref(),
+        ) {
+            Ok(0) => return Err(NotTaken { bytes: taken, late: true }),
+            Err(Errno::INTR) => continue,
+            // What else hinders polling hinders writing, too.
+            Ok(_) | Err(_) => {}
+        }
+        let chunk = &bytes[taken..bytes.len().min(taken + CHUNK_BYTES)];
+        match write_at_once(to, chunk) {
+            Ok(written) if written > 0 => taken += written,
+            Err(Errno::INTR) => {}
+            // Another process that writes there took the room, or there is less than for all of it.
+            Err(Errno::AGAIN) if !left.is_zero() => {
+                let _ = poll(&mut [], Some(&RETRY));
+            }
+            Err(Errno::AGAIN) => return Err(NotTaken { bytes: taken, late: true }),
+            Ok(_) | Err(_) => return Err(NotTaken { bytes: taken, late: false }),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::io::{self, Read, pipe};
+    use std::os::fd::FromRawFd;
+
+    #[test]
+    fn a_reader_that_is_gone_and_a_full_disk_cost_the_line_alone() {
+        let mut lines = Stderr::NONE;
+        let (reader, writer) = pipe().unwrap();
+        drop(reader);
+        lines.put(writer.as_fd(), "gone\n");
+        // Another place than the one before.
+        lines.anew = None;
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        lines.put(full.as_fd(), "full\n");
+        assert_eq!((lines.left_out, lines.stuck), (2, false));
+        let mut log = tempfile::tempfile().unwrap();
+        lines.put(log.as_fd(), "taken\n");
+        lines.put(log.as_fd(), "and this\n");
+        let mut said = String::new();
+        io::Seek::rewind(&mut log).unwrap();
+        log.read_to_string(&mut said).unwrap();
+        assert_eq!(said, "(left out here, since standard error took nothing: 2 line(s))\ntaken\nand this\n");
+    }
+
+    #[test]
+    fn a_reader_that_stands_still_is_waited_for_once() {
+        let (mut reader, writer) = pipe().unwrap();
+        let mut lines = Stderr::NONE;
+        let line = format!("{}\n", "x".repeat(CHUNK_BYTES - 1));
+        while !lines.stuck {
+            lines.put(writer.as_fd(), &line);
+        }
+        let before = Instant::now();
+        for _ in 0..1000 {
+            lines.put(writer.as_fd(), &line);
+        }
+        // Each that waited would take a second.
+        assert!(before.elapsed() < 100 * PATIENCE, "{:?}", before.elapsed());
+        assert_eq!(lines.left_out, 1001);
+        let mut room = vec![0; 4 * CHUNK_BYTES];
+        reader.read_exact(&mut room).unwrap();
+        lines.put(writer.as_fd(), "taken\n");
+        assert_eq!((lines.left_out, lines.stuck), (0, false));
+        drop((writer, lines));
+        let mut rest = String::new();
+        reader.read_to_string(&mut rest).unwrap();
+        assert!(
+            rest.ends_with("\n(left out here, since standard error took nothing: 1001 line(s))\ntaken\n"),
+            "{rest}"
+        );
+    }
+
+    #[test]
+    fn a_line_that_was_cut_does_not_run_into_the_next() {
+        let (mut reader, writer) = pipe().unwrap();
+        let mut lines = Stderr::NONE;
+        // More than any pipe holds by default.
+        lines.put(writer.as_fd(), &format!("{}\n", "y".repeat(4 << 20)));
+        assert!(lines.stuck && lines.midway);
+        let mut some = vec![0; 1 << 15];
+        reader.read_exact(&mut some).unwrap();
+        lines.put(writer.as_fd(), "next\n");
+        drop((writer, lines));
+        let mut rest = String::new();
+        reader.read_to_string(&mut rest).unwrap();
+        assert!(
+            rest.ends_with("y\n(left out here, since standard error took nothing: 1 line(s))\nnext\n"),
+            "{}",
+            rest.len()
+        );
+    }
+
+    /// A terminal that nobody reads, and its reader's end.
+    fn terminal() -> (OwnedFd, OwnedFd) {
+        let (mut reader, mut terminal) = (-1, -1);
+        let none = std::ptr::null_mut();
+        // SAFETY: two places for descriptors, and no wish for a name, settings or a size.
+        let opened =
+            unsafe { libc::openpty(&raw mut reader, &raw mut terminal, none, none.cast(), none.cast()) };
+        assert_eq!(opened, 0, "{}", io::Error::last_os_error());
+        // SAFETY: just opened, and nobody else's.
+        unsafe { (OwnedFd::from_raw_fd(reader), OwnedFd::from_raw_fd(terminal)) }
+    }
+
+    /// What it comes to. On a thread of its own: what is held up is held up for ever.
+    fn outcome<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+        let (done, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || done.send(work()));
+        told.recv_timeout(60 * PATIENCE).expect("it comes back")
+    }
+
+    #[test]
+    fn a_terminal_that_nobody_reads_holds_nobody_up() {
+        let (_reader, terminal) = terminal();
+        let (left_out, stuck) = outcome(move || {
+            let mut lines = Stderr::NONE;
+            for _ in 0..200 {
+                lines.put(terminal.as_fd(), &format!("{}\n", "z".repeat(1023)));
+            }
+            (lines.left_out, lines.stuck)
+        });
+        assert!(left_out > 0 && stuck, "200 KiB were taken");
+    }
+
+    #[test]
+    fn what_other_processes_share_is_not_made_another() {
+        let (_reader, terminal) = terminal();
+        let (_pipe, writer) = pipe().unwrap();
+        for shared in [terminal.as_fd(), writer.as_fd()] {
+            let before = rustix::fs::fcntl_getfl(shared).unwrap();
+            let mut lines = Stderr::NONE;
+            lines.put(shared, "x\n");
+            assert_eq!(rustix::fs::fcntl_getfl(shared).unwrap(), before);
+            let anew = lines.anew.expect("opened anew");
+            assert!(rustix::fs::fcntl_getfl(&anew).unwrap().contains(OFlags::NONBLOCK));
+        }
+    }
+
+    #[test]
+    fn a_socket_that_nobody_reads_holds_nobody_up() {
+        let (_reader, writer) = std::os::unix::net::UnixStream::pair().unwrap();
+        let full = outcome(move || {
+            while write_at_once(writer.as_fd(), &[b'x'; 1000]).is_ok() {}
+            write_at_once(writer.as_fd(), &[b'x'; 1000])
+        });
+        assert_eq!(full, Err(Errno::AGAIN));
+    }
+}
