@@ -8,10 +8,9 @@ use crate::e2e::Load;
 use crate::report::{Bound, Extent, Row, median, pairwise};
 use crate::rig::{APP, Rig};
 use jet_client::send::{Sender, SenderOptions};
-use jet_control::frame::{FrameDecoder, encode_frame};
+use jet_control::frame::encode_frame;
 use jet_control::protocol::PROTOCOL_VERSION;
 use jet_control::{ControlConnection, ControlRequest, ControlResponse};
-use serde::de::IgnoredAny;
 use std::error::Error;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -34,7 +33,7 @@ const KEPT: f64 = 0.98;
 /// Answers that are timed, a sample.
 const ANSWERS: usize = 40;
 /// Bytes of a turn of the load.
-const BYTES: usize = 4 << 30;
+const BYTES: usize = 16 << 30;
 
 /// How those ask who ask again and again.
 #[derive(Clone, Copy)]
@@ -68,7 +67,8 @@ pub fn run(extent: Extent) -> Result<Vec<Row>, Box<dyn Error>> {
     let _sessions = (0..sessions).map(|n| idle_session(&rig, n)).collect::<Result<Vec<_>, _>>()?;
     let _peers = (0..peers).map(|_| idle_sender(&rig)).collect::<Result<Vec<_>, _>>()?;
     let mut load = Load::connect(&rig)?;
-    let mut rows = Vec::new();
+    let (mut rows, mut named) = (Vec::new(), Vec::new());
+    let registered = f64::from(u32::try_from(sessions + 1)?);
     let row = |metric: &str, unit, values, bound| Row::new("status", metric, unit, values, bound);
     for asking in Asking::ALL {
         let (mut alone, mut beside, mut asked) = (Vec::new(), Vec::new(), Vec::new());
@@ -76,12 +76,16 @@ pub fn run(extent: Extent) -> Result<Vec<Row>, Box<dyn Error>> {
         for _ in 0..extent.samples {
             alone.push(load.large(bytes)?);
             let control = rig.control_socket();
-            let answers = while_asked(&control, asking, || -> Result<f64, Box<dyn Error>> {
-                // While the load runs.
+            asked.push(while_asked(&control, asking, || {
+                beside.push(load.large(bytes)?);
+                Ok(())
+            })?);
+            // Who is timed asks more often than the others, and takes more of the machine: in a turn of its own.
+            while_asked(&control, asking, || -> Result<(), Box<dyn Error>> {
                 let times = std::thread::scope(|scope| {
                     let asks = scope
                         .spawn(|| times(&control, extent.of(ANSWERS, 3)).map_err(|error| error.to_string()));
-                    beside.push(load.large(bytes)?);
+                    load.large(bytes / 4)?;
                     Ok::<_, Box<dyn Error>>(asks.join().map_err(|_| "the thread that asks panicked")??)
                 })?;
                 short.push(median(&times));
@@ -89,9 +93,9 @@ pub fn run(extent: Extent) -> Result<Vec<Row>, Box<dyn Error>> {
                 let before = Instant::now();
                 let status = ControlConnection::connect(&control)?.status()?;
                 all.push(milliseconds(before));
-                Ok(f64::from(status.session_count))
+                named.push(f64::from(u32::try_from(status.rows.sessions.len())?) / registered);
+                Ok(())
             })?;
-            asked.push(answers);
         }
         let words = asking.words();
         let kept = match asking {
@@ -112,6 +116,8 @@ pub fn run(extent: Extent) -> Result<Vec<Row>, Box<dyn Error>> {
             ),
         ]);
     }
+    let metric = "applications of those that are registered that all rows name";
+    rows.push(Row::exact("status", metric, "ratio", named, Bound::Exactly(1.0)));
     Ok(rows)
 }
 
@@ -177,8 +183,7 @@ fn ask(
     answers: &AtomicU64,
 ) -> std::io::Result<()> {
     let request = encode_frame(&ControlRequest::Status).map_err(std::io::Error::other)?;
-    let mut decoder = FrameDecoder::default();
-    let mut bytes = vec![0; 1 << 16];
+    let mut bytes = Vec::new();
     let mut next = Instant::now() + first;
     while !over.load(Ordering::Relaxed) {
         if matches!(asking, Asking::EachSecond) {
@@ -190,13 +195,10 @@ fn ask(
             next += PERIOD;
         }
         stream.write_all(&request)?;
-        while decoder.next_frame::<IgnoredAny>().map_err(std::io::Error::other)?.is_none() {
-            let got = stream.read(&mut bytes)?;
-            if got == 0 {
-                return Err(std::io::ErrorKind::UnexpectedEof.into());
-            }
-            decoder.push(&bytes[..got]);
-        }
+        let mut length = [0; 4];
+        stream.read_exact(&mut length)?;
+        bytes.resize(u32::from_le_bytes(length) as usize, 0);
+        stream.read_exact(&mut bytes)?;
         answers.fetch_add(1, Ordering::Relaxed);
     }
     Ok(())

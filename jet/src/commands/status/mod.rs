@@ -48,7 +48,7 @@ fn ask_for_all(control_socket: &Path) -> Result<Status, StatusError> {
 pub(super) fn run(args: &Args) -> ExitCode {
     let deadline = args.wait_whole.map(|wait| Instant::now() + wait);
     let status = loop {
-        // A page for people shows a hundred rows of each kind. All of them are for programs.
+        // People are shown some rows of each kind. All of them are for programs.
         let answer = if args.json { ask_for_all(&args.control_socket) } else { ask(&args.control_socket) };
         let status = match answer {
             Ok(status) => status,

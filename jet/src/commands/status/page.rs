@@ -9,10 +9,8 @@ use serde::Serialize;
 use serde_json::Value;
 use std::time::Duration;
 
-/// Sessions that the table lists.
-const SESSIONS_SHOWN: usize = 100;
-/// Senders that the table lists.
-const PEERS_SHOWN: usize = 20;
+/// Rows that a table lists. A daemon tells fewer with its status.
+const SHOWN: usize = 100;
 
 /// All of it.
 pub(super) fn page(status: &Status) -> String {
@@ -55,21 +53,14 @@ pub(super) fn page(status: &Status) -> String {
             "p99",
             "p99.9",
         ],
-        shown_max: SESSIONS_SHOWN,
         more: "more applications",
     };
     sessions.put(&mut out, &listed.sessions, status.session_count, session_line);
-    let quarantined = Table {
-        head: &["in quarantine", "process", "held", "comes back"],
-        shown_max: SESSIONS_SHOWN,
-        more: "more in quarantine",
-    };
+    let quarantined =
+        Table { head: &["in quarantine", "process", "held", "comes back"], more: "more in quarantine" };
     quarantined.put(&mut out, &listed.quarantined, status.quarantined_count, quarantine_line);
-    let peers = Table {
-        head: &["sender", "peer", "to", "arrived", "credit", "unfinished"],
-        shown_max: PEERS_SHOWN,
-        more: "more senders",
-    };
+    let peers =
+        Table { head: &["sender", "peer", "to", "arrived", "credit", "unfinished"], more: "more senders" };
     peers.put(&mut out, &listed.peers, status.peer_count, peer_line);
     out
 }
@@ -77,7 +68,6 @@ pub(super) fn page(status: &Status) -> String {
 /// A table of rows, the first of them.
 struct Table {
     head: &'static [&'static str],
-    shown_max: usize,
     more: &'static str,
 }
 
@@ -87,7 +77,7 @@ impl Table {
         if rows.is_empty() {
             return;
         }
-        let lines: Vec<_> = rows.iter().take(self.shown_max).map(line).collect();
+        let lines: Vec<_> = rows.iter().take(SHOWN).map(line).collect();
         out.push_str(&text::table(self.head, &lines));
         let more = (count as usize).max(rows.len()) - lines.len();
         if more > 0 {
@@ -281,7 +271,7 @@ mod tests {
             ..Default::default()
         });
         let peer = |peer| PeerStatus { peer, sender: format!("{peer:04x}"), ..Default::default() };
-        status.rows.peers = (0..=20).map(peer).collect();
+        status.rows.peers = (0..=100).map(peer).collect();
         // Not all of them were told.
         status.peer_count = 4096;
         let text = page(&status);
@@ -295,12 +285,12 @@ mod tests {
             "broken",
             "4711",
             "when the process ends",
-            "0013",
-            "and 4076 more senders",
+            "0063",
+            "and 3996 more senders",
             "4 of 5",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
-        assert!(!text.contains("rejected") && !text.contains("0014"), "{text}");
+        assert!(!text.contains("rejected") && !text.contains("0064"), "{text}");
     }
 }

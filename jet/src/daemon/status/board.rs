@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 /// Between the beginnings of two snapshots.
-const GAP: Duration = Duration::from_millis(10);
+const GAP: Duration = Duration::from_millis(25);
 /// Further rows are of the same snapshot as the status before them, unless that is as old as this.
 const ROWS_AGE_MAX: Duration = Duration::from_secs(1);
 

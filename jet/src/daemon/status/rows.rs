@@ -17,7 +17,7 @@ pub(super) struct Page {
 }
 
 /// The page that comes with the status: what people are shown.
-pub(super) const FIRST: Page = Page { sessions_max: 100, peers_max: 100 };
+pub(super) const FIRST: Page = Page { sessions_max: 32, peers_max: 20 };
 /// Each further page.
 pub(super) const FURTHER: Page = Page { sessions_max: 256, peers_max: 1024 };
 
