@@ -6,8 +6,8 @@ use crate::allocations;
 use crate::report::{Bound, Row};
 use jet_core::pool::Run;
 use jet_core::{
-    Arrival, Commands, Config, Copy, CopyFailed, CopyRefused, PeerId, Questions, ReadId, Receiver, Remote,
-    SessionEnd, SessionId, Standstill, Sums,
+    Arrival, Commands, Config, CopyFailed, CopyRefused, EscapeCopy, PeerId, Questions, ReadId, Receiver,
+    Remote, SessionEnd, SessionId, Standstill, Sums,
 };
 use jet_wire::message::Versions;
 use jet_wire::message::hello::{AppName, Hello};
@@ -64,7 +64,7 @@ impl Commands for Hands {
     fn close_session(&mut self, session: SessionId, end: SessionEnd) {
         panic!("session {} ended: {end:?}", session.0);
     }
-    fn begin_copy(&mut self, _copy: &Copy) -> Result<(), CopyRefused> {
+    fn begin_copy(&mut self, _copy: &EscapeCopy) -> Result<(), CopyRefused> {
         panic!("nothing is slow here");
     }
     fn copy_slab(&mut self, _from: u32, _to: u32, _bytes: u32) -> Result<(), CopyFailed> {
@@ -80,7 +80,7 @@ impl Commands for Hands {
 }
 
 impl Questions for Hands {
-    fn relocate(&mut self, _copy: &Copy) -> bool {
+    fn relocate(&mut self, _copy: &EscapeCopy) -> bool {
         panic!("nothing is slow here");
     }
     fn payload(&self, _slab: u32, _bytes: u32) -> &[u8] {

@@ -94,7 +94,7 @@ pub(crate) struct Credit {
     active: Vec<u32>,
     /// Those without credit: for want of room, and because their sessions get nothing new.
     hungry: Vec<u32>,
-    barred: Vec<u32>,
+    suspended: Vec<u32>,
 }
 
 impl Credit {
@@ -107,7 +107,7 @@ impl Credit {
             most,
             active: list(),
             hungry: list(),
-            barred: list(),
+            suspended: list(),
         }
     }
 
@@ -169,7 +169,7 @@ impl Credit {
         if account.active {
             self.outstanding -= account.outstanding();
         }
-        for list in [&mut self.hungry, &mut self.barred, &mut self.active] {
+        for list in [&mut self.hungry, &mut self.suspended, &mut self.active] {
             list.retain(|&listed| listed != peer);
         }
     }
@@ -225,23 +225,23 @@ impl Credit {
         outstanding == 0 || outstanding * 2 < u64::from(account.target)
     }
 
-    /// Nothing, until its session is no longer barred.
+    /// Nothing, until its session is no longer suspended.
     #[cold]
     pub fn refuse(&mut self, peer: u32) {
         let account = &mut self.accounts[peer as usize];
         if account.outstanding() == 0 && !core::mem::replace(&mut account.hungry, true) {
-            self.barred.push(peer);
+            self.suspended.push(peer);
         }
     }
 
-    /// A session is no longer barred: the senders that waited for that ask again.
-    pub fn feed_barred(&mut self) {
-        self.hungry.append(&mut self.barred);
+    /// A session is no longer suspended: the senders that waited for that ask again.
+    pub fn feed_suspended(&mut self) {
+        self.hungry.append(&mut self.suspended);
     }
 
-    /// Those that get nothing because their sessions are barred.
-    pub fn barred(&self) -> &[u32] {
-        &self.barred
+    /// Those that get nothing because their sessions are suspended.
+    pub fn suspended(&self) -> &[u32] {
+        &self.suspended
     }
 
     /// Gives the sender what it should have now, within the budget; how much that was.

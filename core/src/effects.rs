@@ -35,7 +35,7 @@ pub struct CopyId(pub u32);
 
 /// A delivered run that is to be copied to escape memory (Jet §4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Copy {
+pub struct EscapeCopy {
     /// Which.
     pub id: CopyId,
     /// Whose run.
@@ -205,7 +205,7 @@ pub trait Commands {
     ///
     /// # Errors
     /// [`CopyRefused`]: nothing was begun, no answer comes.
-    fn begin_copy(&mut self, copy: &Copy) -> Result<(), CopyRefused>;
+    fn begin_copy(&mut self, copy: &EscapeCopy) -> Result<(), CopyRefused>;
 
     /// Copy a slab's first bytes now.
     ///
@@ -232,7 +232,7 @@ pub trait Questions {
 
     /// After its copy: does the application find the run at its new place from now on? `false`: it is reading the run where
     /// it lies, and goes on finding it there.
-    fn relocate(&mut self, copy: &Copy) -> bool;
+    fn relocate(&mut self, copy: &EscapeCopy) -> bool;
 }
 
 /// Sums of bytes.

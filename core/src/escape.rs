@@ -5,7 +5,7 @@
 //! marked to is not known here: that is said as a value.
 
 use crate::config::Config;
-use crate::effects::{Commands, Copy, CopyFailed, CopyId, CopyRefused, Questions, SessionId};
+use crate::effects::{Commands, CopyFailed, CopyId, CopyRefused, EscapeCopy, Questions, SessionId};
 use crate::index::NONE;
 use crate::pool::{Pool, Run, Share};
 use crate::slots::Slots;
@@ -117,7 +117,7 @@ pub(crate) struct Escape {
     session_memory_slabs: Option<u32>,
     sessions: Box<[SessionEscape]>,
     next_evaluation_ns: u64,
-    copies: Box<[Option<Copy>]>,
+    copies: Box<[Option<EscapeCopy>]>,
     free_copies: Vec<u32>,
     meter: MemoryMeter,
     /// The NIC marks earlier than it usually does.
@@ -429,7 +429,7 @@ impl Escape {
                 return;
             }
         };
-        let copy = Copy {
+        let copy = EscapeCopy {
             id: CopyId(id),
             session: SessionId(session),
             slot: u32::from(slot),
@@ -469,7 +469,7 @@ impl Escape {
         self.free_copies.push(id.0);
         // Others may wait for the place in the queue.
         self.next_evaluation_ns = self.next_evaluation_ns.min(now_ns);
-        let Copy { session: SessionId(session), from, to, .. } = copy;
+        let EscapeCopy { session: SessionId(session), from, to, .. } = copy;
         let slot = u16::try_from(copy.slot).expect("below session_slots");
         // Whoever copied may have found zeros, or have written where nobody else can read.
         let ok = ok && !pool.is_retired(from) && !pool.is_retired(to);

@@ -42,7 +42,7 @@ mod stats;
 pub use admission::{GrantPolicy, QueueHead, StrictWithAging};
 pub use config::{CLASSES_MAX, Checksums, Config, ConfigError, FRAGMENT_SLABS_MAX};
 pub use effects::{
-    Commands, Copy, CopyFailed, CopyId, CopyRefused, Effects, PeerId, ProcessId, Questions, ReadId,
+    Commands, CopyFailed, CopyId, CopyRefused, Effects, EscapeCopy, PeerId, ProcessId, Questions, ReadId,
     ReleaseError, Remote, SessionEnd, SessionId, Standstill, StandstillStage, Sums,
 };
 pub use histogram::Histogram;

@@ -121,7 +121,7 @@ pub struct EscapeStats {
     /// Congestion signals sent to senders.
     pub signals: u64,
     /// Sessions that are granted nothing new for now.
-    pub barred_sessions: u32,
+    pub suspended_sessions: u32,
 }
 
 /// How a session stands that holds all that it may, while more waits for it.
@@ -184,7 +184,7 @@ pub struct SessionStats {
     /// Most of what it holds are stragglers (Jet §4.3: CREDIT).
     pub slow: bool,
     /// It is granted nothing new for now.
-    pub barred: bool,
+    pub suspended: bool,
     /// It may take memory instead of waiting.
     pub takes_memory: bool,
     /// It holds all that it may, and was told so.

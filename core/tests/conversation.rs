@@ -4,8 +4,8 @@
 //! applications and the daemon do in between is there, too.
 
 use jet_core::{
-    Arrival, Commands, Config, Copy, CopyFailed, CopyRefused, PeerId, Questions, ReadId, Receiver, Remote,
-    SessionEnd, SessionId, Standstill, Sums, pool::Run,
+    Arrival, Commands, Config, CopyFailed, CopyRefused, EscapeCopy, PeerId, Questions, ReadId, Receiver,
+    Remote, SessionEnd, SessionId, Standstill, Sums, pool::Run,
 };
 use jet_escape::EscapeConfig;
 
@@ -76,7 +76,7 @@ impl Commands for World {
         self.delivered.clear();
     }
     fn tell_standstill(&mut self, _: SessionId, _: Option<Standstill>) {}
-    fn begin_copy(&mut self, _: &Copy) -> Result<(), CopyRefused> {
+    fn begin_copy(&mut self, _: &EscapeCopy) -> Result<(), CopyRefused> {
         Err(CopyRefused::NoRoom)
     }
     fn copy_slab(&mut self, _: u32, _: u32, _: u32) -> Result<(), CopyFailed> {
@@ -91,7 +91,7 @@ impl Questions for World {
         let filled = self.slabs.get(&slab).map_or(&[][..], Vec::as_slice);
         &filled[..filled.len().min(bytes as usize)]
     }
-    fn relocate(&mut self, _: &Copy) -> bool {
+    fn relocate(&mut self, _: &EscapeCopy) -> bool {
         false
     }
 }

@@ -1,7 +1,7 @@
-//! The receiver with its hands, as whoever has the clock sees it.
+//! The receiver with its handler, as whoever has the clock sees it.
 
 use crate::application::{Application, NewSession, SessionTicket};
-use crate::hands::{Hands, Parts};
+use crate::effect_handler::{EffectHandler, Parts};
 use crate::memory::LostMemory;
 use jet_core::{OpenError, Receiver, SessionId};
 use jet_fabric::nic::{Counters, Nic};
@@ -25,10 +25,10 @@ enum Drain {
     },
 }
 
-/// The receiver and its hands. `now_ns` is any clock that does not go back.
+/// The receiver and its handler. `now_ns` is any clock that does not go back.
 pub struct Driver<N: Nic, A> {
     pub(crate) receiver: Receiver,
-    pub(crate) hands: Hands<N, A>,
+    pub(crate) handler: EffectHandler<N, A>,
     pub(crate) nic_is_gone: bool,
     drain: Drain,
 }
@@ -36,14 +36,14 @@ pub struct Driver<N: Nic, A> {
 impl<N: Nic, A: Application> Driver<N, A> {
     /// One that has not started.
     pub fn new(receiver: Receiver, parts: Parts<N>) -> Self {
-        let hands = Hands::new(parts, receiver.config());
-        Self { receiver, hands, nic_is_gone: false, drain: Drain::Not }
+        let handler = EffectHandler::new(parts, receiver.config());
+        Self { receiver, handler, nic_is_gone: false, drain: Drain::Not }
     }
 
     /// Gives the NIC what it receives into. Before the first [`Self::turn`].
     pub fn start(&mut self, now_ns: u64) {
-        self.receiver.start(now_ns, &mut self.hands);
-        self.hands.nic.flush();
+        self.receiver.start(now_ns, &mut self.handler);
+        self.handler.nic.flush();
     }
 
     /// The receiver, to be asked how things stand.
@@ -53,7 +53,7 @@ impl<N: Nic, A: Application> Driver<N, A> {
 
     /// What the NIC counted.
     pub fn counters(&self) -> Counters {
-        self.hands.nic.counters()
+        self.handler.nic.counters()
     }
 
     /// What the NIC runs on was taken away: there is no going on.
@@ -63,7 +63,7 @@ impl<N: Nic, A: Application> Driver<N, A> {
 
     /// Memory that the hardware lost and this did not tell before. To be asked after each turn.
     pub fn take_lost_memory(&mut self) -> Option<LostMemory> {
-        self.hands.memory.take_untold()
+        self.handler.memory.take_untold()
     }
 
     /// Nobody called for so long although it was time: that is not held against applications.
@@ -83,26 +83,26 @@ impl<N: Nic, A: Application> Driver<N, A> {
     pub fn open(&mut self, new: NewSession<A>) -> Result<SessionTicket, OpenError> {
         let session =
             self.receiver.handle_session_opened(new.app, new.class, new.takes_memory, new.process)?;
-        Ok(self.hands.sessions.attach(session, new))
+        Ok(self.handler.sessions.attach(session, new))
     }
 
     /// An open session's application.
     pub fn application(&mut self, session: SessionId) -> Option<&mut A> {
-        self.hands.sessions.application(session)
+        self.handler.sessions.application(session)
     }
 
     /// The session is to end. Its application may live on, and read what it held.
     pub fn end(&mut self, now_ns: u64, ticket: SessionTicket) {
-        if self.hands.sessions.has_had(ticket) {
-            self.receiver.handle_session_ended(now_ns, ticket.session, &mut self.hands);
+        if self.handler.sessions.has_had(ticket) {
+            self.receiver.handle_session_ended(now_ns, ticket.session, &mut self.handler);
         }
     }
 
     /// The application is gone, whether its session was ended before or not.
     pub fn gone(&mut self, now_ns: u64, ticket: SessionTicket) {
         // Until it is gone its number is nobody else's.
-        if self.hands.sessions.has_had(ticket) {
-            self.receiver.handle_session_gone(now_ns, ticket.session, &mut self.hands);
+        if self.handler.sessions.has_had(ticket) {
+            self.receiver.handle_session_gone(now_ns, ticket.session, &mut self.handler);
         }
     }
 
@@ -112,7 +112,7 @@ impl<N: Nic, A: Application> Driver<N, A> {
         match &mut self.drain {
             Drain::Not => {
                 self.receiver.drain();
-                self.hands.nic.stop_listening();
+                self.handler.nic.stop_listening();
                 self.drain = Drain::Finishing { deadline_ns };
             }
             Drain::Finishing { deadline_ns: before } => *before = deadline_ns,
@@ -135,13 +135,13 @@ impl<N: Nic, A: Application> Driver<N, A> {
             Drain::Not => false,
             Drain::Finishing { deadline_ns } => {
                 if now_ns >= deadline_ns || self.receiver.is_drained() {
-                    self.receiver.disconnect_all(&mut self.hands);
-                    self.hands.publish();
+                    self.receiver.disconnect_all(&mut self.handler);
+                    self.handler.publish();
                     self.drain = Drain::Leaving { deadline_ns: now_ns + FAREWELL_NS };
                 }
                 false
             }
-            Drain::Leaving { deadline_ns } => now_ns >= deadline_ns || self.hands.peers.bound() == 0,
+            Drain::Leaving { deadline_ns } => now_ns >= deadline_ns || self.handler.peers.bound() == 0,
         }
     }
 
@@ -158,18 +158,18 @@ impl<N: Nic, A: Application> Driver<N, A> {
     /// From now on whoever has something for the driver rings: applications at their doorbells, the NIC, the workers. `false`: there
     /// is something already. Take it back with [`Self::wake_up`].
     pub fn prepare_sleep(&mut self, now_ns: u64) -> bool {
-        if !self.hands.sessions.prepare_sleep() {
+        if !self.handler.sessions.prepare_sleep() {
             return false;
         }
-        let may_sleep = self.hands.workers.arm() && self.hands.nic.arm(now_ns);
+        let may_sleep = self.handler.workers.arm() && self.handler.nic.arm(now_ns);
         if !may_sleep {
-            self.hands.sessions.wake_up();
+            self.handler.sessions.wake_up();
         }
         may_sleep
     }
 
     /// Nobody needs to ring any more.
     pub fn wake_up(&mut self) {
-        self.hands.sessions.wake_up();
+        self.handler.sessions.wake_up();
     }
 }

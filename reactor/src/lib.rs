@@ -15,7 +15,7 @@
 
 mod application;
 mod driver;
-mod hands;
+mod effect_handler;
 mod memory;
 mod peers;
 pub mod poison;
@@ -29,5 +29,5 @@ mod pair;
 
 pub use application::{Application, NewSession, SessionTicket};
 pub use driver::Driver;
-pub use hands::Parts;
+pub use effect_handler::Parts;
 pub use memory::{EscapeRegion, LostMemory, PoolMemory};

@@ -1,7 +1,7 @@
-//! The hands, and a sender's NIC at the other end of a connection.
+//! The handler, and a sender's NIC at the other end of a connection.
 
 use crate::application::Application;
-use crate::hands::{Hands, Parts};
+use crate::effect_handler::{EffectHandler, Parts};
 use crate::memory::{EscapeRegion, PoolMemory};
 use crate::workers::Workers;
 use jet_core::pool::Run;
@@ -27,9 +27,9 @@ impl Application for Silent {
     fn ended(self, _: SessionEnd) {}
 }
 
-/// The hands on a software NIC that takes one READ and one SEND a connection, and a sender's NIC with a region that can be READ.
+/// The effect handler on a software NIC that takes one READ and one SEND a connection, and a sender's NIC with a region that can be READ.
 pub(crate) struct Pair {
-    pub(crate) hands: Hands<SoftNic, Silent>,
+    pub(crate) handler: EffectHandler<SoftNic, Silent>,
     sender: SoftNic,
     pub(crate) remote: Remote,
     /// Where the sender takes headers.
@@ -41,7 +41,7 @@ pub(crate) struct Pair {
     _folder: tempfile::TempDir,
 }
 
-/// What the hands' NIC did.
+/// What the effect handler's NIC did.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
     Read(u64, Status),
@@ -97,18 +97,18 @@ impl Pair {
         });
         let pool = PoolMemory { pool, headers, pool_key, headers_key };
         let parts = Parts { nic, pool, escape, workers, congestion: Box::new(|_| ()) };
-        let mut hands = Hands::new(parts, &config);
-        hands.peers.bind(qp, PEER);
-        Self { hands, sender, remote, taken, config, qp, began: Instant::now(), _folder: folder }
+        let mut handler = EffectHandler::new(parts, &config);
+        handler.peers.bind(qp, PEER);
+        Self { handler, sender, remote, taken, config, qp, began: Instant::now(), _folder: folder }
     }
 
     pub(crate) fn read(&mut self, id: u32, slab: u32) {
-        self.hands.post_read(PEER, ReadId(id), self.remote, 4096, &[Run { first: slab, count: 1 }]);
+        self.handler.post_read(PEER, ReadId(id), self.remote, 4096, &[Run { first: slab, count: 1 }]);
     }
 
     /// A header that gives so much credit, by which it is known again.
     pub(crate) fn send(&mut self, credit_limit: u64) {
-        self.hands.send(PEER, &CreditHeader::encode(credit_limit, false));
+        self.handler.send(PEER, &CreditHeader::encode(credit_limit, false));
     }
 
     /// The sender takes one header more, into this entry.
@@ -125,16 +125,16 @@ impl Pair {
         unsafe { self.taken.0.base().add(entry * HEADER_BYTES).cast::<HeaderBytes>().read() }
     }
 
-    /// The next that the hands' NIC tells.
+    /// The next that the effect handler's NIC tells.
     pub(crate) fn next(&mut self) -> Seen {
-        let Self { hands, sender, began, .. } = self;
+        let Self { handler, sender, began, .. } = self;
         until(|| {
             let now_ns = u64::try_from(began.elapsed().as_nanos()).unwrap();
             sender.poll(now_ns, &mut []);
             while sender.poll_event(now_ns).is_some() {}
             let none = Completion { qp: self.qp, work: Work::Send { id: 0 }, status: Status::Success };
             let mut completions = [none];
-            if hands.nic.poll(now_ns, &mut completions) == 1 {
+            if handler.nic.poll(now_ns, &mut completions) == 1 {
                 let [Completion { work, status, .. }] = completions;
                 return match work {
                     Work::Read { id } => Some(Seen::Read(id, status)),
@@ -142,7 +142,7 @@ impl Pair {
                     _ => None,
                 };
             }
-            matches!(hands.nic.poll_event(now_ns), Some(Event::Disconnected { .. }))
+            matches!(handler.nic.poll_event(now_ns), Some(Event::Disconnected { .. }))
                 .then_some(Seen::Disconnected)
         })
     }

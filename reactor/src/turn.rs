@@ -22,27 +22,27 @@ impl<N: Nic, A: Application> Driver<N, A> {
     /// is gone gave it back before. `false`: there was nothing to do.
     pub fn turn(&mut self, now_ns: u64, others: impl FnOnce(&mut Self) -> bool) -> bool {
         // Headers that wait for room in the NIC are work: no sleep before they are gone.
-        let mut worked = self.hands.post_waiting_headers();
+        let mut worked = self.handler.post_waiting_headers();
         worked |= self.poll_nic(now_ns);
         worked |= self.tell_poisoned();
         worked |= self.poll_releases(now_ns);
-        while let Some(done) = self.hands.workers.take_done() {
+        while let Some(done) = self.handler.workers.take_done() {
             // What was replaced under the job was noted before the job could go on.
             self.tell_poisoned();
             match done {
-                Done::Copy { id } => self.receiver.handle_copied(now_ns, CopyId(id), true, &mut self.hands),
+                Done::Copy { id } => self.receiver.handle_copied(now_ns, CopyId(id), true, &mut self.handler),
                 Done::Check { id, crc } => {
-                    self.receiver.handle_checked(now_ns, ReadId(id), crc, &mut self.hands);
+                    self.receiver.handle_checked(now_ns, ReadId(id), crc, &mut self.handler);
                 }
                 Done::CopyFailed { id, poisoned } => {
-                    self.hands.memory.note_poisoned(poisoned);
+                    self.handler.memory.note_poisoned(poisoned);
                     self.tell_poisoned();
-                    self.receiver.handle_copied(now_ns, CopyId(id), false, &mut self.hands);
+                    self.receiver.handle_copied(now_ns, CopyId(id), false, &mut self.handler);
                 }
                 Done::CheckFailed { id, poisoned } => {
-                    self.hands.memory.note_poisoned(poisoned);
+                    self.handler.memory.note_poisoned(poisoned);
                     self.tell_poisoned();
-                    self.receiver.handle_check_failed(now_ns, ReadId(id), &mut self.hands);
+                    self.receiver.handle_check_failed(now_ns, ReadId(id), &mut self.handler);
                 }
             }
             worked = true;
@@ -50,15 +50,15 @@ impl<N: Nic, A: Application> Driver<N, A> {
         worked |= others(self);
         let due = self.receiver.next_tick_due(now_ns);
         if due {
-            self.receiver.handle_tick(now_ns, &mut self.hands);
+            self.receiver.handle_tick(now_ns, &mut self.handler);
         }
         if worked || due {
             // Before anything is posted, for what was given back may be among it; and before what is delivered is shown.
             self.tell_poisoned();
-            self.hands.post_waiting_reads();
-            self.receiver.flush(now_ns, &mut self.hands);
-            self.mend(now_ns);
-            self.hands.publish();
+            self.handler.post_waiting_reads();
+            self.receiver.flush(now_ns, &mut self.handler);
+            self.repair(now_ns);
+            self.handler.publish();
         }
         worked
     }
@@ -66,10 +66,10 @@ impl<N: Nic, A: Application> Driver<N, A> {
     /// Tells the receiver of memory that was lost. `false`: none was.
     #[inline]
     fn tell_poisoned(&mut self) -> bool {
-        self.hands.memory.note_lost();
+        self.handler.memory.note_lost();
         let mut told = false;
-        while let Some(run) = self.hands.memory.take_poisoned() {
-            self.receiver.handle_poisoned(run, &mut self.hands);
+        while let Some(run) = self.handler.memory.take_poisoned() {
+            self.receiver.handle_poisoned(run, &mut self.handler);
             told = true;
         }
         told
@@ -77,7 +77,7 @@ impl<N: Nic, A: Application> Driver<N, A> {
 
     fn poll_nic(&mut self, now_ns: u64) -> bool {
         let mut completions = [NOTHING; COMPLETIONS];
-        let count = self.hands.nic.poll(now_ns, &mut completions);
+        let count = self.handler.nic.poll(now_ns, &mut completions);
         if count > 0 {
             // What a software NIC found lost, it noted before it filled what took its place.
             self.tell_poisoned();
@@ -87,7 +87,7 @@ impl<N: Nic, A: Application> Driver<N, A> {
         }
         let mut worked = count > 0;
         // A connection's end comes after its last completion was polled.
-        while let Some(event) = self.hands.nic.poll_event(now_ns) {
+        while let Some(event) = self.handler.nic.poll_event(now_ns) {
             self.connection(now_ns, event);
             worked = true;
         }
@@ -99,23 +99,23 @@ impl<N: Nic, A: Application> Driver<N, A> {
         let ok = completion.status == Status::Success;
         match completion.work {
             Work::Receive { entry, payload_bytes } => {
-                let Some(peer) = self.hands.peers.peer(completion.qp).filter(|_| ok) else {
+                let Some(peer) = self.handler.peers.peer(completion.qp).filter(|_| ok) else {
                     self.receiver.handle_receive_failed(entry);
                     return;
                 };
-                // Copied out (128 bytes): the hands are busy with what the receiver says about it.
-                let header = self.hands.memory.header(entry);
+                // Copied out (128 bytes): the effect handler is busy with what the receiver says about it.
+                let header = self.handler.memory.header(entry);
                 let payload_bytes = payload_bytes.min(SLAB_BYTES_U32);
                 let arrival = Arrival { peer, entry, header: &header, payload_bytes };
-                self.receiver.handle_receive(now_ns, arrival, &mut self.hands);
+                self.receiver.handle_receive(now_ns, arrival, &mut self.handler);
             }
             Work::Read { id } => {
                 let refused = completion.status == Status::RemoteAccess;
                 let read = ReadId(u32::try_from(id).expect("a READ's id is its index"));
-                self.receiver.handle_read_done(now_ns, read, ok, refused, &mut self.hands);
+                self.receiver.handle_read_done(now_ns, read, ok, refused, &mut self.handler);
             }
             Work::Send { .. } => {
-                if let Some(peer) = self.hands.peers.peer(completion.qp) {
+                if let Some(peer) = self.handler.peers.peer(completion.qp) {
                     self.receiver.handle_sent(peer);
                 }
             }
@@ -127,15 +127,15 @@ impl<N: Nic, A: Application> Driver<N, A> {
         match event {
             Event::ConnectRequest { qp, private_data } => self.welcome(qp, &private_data),
             Event::Connected { qp, reads_max, .. } => {
-                if let Some(peer) = self.hands.peers.peer(qp) {
+                if let Some(peer) = self.handler.peers.peer(qp) {
                     self.receiver.handle_connected(peer, reads_max);
                 }
             }
             Event::Rejected { qp, .. } | Event::Disconnected { qp, .. } => {
-                if let Some(peer) = self.hands.peers.unbind(qp) {
-                    self.hands.posting.give_up_reads(peer);
+                if let Some(peer) = self.handler.peers.unbind(qp) {
+                    self.handler.posting.give_up_reads(peer);
                     self.fail_unposted_reads(now_ns);
-                    self.receiver.handle_peer_lost(peer, &mut self.hands);
+                    self.receiver.handle_peer_lost(peer, &mut self.handler);
                 }
             }
             Event::Gone => self.nic_is_gone = true,
@@ -149,16 +149,16 @@ impl<N: Nic, A: Application> Driver<N, A> {
         };
         match joined {
             Ok(joined) => {
-                self.hands.peers.bind(qp, joined.peer);
+                self.handler.peers.bind(qp, joined.peer);
                 let answer = PrivateData::new(&joined.welcome.encode()).expect("a welcome fits private data");
-                if self.hands.nic.accept(qp, &answer).is_err() {
-                    self.hands.peers.unbind(qp);
-                    self.receiver.handle_peer_lost(joined.peer, &mut self.hands);
+                if self.handler.nic.accept(qp, &answer).is_err() {
+                    self.handler.peers.unbind(qp);
+                    self.receiver.handle_peer_lost(joined.peer, &mut self.handler);
                 }
             }
             Err(refusal) => {
                 let answer = PrivateData::new(&refusal.encode()).expect("a refusal fits private data");
-                self.hands.nic.reject(qp, &answer);
+                self.handler.nic.reject(qp, &answer);
             }
         }
     }
@@ -166,49 +166,49 @@ impl<N: Nic, A: Application> Driver<N, A> {
     fn poll_releases(&mut self, now_ns: u64) -> bool {
         let mut worked = false;
         let mut position = 0;
-        while let Some(session) = self.hands.sessions.nth(position) {
+        while let Some(session) = self.handler.sessions.nth(position) {
             for _ in 0..RELEASES {
-                let Some(release) = self.hands.sessions.next_release(session) else { break };
+                let Some(release) = self.handler.sessions.next_release(session) else { break };
                 worked = true;
                 match release {
                     Ok(release) => {
                         // An error has closed the session; it is counted, and the application is told.
-                        let _ = self.receiver.handle_release(now_ns, session, release, &mut self.hands);
+                        let _ = self.receiver.handle_release(now_ns, session, release, &mut self.handler);
                     }
                     Err(error) => {
-                        self.receiver.handle_session_fault(now_ns, session, error, &mut self.hands);
+                        self.receiver.handle_session_fault(now_ns, session, error, &mut self.handler);
                     }
                 }
             }
-            self.hands.sessions.took_releases(session);
+            self.handler.sessions.took_releases(session);
             // A session that was closed made room for the next at the same position.
-            if self.hands.sessions.nth(position) == Some(session) {
+            if self.handler.sessions.nth(position) == Some(session) {
                 position += 1;
             }
         }
         worked
     }
 
-    /// What the hands could not carry out comes back to the receiver.
-    fn mend(&mut self, now_ns: u64) {
+    /// What the effect handler could not carry out comes back to the receiver.
+    fn repair(&mut self, now_ns: u64) {
         loop {
-            let mut mended = self.fail_unposted_reads(now_ns);
-            while let Some(session) = self.hands.sessions.take_faulted() {
-                self.receiver.handle_session_fault(now_ns, session, ReleaseError::Ring, &mut self.hands);
-                mended = true;
+            let mut repaired = self.fail_unposted_reads(now_ns);
+            while let Some(session) = self.handler.sessions.take_faulted() {
+                self.receiver.handle_session_fault(now_ns, session, ReleaseError::Ring, &mut self.handler);
+                repaired = true;
             }
-            if !mended {
+            if !repaired {
                 return;
             }
-            self.receiver.flush(now_ns, &mut self.hands);
+            self.receiver.flush(now_ns, &mut self.handler);
         }
     }
 
     /// READs that could not be posted have failed; `true`: there were some.
     fn fail_unposted_reads(&mut self, now_ns: u64) -> bool {
         let mut any = false;
-        while let Some(read) = self.hands.posting.take_unposted() {
-            self.receiver.handle_read_done(now_ns, read, false, false, &mut self.hands);
+        while let Some(read) = self.handler.posting.take_unposted() {
+            self.receiver.handle_read_done(now_ns, read, false, false, &mut self.handler);
             any = true;
         }
         any

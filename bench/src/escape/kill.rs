@@ -4,8 +4,8 @@
 //! load rests, and what the dead one held has to be back when its quarantine is over, and not before: its own I/O may
 //! still be reading those slabs. Its messages have to end.
 
+use super::faulty_application::FaultyApplication;
 use super::feed::Depth;
-use super::fourth::Fourth;
 use super::load::{Load, Standing, milliseconds};
 use super::{PartRows, Plan};
 use crate::pattern::Words;
@@ -66,13 +66,13 @@ pub fn run(plan: &Plan<'_>, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
     while whole.len() < plan.samples as usize {
         plan.progress(&format!("kill: {} of {}", whole.len() + 1, plan.samples));
         let before = load.run(span, None)?.gigabytes_per_s();
-        let mut fourth = Fourth::start(&load.rig, DEPTH)?;
-        let killed = fourth.run_and_kill(&mut load)?;
+        let mut faulty = FaultyApplication::start(&load.rig, DEPTH)?;
+        let killed = faulty.run_and_kill(&mut load)?;
         let mut quarantine = Quarantine::of(killed.at);
         // Its sender sends nothing more: what it has in flight has to end.
         let measured = load.run(span, None)?;
         load.drain()?;
-        load.drain_other(&mut fourth.feed)?;
+        load.drain_other(&mut faulty.feed)?;
         // Its messages have ended: the daemon knows that it is dead.
         let seen = load.until_whole(|standing| quarantine.look(standing))?;
         let Some(kept) = quarantine.of_held(killed.held) else {
@@ -87,7 +87,7 @@ pub fn run(plan: &Plan<'_>, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
         alone.push(before);
         after.push(measured.gigabytes_per_s());
         #[allow(clippy::cast_precision_loss)] // dozens
-        gone.push(fourth.feed.ends().gone as f64);
+        gone.push(faulty.feed.ends().gone as f64);
         quarantined.push(kept);
         whole.push(milliseconds(seen.saturating_duration_since(quarantine.end)));
     }

@@ -13,8 +13,8 @@
 
 mod burst;
 mod cost;
+mod faulty_application;
 mod feed;
-mod fourth;
 mod kill;
 mod load;
 mod stall;

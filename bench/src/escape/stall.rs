@@ -10,8 +10,8 @@
 //! is told twice: from its going on, which is when the cause goes away and what the bound is for; and from the end of
 //! its last message, which leaves out how long it takes to read 16 MiB.
 
+use super::faulty_application::{FaultyApplication, Recovery, Stop};
 use super::feed::{Depth, Latencies};
-use super::fourth::{Fourth, Recovery, Stop};
 use super::load::{Load, Measured, mebibytes, milliseconds};
 use super::{PartRows, Plan};
 use crate::pattern::Words;
@@ -129,15 +129,15 @@ fn stopped(
     starves: bool,
     samples: &mut Samples,
 ) -> Result<(), Box<dyn Error>> {
-    let mut fourth = Fourth::start(&load.rig, depth)?;
-    fourth.run_and_stop(load, stop)?;
-    let measured = load.run(span, Some(&mut fourth.feed))?;
+    let mut faulty = FaultyApplication::start(&load.rig, depth)?;
+    faulty.run_and_stop(load, stop)?;
+    let measured = load.run(span, Some(&mut faulty.feed))?;
     samples.stopped.add(&measured);
     samples.waited.push(measured.waited_percent());
     #[allow(clippy::cast_precision_loss)] // some thousands
     samples.free.push(measured.standing.free as f64);
     samples.memory.push(mebibytes(measured.standing.memory_used));
-    samples.recoveries.push(fourth.go_on(load, stop, starves)?);
+    samples.recoveries.push(faulty.go_on(load, stop, starves)?);
     Ok(())
 }
 
@@ -174,7 +174,7 @@ fn comparison(what: &str, samples: &Samples, bounded: bool, rows: &mut Vec<Row>)
     }
     // What it has coming when it is stopped is what its sender has in flight: all of it has to come.
     #[allow(clippy::cast_precision_loss)] // dozens
-    let backlog = super::fourth::DEPTH_LARGE as f64;
+    let backlog = super::faulty_application::DEPTH_LARGE as f64;
     part.timed("daemon or load without a core", "%", waited.clone(), Bound::None);
     part.timed("free slabs at the end of the stop", "slabs", free.clone(), Bound::None);
     part.timed("escape memory at the end of the stop", "MiB", memory.clone(), Bound::None);

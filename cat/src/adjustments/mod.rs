@@ -8,7 +8,7 @@ mod error;
 pub use crate::journals::GivenUp;
 pub use error::AdjustError;
 
-use crate::journals::{self, JournalError, Kept};
+use crate::journals::{self, JournalError, Journaled};
 use crate::resctrl::{AccessError, DomainId, GroupName, Lock, Resctrl, WayMask};
 use bandwidth::{Bandwidth, Throttle};
 use device_ways::{DeviceWays, Returns};
@@ -140,7 +140,7 @@ impl journals::Record for Record {
 
 /// What is changed. Put back when dropped, and by the next start where the process ends otherwise.
 #[derive(Debug)]
-pub struct Adjustments(Kept<Record>);
+pub struct Adjustments(Journaled<Record>);
 
 impl Adjustments {
     /// Changes what is wanted, all of it or nothing.
@@ -148,7 +148,7 @@ impl Adjustments {
     /// # Errors
     /// [`AdjustError`].
     pub fn make(resctrl: &Resctrl, wanted: &Wanted, folder: &Path) -> Result<Self, AdjustError> {
-        Kept::make(resctrl.clone(), folder, |resctrl| plan(resctrl, wanted))?
+        Journaled::make(resctrl.clone(), folder, |resctrl| plan(resctrl, wanted))?
             .map(Self)
             .ok_or(AdjustError::Running)
     }

@@ -1,10 +1,10 @@
 //! The folder where it is written down what was there before something was changed, and the locks of who changes.
 
-mod kept;
+mod journaled;
 mod owner;
 
-pub use kept::GivenUp;
-pub(crate) use kept::{Kept, Record, forget, recover};
+pub use journaled::GivenUp;
+pub(crate) use journaled::{Journaled, Record, forget, recover};
 pub(crate) use owner::{Life, Owner};
 
 use crate::lock::{lock_within, try_lock};

@@ -3,7 +3,7 @@
 use super::msr::DRIVER;
 use super::{DDIO_WAYS, Msr, Processor, RegisterError, Unsupported, ddio_is_known, prefetch_register};
 use crate::cpu_set::CpuSet;
-use crate::journals::{self, GivenUp, JournalError, Kept};
+use crate::journals::{self, GivenUp, JournalError, Journaled};
 use crate::resctrl::{DomainId, WayMask};
 use crate::topology::Topology;
 use serde::{Deserialize, Serialize};
@@ -173,7 +173,7 @@ impl journals::Record for Record {
 
 /// Registers that are set. Put back when dropped, and by the next start where the process ends otherwise.
 #[derive(Debug)]
-pub struct Settings(Kept<Record>);
+pub struct Settings(Journaled<Record>);
 
 impl Settings {
     /// Sets what is wanted, all of it or nothing.
@@ -182,7 +182,7 @@ impl Settings {
     /// [`SettingError`].
     pub fn make(topology: &Topology, wanted: &Wanted, folder: &Path) -> Result<Self, SettingError> {
         let plan = |_: &PathBuf| Ok(Record { changes: changes(topology, wanted)? });
-        Kept::make(DRIVER.into(), folder, plan)?.map(Self).ok_or(SettingError::Running)
+        Journaled::make(DRIVER.into(), folder, plan)?.map(Self).ok_or(SettingError::Running)
     }
 
     /// Whether everything is still as it was set.
@@ -271,7 +271,7 @@ mod tests {
                 changes.push(change);
             }
         }
-        let kept = Kept::make(driver.to_owned(), folder, |_| Ok(Record { changes })).unwrap().unwrap();
+        let kept = Journaled::make(driver.to_owned(), folder, |_| Ok(Record { changes })).unwrap().unwrap();
         kept.abandon();
         let driver = driver.to_owned();
         move |cpu, register| Msr::of_driver(&driver, cpu, false).unwrap().read(register).unwrap()

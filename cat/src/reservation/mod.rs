@@ -10,7 +10,7 @@ mod found;
 mod journal;
 mod left;
 mod locked;
-mod mend;
+mod repair;
 mod restore;
 
 pub use crate::journals::{FOLDER, JournalError};

@@ -40,6 +40,6 @@ fn sets_and_dies() {
 
 #[test]
 #[ignore = "is run by another test, and killed"]
-fn mends_and_dies() {
-    crate::undone::mends_and_dies(&folder());
+fn repairs_and_dies() {
+    crate::undone::repairs_and_dies(&folder());
 }

@@ -72,14 +72,14 @@ impl Reserved {
         self.reservation.faults().unwrap()
     }
 
-    fn mend(&mut self) -> Vec<Fault> {
-        mend(&mut self.reservation)
+    fn repair(&mut self) -> Vec<Fault> {
+        repair(&mut self.reservation)
     }
 
     /// It is made again as it was.
     #[track_caller]
     fn is_made_again(&mut self, mounted: &Mounted) {
-        assert_eq!(self.mend(), []);
+        assert_eq!(self.repair(), []);
         assert_eq!(mounted.picture(), self.since);
     }
 
@@ -92,8 +92,8 @@ impl Reserved {
     }
 }
 
-fn mend(reservation: &mut Reservation) -> Vec<Fault> {
-    reservation.mend(&mut |_| {}).unwrap()
+fn repair(reservation: &mut Reservation) -> Vec<Fault> {
+    reservation.repair(&mut |_| {}).unwrap()
 }
 
 #[test]
@@ -102,10 +102,10 @@ fn a_cache_whose_processors_come_back_is_reserved_again() {
     let (mounted, domain) = (Mounted::new(), second());
     let mut reserved = Reserved::ways(&mounted, 2);
     assert_eq!(reserved.faults(), []);
-    assert_eq!(reserved.mend(), []);
+    assert_eq!(reserved.repair(), []);
     processor(1, false);
     assert_eq!(reserved.faults(), [Fault::Offline { domain }]);
-    assert_eq!(reserved.mend(), [Fault::Offline { domain }]);
+    assert_eq!(reserved.repair(), [Fault::Offline { domain }]);
     processor(1, true);
     assert_eq!(reserved.faults(), [Fault::Reset { domain }]);
     reserved.is_made_again(&mounted);
@@ -125,7 +125,7 @@ fn ways_that_nobody_had_are_somebodys_when_the_cache_comes_back_and_are_taken_fr
     let reserved = ways_of(&mounted, &jet(), domain);
     reset_second();
     assert_eq!(ways_of(&mounted, &default, domain), all);
-    assert_eq!(mend(&mut reservation), []);
+    assert_eq!(repair(&mut reservation), []);
     assert_eq!(ways_of(&mounted, &jet(), domain), reserved);
     assert!(!ways_of(&mounted, &default, domain).overlaps(reserved));
     // What the kernel gave it is what it gets back.
@@ -144,7 +144,7 @@ fn another_tools_group_keeps_what_the_kernel_gave_it_until_that_tool_takes_it_aw
     let ways = ways_of(&mounted, &jet(), domain);
     reset_second();
     let all = ways_of(&mounted, &web(), domain);
-    let amiss = reserved.mend();
+    let amiss = reserved.repair();
     assert_eq!(amiss[0], Fault::Shared { domain, ways, group: web() });
     assert_eq!(matches!(amiss[1..], [Fault::Shareable { reason: Some(_) }]), was_exclusive, "{amiss:?}");
     assert_eq!((ways_of(&mounted, &web(), domain), ways_of(&mounted, &jet(), domain)), (all, ways));
@@ -173,7 +173,7 @@ fn a_group_that_was_removed_is_made_again_with_its_threads() {
     processor(1, false);
     mounted.resctrl.remove(&jet()).unwrap();
     set(&mounted, &GroupName::default_group(), |ways| without_highest(ways, 0));
-    assert_eq!(reserved.mend(), [Fault::Offline { domain }]);
+    assert_eq!(reserved.repair(), [Fault::Offline { domain }]);
     processor(1, true);
     reserved.is_made_again(&mounted);
     reserved.ends_as_it_began(&mounted);
@@ -190,9 +190,9 @@ fn what_is_to_outlive_its_process_is_made_again_by_who_uses_it_and_stands_on() {
     let mut joined = mounted.reserve(&mounted.request(2)).unwrap();
     reset_second();
     assert_eq!(joined.faults().unwrap(), [Fault::Reset { domain: second() }]);
-    assert_eq!(mend(&mut joined), []);
+    assert_eq!(repair(&mut joined), []);
     mounted.resctrl.remove(&jet()).unwrap();
-    assert_eq!(mend(&mut joined), []);
+    assert_eq!(repair(&mut joined), []);
     assert_eq!(mounted.picture(), standing);
     assert_eq!(joined.restore().unwrap(), Restored::Standing);
     assert_eq!(mounted.picture(), standing);
@@ -204,25 +204,25 @@ fn what_is_to_outlive_its_process_is_made_again_by_who_uses_it_and_stands_on() {
 /// What undoes a reservation: another tool removes the group, or the kernel forgets a cache.
 const UNDONE: [&str; 2] = ["removed", "reset"];
 
-/// Every step of mending with one loss at most.
+/// Every step of repair with one loss at most.
 const STEPS: [Step; 7] =
     [Step::Journal, Step::Group, Step::Inode, Step::Shareable, Step::Loss(0), Step::Own, Step::Exclusive];
 
 #[test]
 #[ignore = "changes the machine's cache: deploy/vm/check"]
-fn after_a_kill_between_any_two_steps_of_mending_what_another_tool_gave_meanwhile_stays() {
+fn after_a_kill_between_any_two_steps_of_repair_what_another_tool_gave_meanwhile_stays() {
     let mounted = Mounted::new();
     let (before, default) = (mounted.picture(), GroupName::default_group());
     for undone in UNDONE {
         let mut came_to = Vec::new();
         for step in STEPS {
             let mut child = Command::new(std::env::current_exe().unwrap());
-            child.args(["--exact", "children::mends_and_dies", "--ignored", "--nocapture"]);
+            child.args(["--exact", "children::repairs_and_dies", "--ignored", "--nocapture"]);
             child.env("JET_CAT_FOLDER", mounted.folder()).env("JET_CAT_UNDONE", undone);
             let output = child.env("JET_CAT_STEP", format!("{step:?}")).output().unwrap();
             let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
             assert_eq!(output.status.signal(), Some(9), "{undone}, {step:?}: {said}");
-            if !said.contains("mended everything") {
+            if !said.contains("repaired everything") {
                 came_to.push(step);
             }
             let left = recover(&mounted.resctrl, mounted.folder()).unwrap();
@@ -245,7 +245,7 @@ fn after_a_kill_between_any_two_steps_of_mending_what_another_tool_gave_meanwhil
 }
 
 /// What a child process does; see `children`.
-pub fn mends_and_dies(folder: &Path) {
+pub fn repairs_and_dies(folder: &Path) {
     let (last, undone) = (std::env::var("JET_CAT_STEP").unwrap(), std::env::var("JET_CAT_UNDONE").unwrap());
     let die =
         || rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).unwrap();
@@ -269,8 +269,8 @@ pub fn mends_and_dies(folder: &Path) {
             die();
         }
     };
-    assert_eq!(reservation.mend(&mut watch).unwrap(), []);
-    println!("mended everything");
+    assert_eq!(reservation.repair(&mut watch).unwrap(), []);
+    println!("repaired everything");
     die();
 }
 
@@ -287,7 +287,7 @@ fn what_another_tool_gave_the_default_group_meanwhile_is_what_it_gets_back() {
     mounted.make(&web());
     set(&mounted, &web(), |_| all.without(less));
     set(&mounted, &default, |_| less);
-    assert_eq!(reserved.mend(), []);
+    assert_eq!(reserved.repair(), []);
     assert_eq!(
         (ways_of(&mounted, &jet(), 0), ways_of(&mounted, &default, 0)),
         (ways, less.without(ways)),
@@ -314,7 +314,7 @@ fn a_cache_that_comes_back_is_reserved_again_where_another_tool_was_quicker() {
     let less = without_highest(ways_of(&mounted, &default, domain), 4);
     set_in(&mounted, &default, domain, less);
     assert_eq!(reserved.faults(), [Fault::Reset { domain }]);
-    assert_eq!(reserved.mend(), []);
+    assert_eq!(reserved.repair(), []);
     assert_eq!(ways_of(&mounted, &jet(), domain), ways);
     assert_eq!(ways_of(&mounted, &default, domain), less.without(ways));
     drop(reserved.reservation);
@@ -335,7 +335,7 @@ fn ways_that_another_group_has_now_are_left_to_it() {
     mounted.resctrl.group(&web()).set_schemata(&schemata(&ways)).unwrap();
     mounted.resctrl.group(&web()).set_mode(Mode::Exclusive).unwrap();
     let taken = mounted.picture();
-    let amiss = reserved.mend();
+    let amiss = reserved.repair();
     assert_eq!(amiss[0], Fault::GroupRemoved { group: jet() });
     assert!(
         amiss[1..].iter().all(|fault| matches!(fault, Fault::Shared { group, .. } if *group == web())),
@@ -346,7 +346,7 @@ fn ways_that_another_group_has_now_are_left_to_it() {
     // Nor is a group of that name taken for its own.
     mounted.resctrl.remove(&web()).unwrap();
     mounted.make(&jet());
-    assert_eq!(reserved.mend(), [Fault::GroupOfOthers { group: jet() }]);
+    assert_eq!(reserved.repair(), [Fault::GroupOfOthers { group: jet() }]);
     mounted.resctrl.remove(&jet()).unwrap();
     reserved.is_made_again(&mounted);
     reserved.ends_as_it_began(&mounted);
@@ -363,10 +363,10 @@ fn what_another_tool_has_changed_stays_so() {
     let has = ways_of(&mounted, &jet(), domain);
     let changed = mounted.picture();
     assert!(reserved.faults().contains(&Fault::Changed { domain, made, has }), "{:?}", reserved.faults());
-    assert_eq!(reserved.mend(), reserved.faults());
+    assert_eq!(reserved.repair(), reserved.faults());
     if reserved.reservation.is_exclusive() {
         mounted.resctrl.group(&jet()).set_mode(Mode::Shareable).unwrap();
-        assert!(reserved.mend().contains(&Fault::Shareable { reason: None }));
+        assert!(reserved.repair().contains(&Fault::Shareable { reason: None }));
         assert_eq!(mounted.resctrl.group(&jet()).mode().unwrap(), Mode::Shareable);
     } else {
         assert_eq!(mounted.picture(), changed);
@@ -379,9 +379,9 @@ fn who_unmounts_is_told_from_who_removes() {
     let mounted = Mounted::new();
     let Reserved { mut reservation, before, since } = Reserved::ways(&mounted, 2);
     host("umount /sys/fs/resctrl");
-    assert!(matches!(mend(&mut reservation)[..], [Fault::Unmounted { .. }]));
+    assert!(matches!(repair(&mut reservation)[..], [Fault::Unmounted { .. }]));
     host("mount -t resctrl resctrl /sys/fs/resctrl");
-    assert_eq!(mend(&mut reservation), [Fault::MountedAnew]);
+    assert_eq!(repair(&mut reservation), [Fault::MountedAnew]);
     assert_eq!(mounted.picture(), before);
     // Then there is a new one to be made.
     drop(reservation);

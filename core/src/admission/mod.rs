@@ -13,9 +13,9 @@
 //! What a peer, a session or later a tenant may have is asked at two places only: [`Admission::next`], which hands out turns,
 //! and the [`View`] that it is given, which says what a session holds.
 
-mod bars;
 mod footprint;
 mod policy;
+mod suspension;
 mod view;
 
 pub(crate) use footprint::Footprint;
@@ -29,10 +29,10 @@ use crate::pool::{Pool, Share};
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
-use bars::Bar;
 use footprint::footprint_bytes;
 use jet_escape::Pressure;
 use jet_wire::{SLAB_BYTES, SLAB_BYTES_U32};
+use suspension::Suspension;
 
 /// A message's turn to be read.
 #[derive(Clone, Copy, Debug)]
@@ -98,10 +98,10 @@ pub(crate) struct Admission<P> {
     /// Slabs that stragglers held when they were counted last.
     straggler_slabs: u32,
     connections: Box<[Connection]>,
-    bars: Box<[Bar]>,
-    /// Sessions that are barred, or have parked messages left.
+    suspensions: Box<[Suspension]>,
+    /// Sessions that are suspended, or have deferred messages left.
     reviewed: Vec<u32>,
-    /// A session is barred because the pool has no room for what waits.
+    /// A session is suspended because the pool has no room for what waits.
     waits_for_room: bool,
 }
 
@@ -128,7 +128,7 @@ impl<P: GrantPolicy> Admission<P> {
             following,
             straggler_slabs: 0,
             connections: vec![Connection::default(); config.peers_max as usize].into_boxed_slice(),
-            bars: (0..config.sessions_max).map(|_| Bar::default()).collect(),
+            suspensions: (0..config.sessions_max).map(|_| Suspension::default()).collect(),
             reviewed: Vec::with_capacity(config.sessions_max as usize),
             waits_for_room: false,
         }
@@ -166,7 +166,7 @@ impl<P: GrantPolicy> Admission<P> {
                 return Some(grant);
             }
             if self.queues[class].head() != head {
-                // What could not go on was parked: another look.
+                // What could not go on was deferred: another look.
                 continue;
             }
             // The class of choice waits for room that only running messages can give back: let those go on.
@@ -288,8 +288,8 @@ impl<P: GrantPolicy> Admission<P> {
             let following = messages[message].next;
             next = (following != NONE).then_some(following);
             if !self.may_go_on(message, messages, pool, view) {
-                self.bar(messages[message].session, view);
-                self.park_running(message, messages);
+                self.suspend(messages[message].session, view);
+                self.defer_running(message, messages);
                 continue;
             }
             // As many READs as its connection takes are in flight: the next that ends makes room.
@@ -399,11 +399,11 @@ impl<P: GrantPolicy> Admission<P> {
         let class = record.class();
         match record.life {
             Life::Waiting => {
-                self.bars[record.session as usize].queued[class].waiting -= 1;
+                self.suspensions[record.session as usize].queued[class].waiting -= 1;
                 self.queues[class].waiting.take_out(messages, |waits| waits == message);
             }
             Life::Running => self.queues[class].running.take_out(messages, |runs| runs == message),
-            Life::Parked => self.take_parked(message, messages),
+            Life::Deferred => self.take_deferred(message, messages),
             _ => return,
         }
         self.unlinked(message, messages);
@@ -422,11 +422,12 @@ impl<P: GrantPolicy> Admission<P> {
             let queue = core::mem::replace(&mut self.queues[class], ClassQueue::EMPTY);
             self.queues[class].waiting = self.without_session(queue.waiting, session, messages);
             self.queues[class].running = self.without_session(queue.running, session, messages);
-            while let Some(message) = self.bars[session as usize].queued[class].parked.pop(messages) {
+            while let Some(message) = self.suspensions[session as usize].queued[class].deferred.pop(messages)
+            {
                 self.unlinked(message, messages);
             }
         }
-        self.bars[session as usize].forget_queued();
+        self.suspensions[session as usize].forget_queued();
     }
 
     fn without_session(
@@ -493,7 +494,7 @@ impl<P: GrantPolicy> Admission<P> {
     #[inline]
     pub fn look(&mut self, now_ns: u64) {
         if let Some(following) = &mut self.following {
-            // What is parked with its session is left to read, too.
+            // What is deferred with its session is left to read, too.
             let hungry = !self.reviewed.is_empty() || self.queues.iter().any(|queue| queue.head().is_some());
             following.look(now_ns, hungry);
         }
@@ -521,10 +522,14 @@ impl<P: GrantPolicy> Admission<P> {
         self.in_flight_bytes
     }
 
-    /// Messages that wait for their turn, or for their sessions to be no longer barred.
+    /// Messages that wait for their turn, or for their sessions to be no longer suspended.
     pub fn waiting(&self) -> u32 {
-        let parked = self.bars.iter().flat_map(|bar| bar.queued.iter()).map(|queued| queued.parked.len());
-        self.queues.iter().map(|queue| queue.waiting.len()).chain(parked).sum()
+        let deferred = self
+            .suspensions
+            .iter()
+            .flat_map(|suspension| suspension.queued.iter())
+            .map(|queued| queued.deferred.len());
+        self.queues.iter().map(|queue| queue.waiting.len()).chain(deferred).sum()
     }
 }
 

@@ -14,8 +14,8 @@ pub(crate) enum Life {
     Free,
     /// A request that waits for admission.
     Waiting,
-    /// A request whose session is barred for now.
-    Parked,
+    /// A request whose session is suspended for now.
+    Deferred,
     /// Admitted; READs are being made.
     Running,
     /// A small message that waits for a slot of its session, in this slab.

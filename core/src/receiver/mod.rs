@@ -5,12 +5,12 @@
 mod view;
 
 mod arrival;
+mod escape_run;
 mod large;
 mod peers;
 mod poison;
 mod records;
 mod release;
-mod relief;
 mod sessions;
 mod settle;
 mod small;
@@ -145,7 +145,7 @@ impl<P: GrantPolicy> Receiver<P> {
     /// After a batch of inputs: grants READs, gives credit, sends what is due, tops up the SRQ.
     pub fn flush(&mut self, now_ns: u64, effects: &mut impl Effects) {
         self.ends.set_moment(Moment { now_ns, attended_ns: self.attended_ns(now_ns) });
-        self.relieve(now_ns, effects);
+        self.run_escape(now_ns, effects);
         if self.admission.is_reviewing() {
             self.review(now_ns);
         }
@@ -162,7 +162,7 @@ impl<P: GrantPolicy> Receiver<P> {
         let view = look_at!(self);
         let is_open = |session: u32| self.registry.is_open(session);
         if self.admission.review(now_ns, is_open, (&mut self.messages, &self.pool), &view) {
-            self.credit.feed_barred();
+            self.credit.feed_suspended();
         }
     }
 
@@ -242,7 +242,7 @@ impl<P: GrantPolicy> Receiver<P> {
         self.pool.restore_line();
         self.escape.tick(now_ns, attended_ns(now_ns, self.stalled_ns), &self.pool);
         self.admission.set_straggler_slabs(|| self.escape.all_straggler_slabs());
-        self.credit.feed_barred();
+        self.credit.feed_suspended();
         self.part_with_the_unresponsive(now_ns, effects);
         self.reassure(now_ns, effects);
     }

@@ -37,7 +37,7 @@ impl<P: GrantPolicy> Receiver<P> {
             },
             Life::Ending(status) => self.end(message, status),
             Life::Ended(_) | Life::Failed | Life::Told => {}
-            Life::Free | Life::Waiting | Life::Parked | Life::Running | Life::Backlogged { .. } => return,
+            Life::Free | Life::Waiting | Life::Deferred | Life::Running | Life::Backlogged { .. } => return,
         }
         let record = &mut self.messages[message];
         if let Reader::Finished { number, code } = record.reader

@@ -94,7 +94,7 @@ impl<P: GrantPolicy> Receiver<P> {
         self.escape.hold(session, slot, part.run.count, part.share, part.plain, attended_ns);
     }
 
-    /// A small message waits for a slot of its session, which is barred until it has some.
+    /// A small message waits for a slot of its session, which is suspended until it has some.
     #[cold]
     fn backlog(
         &mut self,
@@ -128,7 +128,7 @@ impl<P: GrantPolicy> Receiver<P> {
         self.messages.keep_user_header(message, small.user_header());
         self.delivery.push_backlog(message, &mut self.messages);
         let view = look_at!(self);
-        self.admission.bar(session, &view);
+        self.admission.suspend(session, &view);
     }
 
     /// Slots or numbers came free: small messages that waited for them go on.

@@ -47,7 +47,7 @@ impl<P: GrantPolicy> Receiver<P> {
         if !is_awaited {
             let limit =
                 if self.keeps_too_many_records(session) { HeldLimit::Records } else { HeldLimit::Small };
-            return self.bars_its_senders(session).then_some(limit);
+            return self.suspends_its_senders(session).then_some(limit);
         }
         if delivery.numbers_left(session) == 0 {
             return Some(HeldLimit::Messages);
@@ -79,8 +79,8 @@ impl<P: GrantPolicy> Receiver<P> {
     }
 
     /// Whether senders wait for credit that they do not get because of what the session holds.
-    fn bars_its_senders(&self, session: u32) -> bool {
+    fn suspends_its_senders(&self, session: u32) -> bool {
         let is_its_sender = |&peer: &u32| self.registry.session_of(peer) == Some(session);
-        self.is_barred_to_senders(session) && self.credit.barred().iter().any(is_its_sender)
+        self.is_suspended_for_its_application(session) && self.credit.suspended().iter().any(is_its_sender)
     }
 }

@@ -34,16 +34,17 @@ impl<P: GrantPolicy> Receiver<P> {
             pressure: self.read_pressure(),
             escape: EscapeStats {
                 stalled_ns: self.stalled_ns,
-                barred_sessions: self.barred_sessions(),
+                suspended_sessions: self.suspended_sessions(),
                 ..self.escape.stats(&self.pool)
             },
             ..self.stats
         }
     }
 
-    fn barred_sessions(&self) -> u32 {
-        let is_barred = |&session: &u32| self.registry.is_open(session) && self.admission.is_barred(session);
-        u32::try_from(self.registry.numbers().filter(is_barred).count()).unwrap_or(NONE)
+    fn suspended_sessions(&self) -> u32 {
+        let is_suspended =
+            |&session: &u32| self.registry.is_open(session) && self.admission.is_suspended(session);
+        u32::try_from(self.registry.numbers().filter(is_suspended).count()).unwrap_or(NONE)
     }
 
     /// Starts the high-water marks anew.
@@ -77,7 +78,7 @@ impl<P: GrantPolicy> Receiver<P> {
             copied_total: so_far.copied,
             granted_total: so_far.granted,
             slow: self.escape.is_slow(session),
-            barred: self.admission.is_barred(session),
+            suspended: self.admission.is_suspended(session),
             takes_memory: registration.takes_memory,
         })
     }

@@ -86,7 +86,7 @@ impl LimitError {
     }
 }
 
-/// A limit of which there must be so many, whatever the device says: less is an error that no setting mends.
+/// A limit of which there must be so many, whatever the device says: less is an error that no setting repairs.
 fn at_least(attribute: &'static str, has: i32, needed: u32, what: &'static str) -> Result<u32, LimitError> {
     let error = LimitError { attribute, has, needed: needed.into(), what, remedy: Remedy::OtherDevice };
     u32::try_from(has).ok().filter(|has| *has >= needed).ok_or(error)
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fewer_would_mend_says_how_many() {
+    fn what_fewer_would_help_says_how_many() {
         let small = |device: DeviceAttributes| NicLimits::derive(&device, &DAEMON).unwrap_err().to_string();
         let srq = small(DeviceAttributes { max_srq_wr: 64, ..DeviceAttributes::UNLIMITED });
         for words in ["max_srq_wr of 64", "1024 SRQ entries", "64 would do"] {

@@ -275,7 +275,7 @@ impl VerbsNic {
         let ready = self.readiness.look(&mut none_ready());
         if ready > 0 {
             self.readiness.set_timer(None);
-            self.set_up.silence();
+            self.set_up.clear();
             self.take_outcomes();
             self.take_completion_events();
             while let Some(event) = device_events::next(self.device.context()) {

@@ -152,7 +152,7 @@ fn escape(stats: &EscapeStats, error: Option<&str>) -> EscapeStatus {
         danger: stats.dangers,
         marks: stats.marks,
         signals: stats.signals,
-        suspended: stats.barred_sessions,
+        suspended: stats.suspended_sessions,
         straggler_us: stats.straggler_ns / 1000,
         stalled_ms: stats.stalled_ns / 1_000_000,
     }
@@ -226,7 +226,7 @@ mod tests {
             dangers: 16,
             marks: 17,
             signals: 18,
-            barred_sessions: 19,
+            suspended_sessions: 19,
         };
         let told = json!({
             "enabled": true,

@@ -12,9 +12,9 @@ fn a_read_that_the_nic_has_no_room_for_waits_and_is_posted_in_its_turn() {
     (0..3).for_each(|id| pair.read(id, id));
     for id in 0..3 {
         assert_eq!(pair.next(), Seen::Read(id, Status::Success));
-        pair.hands.post_waiting_reads();
+        pair.handler.post_waiting_reads();
     }
-    assert_eq!(pair.hands.posting.take_unposted(), None);
+    assert_eq!(pair.handler.posting.take_unposted(), None);
 }
 
 #[test]
@@ -22,8 +22,8 @@ fn a_read_that_the_nic_refuses_for_good_ends_its_connection() {
     let mut pair = Pair::new();
     // The last slab of the pool and one behind it, which no memory is registered for.
     let run = Run { first: pair.config.pool_slabs - 1, count: 2 };
-    pair.hands.post_read(PEER, ReadId(7), pair.remote, 8192, &[run]);
-    assert_eq!(pair.hands.posting.take_unposted(), Some(ReadId(7)));
+    pair.handler.post_read(PEER, ReadId(7), pair.remote, 8192, &[run]);
+    assert_eq!(pair.handler.posting.take_unposted(), Some(ReadId(7)));
     assert_eq!(pair.next(), Seen::Disconnected);
 }
 
@@ -31,11 +31,11 @@ fn a_read_that_the_nic_refuses_for_good_ends_its_connection() {
 fn reads_that_wait_for_a_connection_that_ended_are_given_back() {
     let mut pair = Pair::new();
     (0..3).for_each(|id| pair.read(id, id));
-    pair.hands.nic.disconnect(pair.qp);
+    pair.handler.nic.disconnect(pair.qp);
     while pair.next() != Seen::Disconnected {}
-    pair.hands.peers.unbind(pair.qp);
-    pair.hands.posting.give_up_reads(PEER);
-    let mut given: Vec<_> = std::iter::from_fn(|| pair.hands.posting.take_unposted()).collect();
+    pair.handler.peers.unbind(pair.qp);
+    pair.handler.posting.give_up_reads(PEER);
+    let mut given: Vec<_> = std::iter::from_fn(|| pair.handler.posting.take_unposted()).collect();
     given.sort_by_key(|read| read.0);
     assert_eq!(given, [ReadId(1), ReadId(2)]);
 }
@@ -44,7 +44,7 @@ fn reads_that_wait_for_a_connection_that_ended_are_given_back() {
 fn headers_that_the_nic_has_no_room_for_wait_and_are_sent_in_their_turn() {
     let mut pair = Pair::new();
     (0..3).for_each(|credit| pair.send(credit));
-    assert!(pair.hands.post_waiting_headers(), "the first is under way, and the connection takes one");
+    assert!(pair.handler.post_waiting_headers(), "the first is under way, and the connection takes one");
     for entry in 0..4 {
         pair.take(entry);
         assert_eq!(pair.next(), Seen::Sent(Status::Success));
@@ -52,7 +52,7 @@ fn headers_that_the_nic_has_no_room_for_wait_and_are_sent_in_their_turn() {
             // There is room now, and it is not for who comes last.
             pair.send(3);
         }
-        assert_eq!(pair.hands.post_waiting_headers(), entry < 2, "whether any still waits");
+        assert_eq!(pair.handler.post_waiting_headers(), entry < 2, "whether any still waits");
     }
     for entry in 0..4 {
         assert_eq!(pair.took(entry).0, CreditHeader::encode(entry as u64, false).0, "in their order");
@@ -63,12 +63,12 @@ fn headers_that_the_nic_has_no_room_for_wait_and_are_sent_in_their_turn() {
 fn headers_that_wait_for_a_connection_that_ended_are_given_back() {
     let mut pair = Pair::new();
     (0..3).for_each(|credit| pair.send(credit));
-    assert!(pair.hands.post_waiting_headers());
-    pair.hands.nic.disconnect(pair.qp);
+    assert!(pair.handler.post_waiting_headers());
+    pair.handler.nic.disconnect(pair.qp);
     while pair.next() != Seen::Disconnected {}
-    pair.hands.peers.unbind(pair.qp);
+    pair.handler.peers.unbind(pair.qp);
     // They would keep those of all other connections waiting.
-    assert!(!pair.hands.post_waiting_headers());
+    assert!(!pair.handler.post_waiting_headers());
     pair.send(3);
-    assert!(!pair.hands.post_waiting_headers(), "there is nobody to send to");
+    assert!(!pair.handler.post_waiting_headers(), "there is nobody to send to");
 }

@@ -211,14 +211,14 @@ fn an_application_that_pins_everything_and_sleeps_does_not_starve_the_others() {
     let held = hold(&mut bench, slow, slow_peer, 1..17);
     bench.wait(STRAGGLER_NS);
     assert_eq!(bench.world.memory.copying(), 0);
-    assert!(bench.receiver.session_stats(slow).unwrap().barred, "{:?}", bench.receiver.stats());
+    assert!(bench.receiver.session_stats(slow).unwrap().suspended, "{:?}", bench.receiver.stats());
     for sequence in 1..100 {
         let got = hold(&mut bench, good, good_peer, sequence..sequence + 1);
         assert!(!got.is_empty(), "message {sequence}");
         release_all(&mut bench, good, &got);
         bench.wait(100_000);
     }
-    assert!(!bench.receiver.session_stats(good).unwrap().barred);
+    assert!(!bench.receiver.session_stats(good).unwrap().suspended);
     release_all(&mut bench, slow, &held);
     loop {
         let rest = hold(&mut bench, slow, slow_peer, 0..0);

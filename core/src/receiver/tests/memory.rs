@@ -1,7 +1,7 @@
 //! What lies where: catches a slab that is used for something else while somebody reads or copies it, and bytes that
 //! an application would not find again.
 
-use crate::effects::{Copy, CopyId, CopyRefused, ReadId};
+use crate::effects::{CopyId, CopyRefused, EscapeCopy, ReadId};
 use crate::pool::Run;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -15,7 +15,7 @@ pub(super) struct Memory {
     places: BTreeMap<(u32, u32), (Run, Vec<u64>)>,
     /// Runs that their applications are reading.
     pub pinned: BTreeSet<(u32, u32)>,
-    copies: VecDeque<Copy>,
+    copies: VecDeque<EscapeCopy>,
     /// Runs of READs that are being checked.
     checks: BTreeMap<u32, Vec<Run>>,
     /// The next copies are refused.
@@ -95,7 +95,7 @@ impl Memory {
     }
 
     /// Starts a copy.
-    pub fn begin_copy(&mut self, copy: &Copy) -> Result<(), CopyRefused> {
+    pub fn begin_copy(&mut self, copy: &EscapeCopy) -> Result<(), CopyRefused> {
         if self.pinned.contains(&(copy.session.0, copy.slot)) {
             return Err(CopyRefused::Pinned);
         }
@@ -109,7 +109,7 @@ impl Memory {
     }
 
     /// The copy that was begun first of those under way.
-    pub fn oldest_copy(&self) -> Copy {
+    pub fn oldest_copy(&self) -> EscapeCopy {
         *self.copies.front().expect("a copy is under way")
     }
 
@@ -135,7 +135,7 @@ impl Memory {
     }
 
     /// Lets an application find its run elsewhere.
-    pub fn relocate(&mut self, copy: &Copy) -> bool {
+    pub fn relocate(&mut self, copy: &EscapeCopy) -> bool {
         self.assert_there(copy.from, "relocated");
         self.assert_there(copy.to, "relocated to");
         let place = (copy.session.0, copy.slot);

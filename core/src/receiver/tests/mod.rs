@@ -17,8 +17,8 @@ use super::*;
 use crate::admission::Footprint;
 use crate::config::Checksums;
 use crate::effects::{
-    Commands, Copy, CopyFailed, CopyRefused, PeerId, ProcessId, Questions, ReadId, ReleaseError, Remote,
-    SessionEnd, SessionId, Standstill, Sums,
+    Commands, CopyFailed, CopyRefused, EscapeCopy, PeerId, ProcessId, Questions, ReadId, ReleaseError,
+    Remote, SessionEnd, SessionId, Standstill, Sums,
 };
 use crate::pool::Run;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -117,7 +117,7 @@ impl Commands for World {
     fn tell_standstill(&mut self, session: SessionId, standstill: Option<Standstill>) {
         self.standstills.push((session.0, standstill));
     }
-    fn begin_copy(&mut self, copy: &Copy) -> Result<(), CopyRefused> {
+    fn begin_copy(&mut self, copy: &EscapeCopy) -> Result<(), CopyRefused> {
         self.memory.begin_copy(copy)
     }
     fn copy_slab(&mut self, from: u32, to: u32, _bytes: u32) -> Result<(), CopyFailed> {
@@ -141,7 +141,7 @@ impl Commands for World {
 }
 
 impl Questions for World {
-    fn relocate(&mut self, copy: &Copy) -> bool {
+    fn relocate(&mut self, copy: &EscapeCopy) -> bool {
         self.memory.relocate(copy)
     }
     fn payload(&self, _slab: u32, bytes: u32) -> &[u8] {

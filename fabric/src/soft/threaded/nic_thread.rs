@@ -47,10 +47,10 @@ pub(super) struct NicThread<N> {
 /// What the thread keeps between rounds. Sized once.
 pub(super) struct Carried {
     /// SENDs that the inner NIC's queue had no room for yet, in their order.
-    parked: VecDeque<Post>,
+    deferred: VecDeque<Post>,
     /// How many of them each QP has.
-    parked_of_qp: Vec<u32>,
-    /// The round in which a QP's parked SEND was last refused.
+    deferred_of_qp: Vec<u32>,
+    /// The round in which a QP's deferred SEND was last refused.
     refused_in: Vec<u64>,
     round: u64,
     clock: CoarseClock,
@@ -66,8 +66,8 @@ impl Carried {
     pub(super) fn new(qps_max: u32, scatter_max: u32, send_buffers: u32) -> Self {
         let empty = Completion { qp: NO_QP, work: Work::Send { id: 0 }, status: Status::Success };
         Self {
-            parked: VecDeque::with_capacity(send_buffers as usize),
-            parked_of_qp: vec![0; qps_max as usize],
+            deferred: VecDeque::with_capacity(send_buffers as usize),
+            deferred_of_qp: vec![0; qps_max as usize],
             refused_in: vec![0; qps_max as usize],
             round: 0,
             clock: CoarseClock::start(),
@@ -156,7 +156,7 @@ impl<N: Nic> NicThread<N> {
                 self.carry_out(control);
             }
         }
-        let posted = self.retry_parked() | self.carry_posts();
+        let posted = self.retry_deferred() | self.carry_posts();
         if posted {
             self.nic.flush();
         }
@@ -238,15 +238,15 @@ impl<N: Nic> NicThread<N> {
                 }
             }
             post_kind::SEND => {
-                let behind_others = self.work.parked_of_qp[post.qp_index as usize] > 0;
+                let behind_others = self.work.deferred_of_qp[post.qp_index as usize] > 0;
                 if behind_others || !self.post_send(&post) {
-                    self.work.parked_of_qp[post.qp_index as usize] += 1;
-                    self.work.parked.push_back(post);
+                    self.work.deferred_of_qp[post.qp_index as usize] += 1;
+                    self.work.deferred.push_back(post);
                 }
             }
             post_kind::READ => self.post_read(&post),
             post_kind::DISCONNECT => {
-                self.flush_parked(post.qp());
+                self.flush_deferred(post.qp());
                 self.nic.disconnect(post.qp());
             }
             other => unreachable!("the front posts no kind {other}"),
@@ -294,31 +294,31 @@ impl<N: Nic> NicThread<N> {
     }
 
     /// SENDs for which there was no room; each QP's in their order.
-    fn retry_parked(&mut self) -> bool {
+    fn retry_deferred(&mut self) -> bool {
         let mut posted = false;
-        for _ in 0..self.work.parked.len() {
-            let Some(post) = self.work.parked.pop_front() else { break };
+        for _ in 0..self.work.deferred.len() {
+            let Some(post) = self.work.deferred.pop_front() else { break };
             let at = post.qp_index as usize;
             if self.work.refused_in[at] != self.work.round && self.post_send(&post) {
-                self.work.parked_of_qp[at] -= 1;
+                self.work.deferred_of_qp[at] -= 1;
                 posted = true;
             } else {
                 self.work.refused_in[at] = self.work.round;
-                self.work.parked.push_back(post);
+                self.work.deferred.push_back(post);
             }
         }
         posted
     }
 
-    fn flush_parked(&mut self, qp: Qp) {
-        for _ in 0..self.work.parked.len() {
-            let Some(post) = self.work.parked.pop_front() else { break };
+    fn flush_deferred(&mut self, qp: Qp) {
+        for _ in 0..self.work.deferred.len() {
+            let Some(post) = self.work.deferred.pop_front() else { break };
             if post.qp() == qp {
-                self.work.parked_of_qp[post.qp_index as usize] -= 1;
+                self.work.deferred_of_qp[post.qp_index as usize] -= 1;
                 self.refuse(qp, Work::Send { id: post.id }, PostError::Stale);
                 self.give_back(&post);
             } else {
-                self.work.parked.push_back(post);
+                self.work.deferred.push_back(post);
             }
         }
     }

@@ -164,7 +164,7 @@ impl SetUp {
         matches!(self, Self::There(thread) if thread.has_outcomes())
     }
 
-    /// Readable when there are outcomes, until [`Self::silence`].
+    /// Readable when there are outcomes, until [`Self::clear`].
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Here => None,
@@ -173,9 +173,9 @@ impl SetUp {
     }
 
     /// From now on it rings for what comes.
-    pub fn silence(&self) {
+    pub fn clear(&self) {
         if let Self::There(thread) = self {
-            thread.silence();
+            thread.clear();
         }
     }
 }

@@ -145,7 +145,7 @@ impl SetUpThread {
         self.shared.bell.as_fd()
     }
 
-    pub(super) fn silence(&self) {
+    pub(super) fn clear(&self) {
         // Where it has not rung there is nothing to read.
         let _ = rustix::io::read(&self.shared.bell, &mut [0; 8]);
     }

@@ -38,7 +38,7 @@ enum Amiss {
 
 impl Amiss {
     /// Whether trying to make it again may help.
-    fn may_be_mended(&self) -> bool {
+    fn may_be_repaired(&self) -> bool {
         match self {
             // Mounted elsewhere it can be made anew.
             Self::Fault(Fault::Unmounted { .. }) => Resctrl::find().is_ok(),
@@ -216,13 +216,13 @@ impl Kept {
         let Some(reservation) = &*slot else { return };
         let amiss = self.amiss(reservation);
         self.tell(&amiss);
-        if !amiss.iter().any(Amiss::may_be_mended) {
+        if !amiss.iter().any(Amiss::may_be_repaired) {
             patience.calm(Instant::now());
         } else if patience.tries(Instant::now(), &amiss)
             && let Some(mut reservation) = slot.take()
         {
             drop(slot);
-            self.mend(&mut reservation, &amiss);
+            self.repair(&mut reservation, &amiss);
             *locked(&self.reservation) = Some(reservation);
         }
     }
@@ -256,32 +256,33 @@ impl Kept {
         amiss.clone_into(&mut told);
     }
 
-    fn mend(&self, reservation: &mut Setting<Reservation>, amiss: &[Amiss]) {
+    fn repair(&self, reservation: &mut Setting<Reservation>, amiss: &[Amiss]) {
         let is_undone = |one: &Amiss| {
             matches!(one, Amiss::Lost(_) | Amiss::Fault(Fault::MountedAnew | Fault::Unmounted { .. }))
         };
-        let mended = if amiss.iter().any(is_undone) {
+        let repaired = if amiss.iter().any(is_undone) {
             self.make_anew(reservation).map(|()| Vec::new())
         } else if let Setting::Set(held) = reservation {
-            held.mend(&mut |_| {}).map_err(CacheError::from)
+            held.repair(&mut |_| {}).map_err(CacheError::from)
         } else {
             Ok(Vec::new())
         };
         let back = self.class().map_or(0, |class| self.bring_back(&class));
         let mut left = self.amiss(reservation);
         // Who was in the way.
-        let in_the_way = mended.as_ref().map_or(&[][..], Vec::as_slice).iter().cloned().map(Amiss::Fault);
+        let in_the_way = repaired.as_ref().map_or(&[][..], Vec::as_slice).iter().cloned().map(Amiss::Fault);
         let in_the_way: Vec<_> = in_the_way.filter(|fault| !left.contains(fault)).collect();
         left.extend(in_the_way);
-        if let Err(error) = mended
+        if let Err(error) = repaired
             && !left.iter().any(|one| matches!(one, Amiss::Lost(_)))
         {
             tell(&format!("the reserved cache is not made again for now: {error}"));
         }
-        let is_mended =
-            |one: &Amiss| !matches!(one, Amiss::Astray { .. }) && one.may_be_mended() && !left.contains(one);
+        let is_repaired = |one: &Amiss| {
+            !matches!(one, Amiss::Astray { .. }) && one.may_be_repaired() && !left.contains(one)
+        };
         if let Setting::Set(held) = reservation
-            && amiss.iter().any(is_mended)
+            && amiss.iter().any(is_repaired)
         {
             self.again.fetch_add(1, Ordering::Relaxed);
             tell(format!("cache reserved again: {}", held.plan()).trim_end());

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_key_mends_names_the_key_and_what_none_does_says_so() {
+    fn what_a_key_changes_names_the_key_and_what_none_does_says_so() {
         for (remedy, words) in [
             (
                 Remedy::FewerSrqEntries { entries: 64 },

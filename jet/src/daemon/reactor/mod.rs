@@ -1,4 +1,4 @@
-//! The reactor's thread: it gives the driver its turns and the time, obeys the control plane within them, and sleeps on epoll while
+//! The reactor's thread: it gives the driver its turns and the time, carries out what the control plane asks within them, and sleeps on epoll while
 //! there is nothing to do.
 
 mod application;
@@ -136,7 +136,7 @@ impl<N: Nic> Reactor<N> {
 
     fn turn(&mut self, now_ns: u64) -> bool {
         let Self { driver, orders, epoll, .. } = self;
-        let worked = driver.turn(now_ns, |driver| orders.obey(now_ns, driver, epoll));
+        let worked = driver.turn(now_ns, |driver| orders.carry_out(now_ns, driver, epoll));
         while let Some(LostMemory { bytes, of_pool }) = driver.take_lost_memory() {
             tracing::warn!(
                 "the hardware lost memory (a machine check, see dmesg): {bytes} bytes of {} are not used any more, and messages \
@@ -169,7 +169,7 @@ impl<N: Nic> Reactor<N> {
                 Woken::Commands => {
                     orders.inbox.bell.clear();
                 }
-                Woken::Session(session) => silence(driver, epoll, SessionId(session)),
+                Woken::Session(session) => clear_doorbell(driver, epoll, SessionId(session)),
             }
         }
         Ok(())
@@ -178,7 +178,7 @@ impl<N: Nic> Reactor<N> {
 
 /// Takes the rings of a session's doorbell. A closed one is not watched any more: the control plane sees the same application go and
 /// closes the session.
-fn silence<N: Nic>(driver: &mut Driver<N>, epoll: &Epoll, session: SessionId) {
+fn clear_doorbell<N: Nic>(driver: &mut Driver<N>, epoll: &Epoll, session: SessionId) {
     if let Some(application) = driver.application(session)
         && application.doorbell.clear() == Rung::Closed
     {

@@ -21,10 +21,10 @@ pub(super) struct Orders {
 
 impl Orders {
     /// Carries out what waits. `false`: nothing did. The doorbells of new sessions are watched by `epoll`.
-    pub fn obey<N: Nic>(&mut self, now_ns: u64, driver: &mut Driver<N>, epoll: &Epoll) -> bool {
+    pub fn carry_out<N: Nic>(&mut self, now_ns: u64, driver: &mut Driver<N>, epoll: &Epoll) -> bool {
         let mut any = false;
         while let Some(command) = self.inbox.take() {
-            self.obey_one(now_ns, driver, epoll, command);
+            self.carry_out_one(now_ns, driver, epoll, command);
             any = true;
         }
         if let Some(filling) = self.filling.take() {
@@ -34,7 +34,13 @@ impl Orders {
         any
     }
 
-    fn obey_one<N: Nic>(&mut self, now_ns: u64, driver: &mut Driver<N>, epoll: &Epoll, command: Command) {
+    fn carry_out_one<N: Nic>(
+        &mut self,
+        now_ns: u64,
+        driver: &mut Driver<N>,
+        epoll: &Epoll,
+        command: Command,
+    ) {
         match command {
             Command::Open { new, reply } => {
                 let opened = open(now_ns, driver, epoll, *new);

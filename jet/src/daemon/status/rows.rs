@@ -95,7 +95,7 @@ fn session_row(session: u32, stats: &SessionStats) -> SessionStatus {
         copied_total: stats.copied_total,
         memory_total: stats.granted_total,
         slow: stats.slow,
-        suspended: stats.barred,
+        suspended: stats.suspended,
         memory_instead_of_waiting: stats.takes_memory,
         delivered_messages: stats.delivered_messages,
         delivered_bytes: stats.delivered_bytes,
@@ -139,7 +139,7 @@ mod tests {
             copied_total: 17,
             granted_total: 18,
             slow: true,
-            barred: false,
+            suspended: false,
             takes_memory: true,
             standstill: Some(StandstillStats { limit: HeldLimit::Slots, span_ns: 19_000_000 }),
         }
@@ -229,7 +229,7 @@ mod tests {
             copied_total: u64::MAX,
             granted_total: u64::MAX,
             slow: false,
-            barred: false,
+            suspended: false,
             takes_memory: false,
             standstill: Some(StandstillStats { limit: HeldLimit::Slots, span_ns: u64::MAX }),
         };

@@ -339,10 +339,10 @@ impl Receiving {
                 Ok(Poll::Pending) => return Ok(fed),
                 Ok(Poll::Ready(Some(slice))) => {
                     fed = true;
-                    if self.slowness.holds() {
+                    if self.slow_schedule.holds() {
                         job.in_flight += 1;
                         self.received.held += 1;
-                        self.slowness.hold((index, slice.detach()), Instant::now());
+                        self.slow_schedule.hold((index, slice.detach()), Instant::now());
                         continue;
                     }
                     self.write_slice(session, jobs, index, slice)?;

@@ -9,8 +9,8 @@ mod job;
 mod paths;
 mod prove;
 mod report;
-mod slow;
-mod slowness;
+mod slow_option;
+mod slow_schedule;
 #[cfg(test)]
 mod tests;
 mod unended;
@@ -21,7 +21,7 @@ use jet_client::receive::{DetachedSlice, ReceiveError, Session};
 use job::Job;
 use paths::Paths;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use slowness::Slowness;
+use slow_schedule::SlowSchedule;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 use unended::Unended;
 
 pub use report::{ReceiveReport, Received};
-pub use slow::{Hold, Slow, SlowError, Stop};
+pub use slow_option::{Hold, Slow, SlowError, Stop};
 
 /// Parts that are open at once. More than messages are in work, so that one can always be closed for another.
 const PARTS_OPEN_MAX: usize = 256;
@@ -121,7 +121,7 @@ pub struct Receiving {
     /// No more than what is in flight is done.
     leaving: bool,
     /// Slices that are held on purpose, with the place of their message among those in work.
-    slowness: Slowness<(usize, DetachedSlice)>,
+    slow_schedule: SlowSchedule<(usize, DetachedSlice)>,
 }
 
 impl Receiving {
@@ -135,7 +135,7 @@ impl Receiving {
         let parts = Parts::new(&options.out, parts_options)?;
         let disk = Disk::new(options.depth, JOBS_MAX, options.io_uring)?;
         // Each slice that is held has its writes kept, so that it can be written as soon as it is due.
-        let slowness = Slowness::new(options.slow, options.depth / intake::ROOM_PER_SLICE);
+        let slow_schedule = SlowSchedule::new(options.slow, options.depth / intake::ROOM_PER_SLICE);
         Ok(Self {
             options,
             disk,
@@ -147,7 +147,7 @@ impl Receiving {
             complaints_left_out: 0,
             active_at: Instant::now(),
             leaving: false,
-            slowness,
+            slow_schedule,
         })
     }
 
@@ -196,7 +196,7 @@ impl Receiving {
     ) -> Result<Served, ReceivingError> {
         self.leaving = false;
         self.active_at = Instant::now();
-        self.slowness.start(self.active_at);
+        self.slow_schedule.start(self.active_at);
         let mut jobs = Jobs::new(self.jobs_max);
         let ends = WritesEnd(self);
         let served = ends.0.serve_jobs(session, stop, &mut jobs, &mut tell);
@@ -243,7 +243,7 @@ impl Receiving {
             self.parts.close_unused();
             tell(self);
             let now = Instant::now();
-            let stopped_until = self.slowness.stopped_until(now);
+            let stopped_until = self.slow_schedule.stopped_until(now);
             let idle_left = match (self.options.until_idle, jobs.is_empty() && stopped_until.is_none()) {
                 (Some(limit), true) => {
                     let left = limit.saturating_sub(now.saturating_duration_since(self.active_at));
@@ -254,7 +254,7 @@ impl Receiving {
                 }
                 _ => None,
             };
-            let due = [stopped_until, self.slowness.next_due()].into_iter().flatten().min();
+            let due = [stopped_until, self.slow_schedule.next_due()].into_iter().flatten().min();
             let due_left = due.map(|due| due.saturating_duration_since(now));
             let left = [idle_left, due_left].into_iter().flatten().min();
             match self.sleep(session, stop, left, stopped_until.is_some()) {
@@ -271,13 +271,13 @@ impl Receiving {
         let mut worked = false;
         let mut stopped = false;
         self.parts.look_anew();
-        if self.slowness.is_on() {
+        if self.slow_schedule.is_on() {
             let now = Instant::now();
-            if let Some(until) = self.slowness.stopped_until(now) {
+            if let Some(until) = self.slow_schedule.stopped_until(now) {
                 stopped = true;
                 self.active_at = until;
             }
-            while let Some((index, slice)) = self.slowness.take_due(now) {
+            while let Some((index, slice)) = self.slow_schedule.take_due(now) {
                 worked = true;
                 self.write_held(session, jobs, index, slice)?;
             }
@@ -316,7 +316,7 @@ impl Receiving {
 
     /// Writes that can be begun now, beside those that are kept for what is held.
     fn room(&self) -> usize {
-        self.disk.room() - self.slowness.held() * intake::ROOM_PER_SLICE
+        self.disk.room() - self.slow_schedule.held() * intake::ROOM_PER_SLICE
     }
 
     fn sleep(
@@ -365,7 +365,7 @@ impl Receiving {
     fn leave<'s>(&mut self, session: &'s Session, mut jobs: Jobs<'s>) -> Result<(), DiskError> {
         self.leaving = true;
         let mut ended = Vec::with_capacity(self.options.depth + JOBS_MAX);
-        while let Some((index, slice)) = self.slowness.take_now() {
+        while let Some((index, slice)) = self.slow_schedule.take_now() {
             match self.write_held(session, &mut jobs, index, slice) {
                 Ok(()) | Err(Broken::Session(_)) => {}
                 Err(Broken::Disk(error)) => return Err(error),

@@ -22,7 +22,7 @@ const ANNOUNCEMENTS_PER_REGION: u32 = 8;
 enum Heard {
     /// The peer rang.
     Bell,
-    /// A message, which was obeyed.
+    /// A message, which was carried out.
     Control,
 }
 
@@ -129,7 +129,7 @@ impl Connection {
         match receive(&self.socket) {
             Received::Bell => Ok(Some(Heard::Bell)),
             Received::Control(control, file) => {
-                self.obey(tables, control, file)?;
+                self.carry_out(tables, control, file)?;
                 Ok(Some(Heard::Control))
             }
             Received::Nothing => Ok(None),
@@ -142,7 +142,7 @@ impl Connection {
         }
     }
 
-    fn obey(&mut self, tables: &mut Tables, control: Control, file: Option<OwnedFd>) -> Result<(), End> {
+    fn carry_out(&mut self, tables: &mut Tables, control: Control, file: Option<OwnedFd>) -> Result<(), End> {
         let state = tables.qps.get(self.qp).expect("a connection's QP lives").state;
         let accepted = matches!(state, QpState::Requested | QpState::Connected | QpState::Closing);
         match (control, file, state) {

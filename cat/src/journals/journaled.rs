@@ -74,7 +74,7 @@ struct Entry<R> {
 }
 
 /// What is changed. Put back when dropped, and by the next start where the process ends otherwise.
-pub(crate) struct Kept<R: Record> {
+pub(crate) struct Journaled<R: Record> {
     place: R::Place,
     record: R,
     journals: Journals,
@@ -83,13 +83,13 @@ pub(crate) struct Kept<R: Record> {
     _ownership: File,
 }
 
-impl<R: Record> fmt::Debug for Kept<R> {
+impl<R: Record> fmt::Debug for Journaled<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct(R::NAME).field("is_restored", &self.is_restored).finish_non_exhaustive()
     }
 }
 
-impl<R: Record> Kept<R> {
+impl<R: Record> Journaled<R> {
     /// Puts back what a process before had left, plans, and carries out all of it or nothing. None where another process has
     /// changed the same.
     pub fn make(
@@ -143,7 +143,7 @@ impl<R: Record> Kept<R> {
     }
 }
 
-impl<R: Record> Drop for Kept<R> {
+impl<R: Record> Drop for Journaled<R> {
     fn drop(&mut self) {
         if !self.is_restored {
             // Where it fails the journal stays, and the next start says why.
@@ -293,10 +293,12 @@ mod tests {
         JournalError::Format { path: path.to_owned(), problem: "misfit".to_owned() }
     }
 
-    fn set(folder: &Path, after: &str) -> Result<Option<Kept<Number>>, JournalError> {
+    fn set(folder: &Path, after: &str) -> Result<Option<Journaled<Number>>, JournalError> {
         let place = folder.join("number");
         let after = after.to_owned();
-        Kept::make(place, folder, |place| Ok(Number { before: fs::read_to_string(place).unwrap(), after }))
+        Journaled::make(place, folder, |place| {
+            Ok(Number { before: fs::read_to_string(place).unwrap(), after })
+        })
     }
 
     #[test]
@@ -334,7 +336,7 @@ mod tests {
         let (folder, place) = (dir.path().join("journals"), dir.path().join("number"));
         let set = || {
             let plan = |_: &PathBuf| Ok(Number { before: "1".to_owned(), after: "2".to_owned() });
-            Kept::make(place.clone(), &folder, plan).unwrap().unwrap()
+            Journaled::make(place.clone(), &folder, plan).unwrap().unwrap()
         };
         for whole in [false, true] {
             fs::write(&place, "1").unwrap();

@@ -1,12 +1,12 @@
 //! A [`Slow`] being carried out: which slices are held until when, and when nothing is read.
 
-use super::slow::{Slow, Stop};
+use super::slow_option::{Slow, Stop};
 use std::collections::VecDeque;
 use std::time::Instant;
 
 /// Holds what it is given, in the order in which it is due again. No clock: time comes as a value.
 #[derive(Debug)]
-pub(super) struct Slowness<T> {
+pub(super) struct SlowSchedule<T> {
     slow: Slow,
     /// All are held equally long, so the one that was held first is due first.
     held: VecDeque<(Instant, T)>,
@@ -16,7 +16,7 @@ pub(super) struct Slowness<T> {
     started_at: Option<Instant>,
 }
 
-impl<T> Slowness<T> {
+impl<T> SlowSchedule<T> {
     /// Holds at most `held_max` at once; the caller sees to that.
     pub(super) fn new(slow: Slow, held_max: usize) -> Self {
         let capacity = if slow.hold.is_some() { held_max } else { 0 };
@@ -93,13 +93,13 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    fn slowness(slow: &str, held_max: usize) -> Slowness<u32> {
-        Slowness::new(slow.parse().unwrap(), held_max)
+    fn schedule(slow: &str, held_max: usize) -> SlowSchedule<u32> {
+        SlowSchedule::new(slow.parse().unwrap(), held_max)
     }
 
     #[test]
     fn slices_come_back_in_order_when_they_are_due() {
-        let mut slow = slowness("5ms", 3);
+        let mut slow = schedule("5ms", 3);
         let start = Instant::now();
         for number in 0..3 {
             assert!(slow.holds());
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn one_in_so_many_is_held_whatever_comes_between() {
-        let mut slow = slowness("5ms/4", 100);
+        let mut slow = schedule("5ms/4", 100);
         let start = Instant::now();
         let held: Vec<u32> = (0..12).filter(|_| slow.holds()).collect();
         assert_eq!(held, [3, 7, 11]);
@@ -129,13 +129,13 @@ mod tests {
     #[test]
     #[should_panic(expected = "2 are held already")]
     fn more_than_may_be_are_never_held() {
-        let mut slow = slowness("5ms", 2);
+        let mut slow = schedule("5ms", 2);
         (0..3).for_each(|number| slow.hold(number, Instant::now()));
     }
 
     #[test]
     fn nothing_is_read_from_the_beginning_of_a_stop_to_its_end_and_once() {
-        let mut slow = slowness("stop:30ms@100ms", 0);
+        let mut slow = schedule("stop:30ms@100ms", 0);
         let start = Instant::now();
         assert!(slow.is_on() && !slow.holds());
         assert_eq!(slow.stopped_until(start + 110 * MS), None, "no session began yet");
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn without_a_specification_nothing_is_slow() {
-        let mut slow = Slowness::<u32>::new(Slow::default(), 8);
+        let mut slow = SlowSchedule::<u32>::new(Slow::default(), 8);
         slow.start(Instant::now());
         assert!(!slow.is_on() && !slow.holds());
         assert_eq!((slow.next_due(), slow.stopped_until(Instant::now())), (None, None));

@@ -47,12 +47,12 @@ impl Reservation {
     ///
     /// # Errors
     /// [`ReserveError`]; what was done so far is in the journal.
-    pub fn mend(&mut self, watch: &mut dyn FnMut(Step)) -> Result<Vec<Fault>, ReserveError> {
-        let is_past_mending = |fault: &Fault| {
+    pub fn repair(&mut self, watch: &mut dyn FnMut(Step)) -> Result<Vec<Fault>, ReserveError> {
+        let is_past_repair = |fault: &Fault| {
             matches!(fault, Fault::Unmounted { .. } | Fault::MountedAnew | Fault::GroupOfOthers { .. })
         };
         let faults = self.faults()?;
-        if faults.is_empty() || faults.iter().any(is_past_mending) {
+        if faults.is_empty() || faults.iter().any(is_past_repair) {
             return Ok(faults);
         }
         let _transaction = self.journals.transaction()?;

@@ -1,11 +1,11 @@
-//! The hands touch nothing outside the pool and escape memory, whatever they are asked, and name no slab that there is not.
+//! The effect handler touches nothing outside the pool and escape memory, whatever it is asked, and names no slab that there is not.
 
-use super::Hands;
+use super::EffectHandler;
 use crate::application::NewSession;
 use crate::pair::{Pair, Silent};
 use crate::poison::{self, Poisoned, TAKES_NOTES};
 use jet_core::pool::Run;
-use jet_core::{Commands, Config, Copy, CopyFailed, CopyId, CopyRefused, ReadId, SessionId, Sums};
+use jet_core::{Commands, Config, CopyFailed, CopyId, CopyRefused, EscapeCopy, ReadId, SessionId, Sums};
 use jet_escape::EscapeConfig;
 use jet_fabric::memory::SharedMemory;
 use jet_fabric::soft::SoftNic;
@@ -24,7 +24,7 @@ const ESCAPE_SLABS: u32 = 768;
 const ESCAPE_BYTES: usize = 2 * HUGE_PAGE_BYTES;
 
 /// A pool and escape memory that end in the middle of their last huge pages.
-fn cut_short() -> Hands<SoftNic, Silent> {
+fn cut_short() -> EffectHandler<SoftNic, Silent> {
     let escape = EscapeConfig { replace_slabs_max: 256, ..EscapeConfig::default() };
     let config = Config {
         pool_slabs: POOL_SLABS,
@@ -34,7 +34,7 @@ fn cut_short() -> Hands<SoftNic, Silent> {
         memory_slabs: ESCAPE_SLABS - 256,
         ..Config::default()
     };
-    Pair::with(config, POOL_BYTES, Some(ESCAPE_BYTES)).hands
+    Pair::with(config, POOL_BYTES, Some(ESCAPE_BYTES)).handler
 }
 
 fn run(first: u32, count: u32) -> Run {
@@ -53,7 +53,7 @@ fn refused(what: &str, ask: impl FnOnce()) {
 }
 
 /// Lets an application in that was shown one run in its slot 0.
-fn attach(hands: &mut Hands<SoftNic, Silent>, generation: u16) {
+fn attach(handler: &mut EffectHandler<SoftNic, Silent>, generation: u16) {
     let shape = SegmentShape::new(4, 4);
     let bytes = SegmentLayout::new(shape).total_bytes();
     let memory = Arc::new(SharedMemory::new("test-session", bytes, false).unwrap());
@@ -69,43 +69,44 @@ fn attach(hands: &mut Hands<SoftNic, Silent>, generation: u16) {
         memory,
         application: Silent,
     };
-    hands.sessions.attach(SessionId(0), new);
+    handler.sessions.attach(SessionId(0), new);
 }
 
 #[test]
 fn what_leaves_either_memory_is_neither_read_nor_copied() {
     let _turn = turn();
-    let mut hands = cut_short();
-    attach(&mut hands, 1);
+    let mut handler = cut_short();
+    attach(&mut handler, 1);
     let memories = [("the pool", 0, POOL_SLABS), ("escape memory", POOL_SLABS, POOL_SLABS + ESCAPE_SLABS)];
     for (which, first, end) in memories {
         let last = end - 1;
-        assert_eq!(hands.crc32c(0, last, 4096), Some(crc32c::crc32c(&[0; 4096])), "{which}");
-        assert_eq!(hands.crc32c(0, last - 1, 8192), Some(crc32c::crc32c(&[0; 8192])), "{which}");
-        assert_eq!(hands.copy_slab(last, first, 4096), Ok(()));
+        assert_eq!(handler.crc32c(0, last, 4096), Some(crc32c::crc32c(&[0; 4096])), "{which}");
+        assert_eq!(handler.crc32c(0, last - 1, 8192), Some(crc32c::crc32c(&[0; 8192])), "{which}");
+        assert_eq!(handler.copy_slab(last, first, 4096), Ok(()));
         // The first slab of each is there; the last is not, though its memory is mapped.
         refused("two slabs from the last on", || {
-            hands.crc32c(0, last, 4097);
+            handler.crc32c(0, last, 4097);
         });
         refused("a READ of which the last slab is not there", || {
-            hands.begin_check(ReadId(0), 3 * 4096, &[run(first, 1), run(last, 2)]);
+            handler.begin_check(ReadId(0), 3 * 4096, &[run(first, 1), run(last, 2)]);
         });
         refused("more bytes than the run has", || {
-            hands.crc32c(0, last - 1, 3 * 4096);
+            handler.crc32c(0, last - 1, 3 * 4096);
         });
         refused("a run from one memory on into the next", || {
-            hands.begin_check(ReadId(0), 2 * 4096, &[run(last, 2)]);
+            handler.begin_check(ReadId(0), 2 * 4096, &[run(last, 2)]);
         });
         for (from, to) in [(run(last, 2), run(first, 2)), (run(first, 2), run(last, 2))] {
             refused("a copy of which one place is not there", || {
-                let copy = Copy { id: CopyId(0), session: SessionId(0), slot: 0, generation: 1, from, to };
-                let _ = hands.begin_copy(&copy);
+                let copy =
+                    EscapeCopy { id: CopyId(0), session: SessionId(0), slot: 0, generation: 1, from, to };
+                let _ = handler.begin_copy(&copy);
             });
         }
         let (from, to) = (run(last - 1, 2), run(first, 2));
-        let copy = Copy { id: CopyId(0), session: SessionId(0), slot: 0, generation: 1, from, to };
+        let copy = EscapeCopy { id: CopyId(0), session: SessionId(0), slot: 0, generation: 1, from, to };
         assert_eq!(
-            hands.begin_copy(&copy),
+            handler.begin_copy(&copy),
             Err(CopyRefused::NoRoom),
             "there are no workers, and both are there"
         );
@@ -113,25 +114,25 @@ fn what_leaves_either_memory_is_neither_read_nor_copied() {
     let beyond = POOL_SLABS + ESCAPE_SLABS;
     for slab in [beyond, u32::MAX] {
         refused("a slab behind all memory", || {
-            hands.crc32c(0, slab, 1);
+            handler.crc32c(0, slab, 1);
         });
         refused("a copy from behind all memory", || {
-            let _ = hands.copy_slab(slab, 0, 4096);
+            let _ = handler.copy_slab(slab, 0, 4096);
         });
         refused("a copy to behind all memory", || {
-            let _ = hands.copy_slab(0, slab, 4096);
+            let _ = handler.copy_slab(0, slab, 4096);
         });
     }
 }
 
 #[test]
 fn a_lost_page_is_the_slabs_that_lie_on_it_and_no_others() {
-    let mut hands = cut_short();
-    let [(pool, pool_bytes), (escape, escape_bytes)] = hands.memory.mappings();
+    let mut handler = cut_short();
+    let [(pool, pool_bytes), (escape, escape_bytes)] = handler.memory.mappings();
     assert_eq!((pool_bytes, escape_bytes), (POOL_BYTES, ESCAPE_BYTES));
     let mut slabs = |start: usize, bytes: usize| {
-        hands.memory.note_poisoned(Poisoned { start, bytes });
-        let noted: Vec<Run> = std::iter::from_fn(|| hands.memory.take_poisoned()).collect();
+        handler.memory.note_poisoned(Poisoned { start, bytes });
+        let noted: Vec<Run> = std::iter::from_fn(|| handler.memory.take_poisoned()).collect();
         noted
     };
     const SMALL: usize = SLAB_BYTES;
@@ -154,20 +155,20 @@ fn a_lost_page_is_the_slabs_that_lie_on_it_and_no_others() {
 #[test]
 fn a_slab_that_was_lost_before_it_was_copied_is_not_believed() {
     let _turn = turn();
-    let mut hands = cut_short();
-    let [(pool, _), (escape, _)] = hands.memory.mappings();
+    let mut handler = cut_short();
+    let [(pool, _), (escape, _)] = handler.memory.mappings();
     let (source, target) = (9, POOL_SLABS + 5);
-    assert_eq!(hands.copy_slab(source, target, 4096), Ok(()));
+    assert_eq!(handler.copy_slab(source, target, 4096), Ok(()));
     // Neighbours are nobody's concern.
     for slab in [8, 10] {
-        hands.memory.note_poisoned(Poisoned { start: pool + slab * SLAB_BYTES, bytes: SLAB_BYTES });
+        handler.memory.note_poisoned(Poisoned { start: pool + slab * SLAB_BYTES, bytes: SLAB_BYTES });
     }
-    assert_eq!(hands.copy_slab(source, target, 4096), Ok(()));
-    hands.memory.note_poisoned(Poisoned { start: escape + 5 * SLAB_BYTES, bytes: SLAB_BYTES });
-    assert_eq!(hands.copy_slab(source, target, 4096), Err(CopyFailed::Target));
-    hands.memory.note_poisoned(Poisoned { start: pool + 9 * SLAB_BYTES, bytes: SLAB_BYTES });
-    assert_eq!(hands.copy_slab(source, target, 4096), Err(CopyFailed::Source), "it can be had nowhere");
+    assert_eq!(handler.copy_slab(source, target, 4096), Ok(()));
+    handler.memory.note_poisoned(Poisoned { start: escape + 5 * SLAB_BYTES, bytes: SLAB_BYTES });
+    assert_eq!(handler.copy_slab(source, target, 4096), Err(CopyFailed::Target));
+    handler.memory.note_poisoned(Poisoned { start: pool + 9 * SLAB_BYTES, bytes: SLAB_BYTES });
+    assert_eq!(handler.copy_slab(source, target, 4096), Err(CopyFailed::Source), "it can be had nowhere");
     // What another thread met a moment ago, and nobody was told of.
     poison::note(Poisoned { start: pool + 11 * SLAB_BYTES, bytes: SLAB_BYTES }).unwrap();
-    assert_eq!(hands.copy_slab(11, target + 1, 4096), Err(CopyFailed::Source));
+    assert_eq!(handler.copy_slab(11, target + 1, 4096), Err(CopyFailed::Source));
 }

@@ -48,14 +48,14 @@ pub struct Killed {
 }
 
 /// The application and its sender.
-pub struct Fourth {
+pub struct FaultyApplication {
     name: String,
     process: ConsumerProcess,
     /// Its sender.
     pub feed: Feed,
 }
 
-impl Fourth {
+impl FaultyApplication {
     /// Starts it.
     ///
     /// # Errors

@@ -132,7 +132,7 @@ fn who_was_given_other_ways_meanwhile_gets_those_back() {
             let faults: Vec<_> =
                 faults.into_iter().filter(|fault| !matches!(fault, Fault::Shareable { .. })).collect();
             assert_eq!(faults, [named], "{what}");
-            assert_eq!(reservation.mend(&mut |_| {}).unwrap(), [], "{what}");
+            assert_eq!(reservation.repair(&mut |_| {}).unwrap(), [], "{what}");
             assert_eq!(host.of(&jet()), [0xf, 0xf], "{what}");
             assert_eq!(host.of(&GroupName::default_group()), [LEFT, default & LEFT], "{what}");
             assert_eq!(reservation.restore().unwrap(), Restored::Undone, "{what}");
@@ -162,19 +162,19 @@ fn what_the_kernel_forgot_is_in_nobodys_way_at_an_end_before_it_is_made_again() 
 /// Mends, and stops after a step; how many there are, where all are done.
 fn stopped_after(reservation: &mut Reservation, last: usize) -> Option<usize> {
     let mut done = 0;
-    let mended = catch_unwind(AssertUnwindSafe(|| {
-        reservation.mend(&mut |_| {
+    let repaired = catch_unwind(AssertUnwindSafe(|| {
+        reservation.repair(&mut |_| {
             done += 1;
             if done == last {
                 resume_unwind(Box::new("stopped"));
             }
         })
     }));
-    mended.is_ok().then_some(done)
+    repaired.is_ok().then_some(done)
 }
 
 #[test]
-fn after_an_end_between_any_two_steps_of_mending_everybody_has_what_he_is_to_have() {
+fn after_an_end_between_any_two_steps_of_repair_everybody_has_what_he_is_to_have() {
     for undone in [Undone::Removed, Undone::Reset] {
         for (default, at_the_end) in DEFAULTS {
             for is_killed in [true, false] {
@@ -196,7 +196,7 @@ fn after_an_end_between_any_two_steps_of_mending_everybody_has_what_he_is_to_hav
                         assert!(left[0].restored.is_ok(), "{what}: {}", left[0]);
                     } else {
                         // Refused halfway; and the next look makes the rest.
-                        assert_eq!(reservation.mend(&mut |_| {}).unwrap(), [], "{what}");
+                        assert_eq!(reservation.repair(&mut |_| {}).unwrap(), [], "{what}");
                         assert_eq!(host.of(&jet()), [0xf, 0xf], "{what}");
                         reservation.restore().unwrap();
                     }
@@ -218,6 +218,6 @@ fn what_another_tool_made_of_the_group_stays_so() {
     host.set(&jet(), 1, 0x3);
     let changed = host.ways();
     let named = [Fault::Changed { domain: 1, made: WayMask(0xf), has: WayMask(0x3) }];
-    assert_eq!(reservation.mend(&mut |_| {}).unwrap(), named);
+    assert_eq!(reservation.repair(&mut |_| {}).unwrap(), named);
     assert_eq!(host.ways(), changed);
 }

@@ -35,7 +35,7 @@ impl<P: GrantPolicy> Receiver<P> {
 
     /// Evaluates Algorithm 1, if it is time.
     #[inline]
-    pub(super) fn relieve(&mut self, now_ns: u64, effects: &mut impl Effects) {
+    pub(super) fn run_escape(&mut self, now_ns: u64, effects: &mut impl Effects) {
         let (attended_ns, demand) = (self.attended_ns(now_ns), self.demand());
         if self.escape.begin(now_ns, attended_ns, &self.pool, demand, effects) {
             self.evaluate(now_ns, effects);

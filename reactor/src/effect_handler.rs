@@ -9,7 +9,7 @@ use crate::sessions::Sessions;
 use crate::workers::{CheckJob, CopyJob, Job, Workers};
 use jet_core::pool::Run;
 use jet_core::{
-    Checksums, Commands, Copy, CopyFailed, CopyRefused, PeerId, Questions, ReadId, Remote, SessionEnd,
+    Checksums, Commands, CopyFailed, CopyRefused, EscapeCopy, PeerId, Questions, ReadId, Remote, SessionEnd,
     SessionId, Standstill, Sums,
 };
 use jet_fabric::nic::{Nic, SrqEntry};
@@ -31,8 +31,8 @@ pub struct Parts<N> {
     pub congestion: Box<dyn FnMut(bool) + Send>,
 }
 
-/// The receiver's hands.
-pub(crate) struct Hands<N: Nic, A> {
+/// The receiver's handler.
+pub(crate) struct EffectHandler<N: Nic, A> {
     /// The NIC.
     pub nic: N,
     /// Dropped before the memory that they read and write.
@@ -50,7 +50,7 @@ pub(crate) struct Hands<N: Nic, A> {
     congestion: Box<dyn FnMut(bool) + Send>,
 }
 
-impl<N: Nic, A: Application> Hands<N, A> {
+impl<N: Nic, A: Application> EffectHandler<N, A> {
     /// For a receiver of this configuration.
     pub fn new(parts: Parts<N>, config: &jet_core::Config) -> Self {
         let Parts { nic, pool, escape, workers, congestion } = parts;
@@ -98,7 +98,7 @@ impl<N: Nic, A: Application> Hands<N, A> {
     }
 }
 
-impl<N: Nic, A: Application> Commands for Hands<N, A> {
+impl<N: Nic, A: Application> Commands for EffectHandler<N, A> {
     fn post_srq(&mut self, entry: u32, slab: u32) {
         let header = self.memory.header_sge(entry);
         let payload = self.memory.sge(Run { first: slab, count: 1 }, SLAB_BYTES_U32);
@@ -136,7 +136,7 @@ impl<N: Nic, A: Application> Commands for Hands<N, A> {
         self.sessions.tell_standstill(session, standstill);
     }
 
-    fn begin_copy(&mut self, copy: &Copy) -> Result<(), CopyRefused> {
+    fn begin_copy(&mut self, copy: &EscapeCopy) -> Result<(), CopyRefused> {
         let slot = self.sessions.slot(copy.session, copy.slot);
         if slot.is_none_or(|slot| slot.is_pinned(copy.generation)) {
             return Err(CopyRefused::Pinned);
@@ -198,8 +198,8 @@ impl<N: Nic, A: Application> Commands for Hands<N, A> {
     }
 }
 
-impl<N: Nic, A: Application> Questions for Hands<N, A> {
-    fn relocate(&mut self, copy: &Copy) -> bool {
+impl<N: Nic, A: Application> Questions for EffectHandler<N, A> {
+    fn relocate(&mut self, copy: &EscapeCopy) -> bool {
         let (from, to) = (self.memory.place(copy.from.first), self.memory.place(copy.to.first));
         let slot = self.sessions.slot(copy.session, copy.slot);
         slot.is_some_and(|slot| slot.relocate(copy.generation, from, to).is_ok())
@@ -211,7 +211,7 @@ impl<N: Nic, A: Application> Questions for Hands<N, A> {
     }
 }
 
-impl<N: Nic, A: Application> Sums for Hands<N, A> {
+impl<N: Nic, A: Application> Sums for EffectHandler<N, A> {
     fn crc32c(&mut self, crc: u32, slab: u32, bytes: u32) -> Option<u32> {
         let run = Run { first: slab, count: bytes.div_ceil(SLAB_BYTES_U32).max(1) };
         // SAFETY: the receiver asks about slabs that a completed request filled and that are not posted.
