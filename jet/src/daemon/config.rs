@@ -2,6 +2,7 @@
 
 pub(super) mod keys;
 mod sections;
+pub(super) mod values;
 
 pub use sections::{
     Admission, Checksums, Escape, Footprint, HugePages, Limits, Nic, NicProfile, NicThread, Pool, Rdma,

@@ -103,14 +103,22 @@ impl Sitter {
         in_pool * 1000 > status.pool.slabs * (1000 - SAFE_PERMILLE)
     }
 
-    /// How long the rounds take that are made until it is so.
+    /// Whether what it was sent was moved to memory before it took it: it holds all the memory that it may, gets nothing more, and the
+    /// pool stays empty. So it comes on a busy machine, where it is late.
+    fn came_too_late(status: &Status) -> bool {
+        let own = Self::session(status);
+        own.suspended && own.copied_slabs > 0 && status.pool.whole && !Self::makes_scarce(status)
+    }
+
+    /// How long the rounds take that are made until it is so; nothing where it will not be so, because `fails` is.
     fn rounds_until(
         &mut self,
         rig: &Rig,
         traffic: &mut Traffic,
         what: &str,
         so: fn(&Status) -> bool,
-    ) -> Vec<Duration> {
+        fails: fn(&Status) -> bool,
+    ) -> Option<Vec<Duration>> {
         let deadline = Instant::now() + PATIENCE;
         let mut spans = Vec::new();
         loop {
@@ -118,9 +126,39 @@ impl Sitter {
             spans.push(round(traffic));
             let status = rig.status();
             if so(&status) {
-                return spans;
+                return Some(spans);
+            }
+            if fails(&status) {
+                return None;
             }
             assert!(Instant::now() < deadline, "waited {PATIENCE:?} for {what}: {status:#?}");
+        }
+    }
+
+    /// One that makes the pool scarce, or whose backlog is in memory, and the rounds until then.
+    fn in_place(
+        rig: &Rig,
+        traffic: &mut Traffic,
+        sits: Sits,
+        stays: bool,
+        mut make: impl FnMut() -> Self,
+    ) -> (Self, Vec<Duration>) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let mut sitter = make();
+            let never = |_: &Status| false;
+            let rounds = if stays {
+                let fails = if sits == Sits::Keeps { Self::came_too_late } else { never };
+                sitter.rounds_until(rig, traffic, "the pool to be scarce", Self::makes_scarce, fails)
+            } else {
+                let copied = |status: &Status| Self::session(status).copied_slabs > 0;
+                sitter.rounds_until(rig, traffic, "its backlog to be moved to memory", copied, never)
+            };
+            if let Some(rounds) = rounds {
+                return (sitter, rounds);
+            }
+            assert!(Instant::now() < deadline, "it took what it was sent too late for {PATIENCE:?}");
+            sitter.end(rig);
         }
     }
 
@@ -151,13 +189,9 @@ fn check_pace(name: &str, seed: u64, sits: Sits, has_memory: bool) {
         let (mut alone, mut beginning, mut beside) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..TURNS {
             alone.extend(rounds(&mut traffic, || {}));
-            let mut sitter = Sitter::new(&rig, &address, sits, random.fork());
-            beginning.extend(if stays {
-                sitter.rounds_until(&rig, &mut traffic, "the pool to be scarce", Sitter::makes_scarce)
-            } else {
-                let copied = |status: &Status| Sitter::session(status).copied_slabs > 0;
-                sitter.rounds_until(&rig, &mut traffic, "its backlog to be moved to memory", copied)
-            });
+            let make = || Sitter::new(&rig, &address, sits, random.fork());
+            let (mut sitter, rounds_until) = Sitter::in_place(&rig, &mut traffic, sits, stays, make);
+            beginning.extend(rounds_until);
             beside.extend(rounds(&mut traffic, || sitter.waiting.sender.flush()));
             let status = rig.status();
             assert!(!stays || Sitter::makes_scarce(&status), "the pool is no longer scarce: {status:#?}");

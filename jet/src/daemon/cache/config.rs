@@ -1,6 +1,7 @@
 //! The section `[cache]`.
 
 use super::CacheError;
+use crate::daemon::config::values;
 use jet_cat::plan::{Exclusiveness, Placement, Request};
 use jet_cat::resctrl::{DomainId, GroupName, GroupNameError, WayMask};
 use jet_cat::topology::Topology;
@@ -71,9 +72,10 @@ pub struct CacheConfig {
     /// Whether ways of the last-level cache are set aside.
     pub reserve: Reserve,
     /// Bytes of it; none: the pool's.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "values::bytes_if_any")]
     pub bytes: Option<u64>,
     /// Beside them: for the header area, rings, and what the reactor itself touches.
+    #[serde(deserialize_with = "values::bytes")]
     pub slack_bytes: u64,
     /// The caches, by their ids; none named: the one near the NIC, where the system tells, else each.
     pub domains: Vec<DomainId>,

@@ -1,6 +1,6 @@
 //! The sections of the configuration, with their defaults: the paper's where it has any.
 
-use super::SLAB_BYTES;
+use super::{SLAB_BYTES, values};
 use jet_escape::EscapeConfig;
 use jet_fabric::limits::Profile;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -10,10 +10,13 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 #[serde(default, deny_unknown_fields)]
 pub struct Pool {
     /// All slabs together: 12 MiB.
+    #[serde(deserialize_with = "values::bytes")]
     pub bytes: u64,
     /// The SRQ share at first, and the most that is posted: 4 MiB (1024 entries of 4 KiB).
+    #[serde(deserialize_with = "values::bytes")]
     pub srq_bytes: u64,
     /// What the SRQ share always keeps.
+    #[serde(deserialize_with = "values::bytes")]
     pub srq_floor_bytes: u64,
     /// SRQ entries posted beyond the credit that senders have.
     pub srq_reserve_entries: u32,
@@ -41,16 +44,19 @@ pub enum HugePages {
 #[serde(default, deny_unknown_fields)]
 pub struct Read {
     /// The largest fragment: 256 KiB.
+    #[serde(deserialize_with = "values::bytes")]
     pub fragment_bytes: u64,
     /// READs at once: 32.
     pub concurrency: u32,
     /// Bytes of READs at once: 8 MiB.
+    #[serde(deserialize_with = "values::bytes")]
     pub in_flight_bytes: u64,
     /// How much of the READ share may be in use.
     pub footprint: Footprint,
     /// Who makes the CRC32C of messages that carry one.
     pub checksums: Checksums,
     /// The longest message that is taken.
+    #[serde(deserialize_with = "values::bytes")]
     pub message_bytes_max: u64,
 }
 
@@ -93,6 +99,7 @@ pub struct Admission {
     /// Classes, 0 the most urgent.
     pub classes: u8,
     /// What waited this long goes ahead of more urgent classes.
+    #[serde(deserialize_with = "values::milliseconds")]
     pub aging_ms: u64,
 }
 
@@ -111,6 +118,7 @@ pub struct Limits {
     /// SENDs that one sender may have on the way.
     pub credit_per_peer: u32,
     /// A sender that waits for something hears this often that the receiver is there: 5 s.
+    #[serde(deserialize_with = "values::milliseconds")]
     pub heartbeat_ms: u64,
 }
 
@@ -123,6 +131,7 @@ pub struct Session {
     /// Messages delivered and not finished.
     pub messages: u32,
     /// How long a dead application's slabs stay unused.
+    #[serde(deserialize_with = "values::milliseconds")]
     pub quarantine_ms: u64,
 }
 
@@ -142,12 +151,16 @@ pub struct Escape {
     pub credit_permille: u32,
     /// A slab that is held this long is a straggler; or for twice what the pool takes to be used once where that is longer, up
     /// to four times this.
+    #[serde(deserialize_with = "values::microseconds")]
     pub straggler_us: u64,
     /// MEM_ESC: memory that may stand in for stragglers; 0 replaces none.
+    #[serde(deserialize_with = "values::bytes")]
     pub replace_bytes: u64,
     /// Memory for copies of what slow applications hold, and for messages that take memory instead of waiting.
+    #[serde(deserialize_with = "values::bytes")]
     pub memory_bytes: u64,
     /// An application that holds this much of it is granted nothing new before it releases.
+    #[serde(deserialize_with = "values::bytes")]
     pub session_memory_bytes: u64,
     /// Threads that copy, and that make checksums where `read.checksums` says so; 0 copies nothing.
     pub workers: usize,
@@ -161,6 +174,7 @@ pub struct Reactor {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<usize>,
     /// The longest that it spins before it sleeps; adapts below that.
+    #[serde(deserialize_with = "values::microseconds")]
     pub spin_us_max: u64,
 }
 
@@ -219,6 +233,7 @@ pub struct Rdma {
     /// How often it is sent again before the connection ends.
     pub retry: u8,
     /// Between two looks at the port that the device did not ask for, in milliseconds.
+    #[serde(deserialize_with = "values::milliseconds")]
     pub look_ms: u64,
 }
 
@@ -239,6 +254,7 @@ pub enum NicThread {
 #[serde(default, deny_unknown_fields)]
 pub struct Shutdown {
     /// How long a drain may take before the daemon stops anyway.
+    #[serde(deserialize_with = "values::milliseconds")]
     pub drain_ms: u64,
 }
 

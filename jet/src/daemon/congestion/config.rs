@@ -1,5 +1,6 @@
 //! `[congestion]`: what of the NIC is touched under danger, and how far. By default nothing is: only `soft` signals.
 
+use crate::daemon::config::values;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -18,14 +19,17 @@ pub struct CongestionConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pci: Option<String>,
     /// The least time between two changes of the NIC. What flaps faster is passed over; the newest wish holds.
+    #[serde(deserialize_with = "values::milliseconds")]
     pub hold_ms: u64,
     /// How long one run of an external tool may take before it is killed.
+    #[serde(deserialize_with = "values::milliseconds")]
     pub tool_timeout_ms: u64,
     /// What `mstcongestion` sets its mode to while lowered.
     pub mode: Mode,
     /// The priorities whose notification point `roce_np` switches on while lowered.
     pub priorities: Vec<u8>,
     /// What `roce_np` and `cc_params` lower the time between two CNPs to, in microseconds.
+    #[serde(deserialize_with = "values::microseconds")]
     pub min_time_between_cnps_us: u32,
     /// The tool: a path, or a name that is looked for in `PATH`.
     pub mstcongestion: PathBuf,
