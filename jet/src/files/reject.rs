@@ -3,6 +3,7 @@
 //! Codes below 4096 are errno values of the receiver's system.
 
 use super::parts::PartError;
+use nix::errno::Errno;
 use std::num::NonZeroU32;
 
 const BASE: u32 = 0x4a46_0000;
@@ -92,37 +93,12 @@ pub fn explain(code: u32) -> String {
     }
 }
 
-/// The symbolic name of the errno values that writing files meets; others as a number.
+/// The symbolic name of an errno value; one that Linux does not have as a number.
 pub fn errno_name(errno: i32) -> String {
-    let name = match errno {
-        libc::EPERM => "EPERM",
-        libc::ENOENT => "ENOENT",
-        libc::EIO => "EIO",
-        libc::EBADF => "EBADF",
-        libc::ENOMEM => "ENOMEM",
-        libc::EACCES => "EACCES",
-        libc::EBUSY => "EBUSY",
-        libc::EEXIST => "EEXIST",
-        libc::EXDEV => "EXDEV",
-        libc::ENOTDIR => "ENOTDIR",
-        libc::EISDIR => "EISDIR",
-        libc::EINVAL => "EINVAL",
-        libc::ENFILE => "ENFILE",
-        libc::EMFILE => "EMFILE",
-        libc::ETXTBSY => "ETXTBSY",
-        libc::EFBIG => "EFBIG",
-        libc::ENOSPC => "ENOSPC",
-        libc::EROFS => "EROFS",
-        libc::ENAMETOOLONG => "ENAMETOOLONG",
-        libc::ENOTEMPTY => "ENOTEMPTY",
-        libc::ELOOP => "ELOOP",
-        libc::EDQUOT => "EDQUOT",
-        libc::ESTALE => "ESTALE",
-        libc::ENODEV => "ENODEV",
-        libc::ENXIO => "ENXIO",
-        _ => return format!("errno {errno}"),
-    };
-    name.to_owned()
+    match Errno::from_raw(errno) {
+        Errno::UnknownErrno => format!("errno {errno}"),
+        known => format!("{known:?}"),
+    }
 }
 
 fn advice(errno: i32) -> &'static str {
@@ -154,6 +130,15 @@ fn advice(errno: i32) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn errno_values_have_their_names() {
+        assert_eq!(
+            [libc::ENOSPC, libc::EDQUOT, libc::EUCLEAN].map(errno_name),
+            ["ENOSPC", "EDQUOT", "EUCLEAN"]
+        );
+        assert_eq!(errno_name(4000), "errno 4000");
+    }
 
     #[test]
     fn a_full_disk_is_named_with_what_to_do() {
