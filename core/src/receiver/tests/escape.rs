@@ -380,7 +380,7 @@ fn no_class_starves_though_the_high_one_never_ends() {
 }
 
 #[test]
-fn a_barred_session_still_gets_what_its_application_waits_for() {
+fn a_suspended_session_still_gets_what_its_application_waits_for() {
     let mut bench = bench(|_| {});
     let (app, peer) = (bench.open("slow"), bench.join("slow"));
     // One message after the other: the first is long, the others lie unread behind its beginning.
