@@ -143,13 +143,13 @@ fn main() -> ExitCode {
     if !args.name.hears_signals()
         && let Err(error) = interrupt::watch()
     {
-        tracing::warn!("cannot wait for signals: {error}");
+        tracing::error!("cannot wait for signals: {error}");
         return ExitCode::from(2);
     }
     match measure(args) {
         Ok(code) => output::exit_code(code),
         Err(error) => {
-            tracing::warn!("{error}");
+            tracing::error!("{error}");
             ExitCode::from(2)
         }
     }
@@ -186,7 +186,7 @@ fn measure(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
     match args.check.map_or(Ok(()), |check| report::check(&rows, check)) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(text) => {
-            tracing::info!("{text}");
+            tracing::error!("{text}");
             Ok(ExitCode::FAILURE)
         }
     }

@@ -81,7 +81,7 @@ pub fn run(extent: Extent) -> Result<Vec<Row>, Box<dyn Error>> {
                 Ok(())
             })?);
             // Who is timed asks more often than the others, and takes more of the machine: in a turn of its own.
-            while_asked(&control, asking, || -> Result<(), Box<dyn Error>> {
+            while_asked(&control, asking, || {
                 let times = std::thread::scope(|scope| {
                     let asks = scope
                         .spawn(|| times(&control, extent.of(ANSWERS, 3)).map_err(|error| error.to_string()));
@@ -143,10 +143,10 @@ fn idle_sender(rig: &Rig) -> Result<Sender, Box<dyn Error>> {
 }
 
 /// What so many askers get a second while something is done.
-fn while_asked<T>(
+fn while_asked(
     control: &Path,
     asking: Asking,
-    work: impl FnOnce() -> Result<T, Box<dyn Error>>,
+    work: impl FnOnce() -> Result<(), Box<dyn Error>>,
 ) -> Result<f64, Box<dyn Error>> {
     let (over, answers) = (AtomicBool::new(false), AtomicU64::new(0));
     let streams = (0..ASKERS).map(|_| UnixStream::connect(control)).collect::<Result<Vec<_>, _>>()?;
@@ -158,7 +158,8 @@ fn while_asked<T>(
             .map(|(number, stream)| {
                 let (over, answers) = (&over, &answers);
                 // Spread over the second.
-                let first = PERIOD * u32::try_from(number).unwrap_or(0) / 128;
+                #[allow(clippy::cast_precision_loss)] // hundreds
+                let first = PERIOD.mul_f64(number as f64 / ASKERS as f64);
                 scope.spawn(move || ask(stream, asking, first, over, answers))
             })
             .collect();

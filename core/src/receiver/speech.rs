@@ -42,7 +42,7 @@ impl<P: GrantPolicy> Receiver<P> {
     /// What the sender should get now; how much that is.
     fn grant_credit(&mut self, peer: u32) -> u64 {
         let session = self.registry.session_of(peer);
-        if session.is_some_and(|session| self.is_suspended_for_its_application(session)) {
+        if session.is_some_and(|session| self.withholds_credit(session)) {
             self.credit.refuse(peer);
             return 0;
         }
@@ -72,7 +72,7 @@ impl<P: GrantPolicy> Receiver<P> {
     /// Whether senders get nothing for a session: it gets nothing new, or it holds so many messages already that the SRQ share,
     /// or the records, would not do for the others.
     #[inline]
-    pub(super) fn is_suspended_for_its_application(&self, session: u32) -> bool {
+    pub(super) fn withholds_credit(&self, session: u32) -> bool {
         self.admission.is_suspended_for_its_application(session)
             || self.holds_most_of_the_srq_share(session)
             || self.keeps_too_many_records(session)

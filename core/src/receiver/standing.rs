@@ -81,6 +81,6 @@ impl<P: GrantPolicy> Receiver<P> {
     /// Whether senders wait for credit that they do not get because of what the session holds.
     fn suspends_its_senders(&self, session: u32) -> bool {
         let is_its_sender = |&peer: &u32| self.registry.session_of(peer) == Some(session);
-        self.is_suspended_for_its_application(session) && self.credit.suspended().iter().any(is_its_sender)
+        self.withholds_credit(session) && self.credit.suspended().iter().any(is_its_sender)
     }
 }

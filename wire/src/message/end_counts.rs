@@ -77,28 +77,21 @@ impl EndCounts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::message::status::tests::TRAVEL;
+    use std::vec::Vec;
 
     #[test]
     fn each_end_is_counted_once_and_only_consumed_is_no_refusal() {
-        let ends = [
-            AckStatus::Consumed,
-            AckStatus::Rejected(7),
-            AckStatus::Busy,
-            AckStatus::NoApp,
-            AckStatus::Denied,
-            AckStatus::TooLarge,
-            AckStatus::Corrupt,
-            AckStatus::AppGone,
-            AckStatus::Draining,
-            AckStatus::PeerLost,
-        ];
-        let counted = ends.map(|end| {
+        // Beside those that travel: what a sender finds out by itself.
+        let ends: Vec<_> = TRAVEL.into_iter().chain([AckStatus::PeerLost]).collect();
+        let count = |&end: &AckStatus| {
             let mut counts = EndCounts::default();
             counts.add(end);
             assert_eq!(counts.consumed + counts.refused(), 1, "{end:?}");
             assert_eq!(counts.refused() == 0, end == AckStatus::Consumed, "{end:?}");
             counts
-        });
+        };
+        let counted: Vec<_> = ends.iter().map(count).collect();
         for (number, counts) in counted.iter().enumerate() {
             assert!(!counted[..number].contains(counts), "{:?} has a count of its own", ends[number]);
         }
