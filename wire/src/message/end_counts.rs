@@ -74,7 +74,7 @@ impl EndCounts {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::message::status::tests::TRAVEL;
