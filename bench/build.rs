@@ -1,5 +1,5 @@
-//! Tells the program with which profile it is built (Cargo tells that to build scripts only, by the folder they write to),
-//! and of which commit: the checkout may be at another one when the program runs.
+//! Tells the program with which profile it is built (Cargo tells that to build scripts only, by the folder
+//! they write to), and of which commit: the checkout may be at another one when the program runs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -26,13 +26,14 @@ fn main() {
     }
 }
 
-/// The commit that git says, and whether what is built of it was changed. Has this script run again when either may be another.
+/// The commit that git says, and whether what is built of it was changed. Has this script run again when
+/// either may be another.
 fn commit() -> Option<(String, bool)> {
     // Sources that were unpacked within another checkout are not of its commits.
     git(&["ls-files", "--error-unmatch", "build.rs"])?;
     let commit = git(&["rev-parse", "HEAD"])?;
-    // The log of HEAD grows with whatever moves it, also where its branch is in no file of its own. The index is not watched:
-    // `git status` writes it, and what is staged changes neither the commit nor the sources.
+    // The log of HEAD grows with whatever moves it, also where its branch is in no file of its own. The index
+    // is not watched: `git status` writes it, and what is staged changes neither the commit nor the sources.
     let branch = git(&["symbolic-ref", "--quiet", "HEAD"]);
     for name in ["HEAD", "logs/HEAD"].into_iter().chain(branch.as_deref()) {
         watch(Path::new(&git(&["rev-parse", "--git-path", name])?));
@@ -45,7 +46,8 @@ fn commit() -> Option<(String, bool)> {
     Some((commit, !changes.is_empty()))
 }
 
-/// What is built: the sources and manifests of this workspace's packages. A change of one has this package built anew in any case.
+/// What is built: the sources and manifests of this workspace's packages. A change of one has this package
+/// built anew in any case.
 fn sources() -> Option<Vec<PathBuf>> {
     let mut sources: Vec<PathBuf> = ["../Cargo.toml", "../Cargo.lock"].map(PathBuf::from).into();
     let manifest = std::fs::read_to_string("../Cargo.toml").ok()?;

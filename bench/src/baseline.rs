@@ -1,9 +1,9 @@
-//! This run beside an earlier one: for each row the ratio of the medians, now / then, and an interval that holds it 95
-//! times of 100 as far as the samples tell.
+//! This run beside an earlier one: for each row the ratio of the medians, now / then, and an interval that
+//! holds it 95 times of 100 as far as the samples tell.
 //!
-//! The interval is a bootstrap's: both runs' samples are drawn again, with replacement, 10,000 times, from a fixed seed.
-//! It knows the samples' own spread. It does not know what a machine does differently an hour later: runs that were
-//! taken in turns tell more than one interval.
+//! The interval is a bootstrap's: both runs' samples are drawn again, with replacement, 10,000 times, from a
+//! fixed seed. It knows the samples' own spread. It does not know what a machine does differently an hour
+//! later: runs that were taken in turns tell more than one interval.
 
 use crate::pattern::scatter;
 use crate::provenance::{Line, Run};

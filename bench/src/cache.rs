@@ -1,15 +1,16 @@
 //! The warmer's reading beside what is known to be true, and what reserving cache takes.
 //!
-//! * Truth by construction: of a region that fits the cache a part is flushed, the rest brought in, and the reading must say
-//!   which part that was.
-//! * Truth by use: one thread fills a pool over and over, as a NIC does, with and without another that hammers memory. The
-//!   larger the pool, the less of it can be in the cache, and the slower it is filled: the reading must come in that order, every
-//!   time. Warmer and filling thread share a core, as warmer and reactor do; what lies in another core's own cache would read
-//!   as memory.
-//! * Reserving: planning, carrying out and giving back, where the kernel's resctrl is there; else it says why not.
+//! * Truth by construction: of a region that fits the cache a part is flushed, the rest brought in, and the
+//!   reading must say which part that was.
+//! * Truth by use: one thread fills a pool over and over, as a NIC does, with and without another that
+//!   hammers memory. The larger the pool, the less of it can be in the cache, and the slower it is filled:
+//!   the reading must come in that order, every time. Warmer and filling thread share a core, as warmer and
+//!   reactor do; what lies in another core's own cache would read as memory.
+//! * Reserving: planning, carrying out and giving back, where the kernel's resctrl is there; else it says why
+//!   not.
 //!
-//! It cannot see what others on the host do to the cache meanwhile, which on a shared machine is most of what happens beyond the
-//! first few MiB.
+//! It cannot see what others on the host do to the cache meanwhile, which on a shared machine is most of what
+//! happens beyond the first few MiB.
 
 use crate::report::{Bound, Row};
 use core_affinity::CoreId;
@@ -95,7 +96,8 @@ fn filler(region: &Region, filled: Arc<AtomicU64>) -> impl FnMut() + Send + use<
     move || {
         let bytes = STRETCH.min(region.bytes() - at);
         value = value.wrapping_add(1);
-        // SAFETY: within the region, whose memory is its own; others only read it, by single bytes that they throw away.
+        // SAFETY: within the region, whose memory is its own; others only read it, by single bytes that they
+        // throw away.
         unsafe { std::ptr::write_bytes(region.base().add(at), value, bytes) };
         at = (at + bytes) % region.bytes();
         filled.fetch_add(bytes as u64, Ordering::Relaxed);
@@ -155,7 +157,8 @@ fn pools(samples: u32, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
                 costs.push(found.cost_permille);
                 seen.push(found.resident);
             }
-            // A larger pool has no more of itself in the cache than a smaller one, as far as the intervals tell.
+            // A larger pool has no more of itself in the cache than a smaller one, as far as the intervals
+            // tell.
             let right = seen.windows(2).filter(|pair| pair[1].low <= pair[0].high).count();
             orders.push(f64::from(u32::try_from(right)?) / f64::from(u32::try_from(seen.len() - 1)?));
         }
@@ -195,8 +198,8 @@ fn constructed(samples: u32, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> 
         for sample in 0..samples {
             let options = WarmerOptions { seed: u64::from(sample) + 1, ..WarmerOptions::default() };
             let mut warmer = jet_cat::residency::Warmer::new(region.clone(), options)?;
-            // In rounds: what is brought in stays for a millisecond or two where others use the cache, too. In several
-            // passes: a line that is used once is let go of when it leaves the core's own cache.
+            // In rounds: what is brought in stays for a millisecond or two where others use the cache, too.
+            // In several passes: a line that is used once is let go of when it leaves the core's own cache.
             for _ in 0..16 {
                 let is_cached = |page: usize| page % 4 < quarters;
                 (0..PAGES).filter(|page| !is_cached(*page)).for_each(|page| place(&region, page, false));

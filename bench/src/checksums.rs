@@ -1,9 +1,11 @@
-//! What the CRC32C of messages costs (Jet §4.2.2): messages without one, with one that the reactor checks, with one that
-//! workers check, and with one that was asked for but is switched off at the receiver; in turns, each with a sender, a daemon
-//! and an application of its own. Beside them the CRC alone, of bytes that lie in the cache.
+//! What the CRC32C of messages costs (Jet §4.2.2): messages without one, with one that the reactor checks,
+//! with one that workers check, and with one that was asked for but is switched off at the receiver; in
+//! turns, each with a sender, a daemon and an application of its own. Beside them the CRC alone, of bytes
+//! that lie in the cache.
 //!
-//! With a checksum the sender makes it, too, so a figure is what both ends pay. It cannot see cores of one's own for workers:
-//! where there are two processors, they take the time of the sender, the daemon or the application.
+//! With a checksum the sender makes it, too, so a figure is what both ends pay. It cannot see cores of one's
+//! own for workers: where there are two processors, they take the time of the sender, the daemon or the
+//! application.
 
 use crate::e2e::{DEPTH, LARGE_BYTES, Load, per_second};
 use crate::report::{Bound, Row, pairwise};

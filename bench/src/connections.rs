@@ -1,9 +1,9 @@
-//! Many connected senders, few of them active: what the idle ones cost in throughput and in the daemon's memory; and
-//! what a daemon costs that has nothing to do.
+//! Many connected senders, few of them active: what the idle ones cost in throughput and in the daemon's
+//! memory; and what a daemon costs that has nothing to do.
 //!
-//! It cannot see what a thousand processes would cost the host: the senders live in this one. The daemon's memory is what
-//! the kernel counts as resident: its pool, its escape memory, and all else. The senders' own regions, which it maps, are
-//! counted as theirs and told in a row of their own.
+//! It cannot see what a thousand processes would cost the host: the senders live in this one. The daemon's
+//! memory is what the kernel counts as resident: its pool, its escape memory, and all else. The senders' own
+//! regions, which it maps, are counted as theirs and told in a row of their own.
 
 use crate::report::{Bound, Extent, Row, median};
 use crate::resident_memory::Resident;
@@ -25,7 +25,8 @@ const ESCAPE_MIB: f64 = 33.0;
 /// What a daemon with a thousand senders has beyond them.
 const BEYOND_MIB: f64 = 32.0;
 
-/// Idle senders and their daemon have said all when nothing was said for so long; they are stuck where that does not happen.
+/// Idle senders and their daemon have said all when nothing was said for so long; they are stuck where that
+/// does not happen.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(300);
 const SETTLE_LIMIT: Duration = Duration::from_secs(120);
 
@@ -117,8 +118,8 @@ impl Crowd {
         self.rig.daemon_pid()
     }
 
-    /// What holds of a crowd whose messages all ended: everybody is connected, nobody was refused or cut off, and the
-    /// daemon knows as many consumed messages as the senders do.
+    /// What holds of a crowd whose messages all ended: everybody is connected, nobody was refused or cut off,
+    /// and the daemon knows as many consumed messages as the senders do.
     ///
     /// # Errors
     /// Where the daemon does not answer, or does not show one of these.
@@ -150,7 +151,8 @@ impl Crowd {
         Ok((nic.receives + nic.sends) as f64)
     }
 
-    /// The active ones answer what the daemon asks of them, until nothing was said between two looks; gives what had been said.
+    /// The active ones answer what the daemon asks of them, until nothing was said between two looks; gives
+    /// what had been said.
     ///
     /// # Errors
     /// Where the daemon does not answer, or they go on for too long.
@@ -232,7 +234,8 @@ pub fn idle(extent: Extent) -> Result<Vec<Row>, Box<dyn Error>> {
     if cpu_ns(pid)? == 0 {
         return Err("this kernel does not count the time that threads run (CONFIG_SCHED_INFO)".into());
     }
-    // Senders whose process does something else: they do not answer what the daemon asks (credit that it calls back).
+    // Senders whose process does something else: they do not answer what the daemon asks (credit that it
+    // calls back).
     std::thread::sleep(Duration::from_secs(1));
     let deaf = cpu_percent(pid, extent.samples)?;
     // Senders that listen: after they answered nothing is left to be done.

@@ -229,7 +229,8 @@ impl Consumer {
     }
 }
 
-/// What the process of a consumer is told, a line each on its standard input. It answers each with a [`Report`].
+/// What the process of a consumer is told, a line each on its standard input. It answers each with a
+/// [`Report`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Order {
@@ -241,7 +242,8 @@ pub enum Order {
     Go,
 }
 
-/// What the process of a consumer answers, as a line of JSON on its standard output; the first when it is registered.
+/// What the process of a consumer answers, as a line of JSON on its standard output; the first when it is
+/// registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     /// What it took.
@@ -312,7 +314,8 @@ pub fn live(args: &ConsumerArgs) -> Result<(), Box<dyn std::error::Error>> {
     }
 }
 
-/// Looks whether there are orders; sleeps before, where it may, until there are, a message came or something is due.
+/// Looks whether there are orders; sleeps before, where it may, until there are, a message came or something
+/// is due.
 fn wait(consumer: &Consumer, reads: bool, sleeps: bool) -> io::Result<bool> {
     let left = match (sleeps, reads, consumer.due()) {
         (false, ..) => Some(Duration::ZERO),

@@ -1,6 +1,7 @@
 //! What the receiver's state machine costs, with a driver that does nothing.
 //!
-//! It cannot see what a driver adds (rings, the NIC), nor cold caches: everything is warm, as it is at full load.
+//! It cannot see what a driver adds (rings, the NIC), nor cold caches: everything is warm, as it is at full
+//! load.
 
 use crate::allocations;
 use crate::report::{Bound, Row};
@@ -155,7 +156,8 @@ impl Machine {
         }
     }
 
-    /// A batch of small messages through their whole life. Headers are made beforehand: that is the sender's work.
+    /// A batch of small messages through their whole life. Headers are made beforehand: that is the sender's
+    /// work.
     fn small_batch(&mut self, headers: &[HeaderBytes]) {
         for header in headers {
             self.arrive(header, SMALL_BYTES);
@@ -172,7 +174,8 @@ impl Machine {
         self.now_ns += 1000;
     }
 
-    /// A 256 KiB message through its whole life; its slices are released one by one, or as the one run they are.
+    /// A 256 KiB message through its whole life; its slices are released one by one, or as the one run they
+    /// are.
     fn large(&mut self, header: &HeaderBytes, by_slice: bool) {
         self.arrive(header, 0);
         self.flush();

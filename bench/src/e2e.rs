@@ -1,12 +1,15 @@
 //! A sender, the daemon and an application as three processes, beside the bare limits of the machine.
 //!
-//! Over `shm:` the limit is one memcpy of the bytes into a ring of the pool's size and one read of them there, by one
-//! thread; over `tcp:` it is a loop that reads a loopback socket into such a ring. Messages go 32 at a time.
+//! Over `shm:` the limit is one memcpy of the bytes into a ring of the pool's size and one read of them
+//! there, by one thread; over `tcp:` it is a loop that reads a loopback socket into such a ring. Messages go
+//! 32 at a time.
 //!
-//! How much memory a load goes through the application tells, which marks each page that it is handed: what the daemon
-//! counts ends at the pool's size by construction, while stand-ins for stragglers, and copies, lie beyond it.
+//! How much memory a load goes through the application tells, which marks each page that it is handed: what
+//! the daemon counts ends at the pool's size by construction, while stand-ins for stragglers, and copies, lie
+//! beyond it.
 //!
-//! It cannot see a network, an RNIC's DMA, or cores of one's own for each process: three processes share what there is.
+//! It cannot see a network, an RNIC's DMA, or cores of one's own for each process: three processes share what
+//! there is.
 
 #[cfg(feature = "verbs")]
 use crate::consumer::Consumer;
@@ -29,7 +32,8 @@ pub const LARGE_BYTES: usize = 256 << 10;
 /// Large messages under way at once.
 pub const DEPTH: usize = 32;
 const POOL_BYTES: usize = 12 << 20;
-/// Loads of a sample's size until as many READs ran at once as may: one is enough where processes have cores of their own.
+/// Loads of a sample's size until as many READs ran at once as may: one is enough where processes have cores
+/// of their own.
 const LIMIT_LOADS_MAX: u32 = 32;
 /// Bytes of one sample.
 const SAMPLE_BYTES: usize = 2 << 30;
@@ -82,7 +86,8 @@ fn shm(extent: Extent, settings: &[String], rows: &mut Vec<Row>) -> Result<(), B
 fn tcp(extent: Extent, settings: &[String], rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
     let bytes = extent.of(SAMPLE_BYTES / 2, SAMPLE_BYTES / 16);
     let messages = extent.of(SMALL_MESSAGES / 4, SMALL_MESSAGES / 32);
-    // As the bare loop does not read the bytes it received, neither does the application; and once with both reading.
+    // As the bare loop does not read the bytes it received, neither does the application; and once with both
+    // reading.
     for read in [false, true] {
         let touched = Touched::new()?;
         let rig = Rig::start_on("tcp", read, settings, None, Some(&touched))?;
@@ -109,9 +114,9 @@ fn tcp(extent: Extent, settings: &[String], rows: &mut Vec<Row>) -> Result<(), B
     Ok(())
 }
 
-/// How much memory the load went through since its start, and how many READs ran at once; after loads of twice as many
-/// messages at once as there may be READs, 16 MiB where the pool has 12. Without them neither limit would be reached: such
-/// a load is repeated until as many READs as may be were seen at once.
+/// How much memory the load went through since its start, and how many READs ran at once; after loads of
+/// twice as many messages at once as there may be READs, 16 MiB where the pool has 12. Without them neither
+/// limit would be reached: such a load is repeated until as many READs as may be were seen at once.
 fn limits(
     rig: &Rig,
     touched: &Touched,
@@ -133,8 +138,9 @@ fn limits(
     let touched = touched.bytes() as f64 / 1_048_576.0;
     let pool = f64::from(status.pool.slabs);
     let stand_ins = f64::from(EscapeConfig::default().replace_slabs_max);
-    // Slabs that came from escape memory so far: one for each that was replaced, copied or granted there. More than were in use at
-    // once, which is no limit: a slab that is free again is not always the next one to be taken.
+    // Slabs that came from escape memory so far: one for each that was replaced, copied or granted there.
+    // More than were in use at once, which is no limit: a slab that is free again is not always the next one
+    // to be taken.
     let escape = &status.escape;
     #[allow(clippy::cast_precision_loss)] // far below 2^53
     let taken = (escape.replaced.total + escape.copied.total + escape.memory_grants.total) as f64;
@@ -188,8 +194,8 @@ impl Load {
         Self::shaped(rig, LARGE_BYTES, DEPTH, 1024, false)
     }
 
-    /// Connects to the rig, to have so many large messages of so many bytes at once, and so many small ones; with
-    /// checksums, or without.
+    /// Connects to the rig, to have so many large messages of so many bytes at once, and so many small ones;
+    /// with checksums, or without.
     ///
     /// # Errors
     /// As [`Self::connect`].
@@ -218,7 +224,8 @@ impl Load {
         Ok(per_second(messages * self.large.bytes, start) / 1e9)
     }
 
-    /// Sends so many small messages, as many at once as the receiver's credit allows; gives messages a second.
+    /// Sends so many small messages, as many at once as the receiver's credit allows; gives messages a
+    /// second.
     ///
     /// # Errors
     /// What the sender says, or a message that was not consumed.
@@ -229,8 +236,8 @@ impl Load {
         Ok(per_second(usize::try_from(messages)?, start))
     }
 
-    /// Sends 64 B messages one after the other, each after the end of the one before, to an application of this thread's;
-    /// gives how long each takes until it is submitted, and until the application has it.
+    /// Sends 64 B messages one after the other, each after the end of the one before, to an application of
+    /// this thread's; gives how long each takes until it is submitted, and until the application has it.
     ///
     /// # Errors
     /// As [`Self::small`].
@@ -272,7 +279,8 @@ fn consumed(completion: Completion) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// The bare limit on one host: each 256 KiB is copied into the next place of a ring of the pool's size and read there.
+/// The bare limit on one host: each 256 KiB is copied into the next place of a ring of the pool's size and
+/// read there.
 fn copy_and_read(bytes: usize) -> f64 {
     let source = vec![1u8; DEPTH * LARGE_BYTES];
     let mut ring = vec![0u8; POOL_BYTES];
@@ -290,7 +298,8 @@ fn copy_and_read(bytes: usize) -> f64 {
     per_second(bytes, start) / 1e9
 }
 
-/// The bare limit over loopback: one thread writes 256 KiB at a time, one reads them into a ring of the pool's size.
+/// The bare limit over loopback: one thread writes 256 KiB at a time, one reads them into a ring of the
+/// pool's size.
 fn socket_to_ring(read: bool, bytes: usize) -> std::io::Result<f64> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;

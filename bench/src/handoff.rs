@@ -1,8 +1,9 @@
 //! Handing a descriptor over to another process, both ends spinning on a core of their own.
 //!
-//! A: a bare single-producer single-consumer ring, the least that such a hand-over can be: one cell, one index a way.
-//! B: the session segment as the daemon and an application use it: slot word, 128-byte descriptor, publish, the look
-//! whether the other end sleeps; back comes a release entry. Each way is half a round trip, in turns A B A B.
+//! A: a bare single-producer single-consumer ring, the least that such a hand-over can be: one cell, one
+//! index a way. B: the session segment as the daemon and an application use it: slot word, 128-byte
+//! descriptor, publish, the look whether the other end sleeps; back comes a release entry. Each way is half a
+//! round trip, in turns A B A B.
 //!
 //! It cannot see the system calls of a sleeping end, nor what else the two cores would be doing.
 
@@ -23,8 +24,8 @@ const SAMPLE_SECONDS_MAX: u32 = 10;
 /// Where something else runs on the two cores a round trip takes some milliseconds.
 const SAMPLE_SECONDS_MAX_BRIEF: u32 = 60;
 
-/// Two bare rings of one direction each: enough cells that neither is ever full, cells of 64 bytes as a descriptor
-/// needs, indices on lines of their own.
+/// Two bare rings of one direction each: enough cells that neither is ever full, cells of 64 bytes as a
+/// descriptor needs, indices on lines of their own.
 #[repr(C, align(128))]
 struct Bare {
     there_tail: Line,
@@ -117,8 +118,9 @@ fn between(cores: Cores, near: impl FnOnce(), far: impl FnOnce()) -> io::Result<
         }
         _ => pin(cores.near),
     }
-    // SAFETY: only sets this process's timer. Two spinning ends need two cores of their own; where something else runs
-    // there a round trip takes milliseconds, and the benchmark ends here instead of going on for hours.
+    // SAFETY: only sets this process's timer. Two spinning ends need two cores of their own; where something
+    // else runs there a round trip takes milliseconds, and the benchmark ends here instead of going on for
+    // hours.
     unsafe { libc::alarm(cores.seconds_max) };
     let start = Instant::now();
     near();

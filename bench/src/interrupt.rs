@@ -1,5 +1,5 @@
-//! An interrupted benchmark leaves nothing behind: its processes end with it (they ask the kernel for that), and its folders are
-//! removed here.
+//! An interrupted benchmark leaves nothing behind: its processes end with it (they ask the kernel for that),
+//! and its folders are removed here.
 
 use jet::commands::Signals;
 use std::io;
@@ -28,7 +28,8 @@ pub fn note(signal: u8) {
     NOTED.store(signal, Ordering::Relaxed);
 }
 
-/// The exit code of a benchmark that ended early because of a signal, as the shell has it; `None`: it did not.
+/// The exit code of a benchmark that ended early because of a signal, as the shell has it; `None`: it did
+/// not.
 pub fn noted() -> Option<u8> {
     match NOTED.load(Ordering::Relaxed) {
         0 => None,
@@ -36,8 +37,8 @@ pub fn noted() -> Option<u8> {
     }
 }
 
-/// From now on SIGINT and SIGTERM remove the folders and end the process. To be called before any other thread is started, for they
-/// inherit what is blocked.
+/// From now on SIGINT and SIGTERM remove the folders and end the process. To be called before any other
+/// thread is started, for they inherit what is blocked.
 ///
 /// # Errors
 /// What the system says.

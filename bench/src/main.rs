@@ -1,7 +1,8 @@
-//! `cargo run --release -p jet-bench -- NAME [--json] [--check[=exact]] [--baseline FILE]`: what Jet costs, beside what the
-//! machine can do.
+//! `cargo run --release -p jet-bench -- NAME [--json] [--check[=exact]] [--baseline FILE]`: what Jet costs,
+//! beside what the machine can do.
 //!
-//! Comparisons run in turns (A B A B) within one run; figures are medians of the samples that the row carries.
+//! Comparisons run in turns (A B A B) within one run; figures are medians of the samples that the row
+//! carries.
 
 mod allocations;
 mod baseline;
@@ -50,8 +51,8 @@ struct Args {
     /// One JSON object a line: first the run (machine, commit, build, arguments), then the rows
     #[arg(long, global = true)]
     json: bool,
-    /// Exit with 1 where a bound does not hold, or there is none: of all rows, or of the exact ones, which hold on a busy
-    /// machine, too
+    /// Exit with 1 where a bound does not hold, or there is none: of all rows, or of the exact ones, which
+    /// hold on a busy machine, too
     #[arg(long, global = true, value_enum, value_name = "WHICH", num_args = 0..=1, require_equals = true, default_missing_value = "all")]
     check: Option<Check>,
     /// Print each row beside the same one of an earlier run, which is what --json printed
@@ -60,7 +61,8 @@ struct Args {
     /// Samples a figure; each is one turn of A B [default: 7, or 1 with --brief]
     #[arg(long, global = true, value_parser = clap::value_parser!(u32).range(1..=1000))]
     samples: Option<u32>,
-    /// Only whether it works: some seconds, with short spans where a benchmark has them. Timed bounds are not judged
+    /// Only whether it works: some seconds, with short spans where a benchmark has them. Timed bounds are not
+    /// judged
     #[arg(long, global = true)]
     brief: bool,
     #[command(subcommand)]
@@ -112,13 +114,15 @@ enum Name {
     },
     /// What a daemon costs that has nothing to do
     Idle,
-    /// A daemon whose status 128 connections ask for: how long an answer takes, and what the load beside that loses
+    /// A daemon whose status 128 connections ask for: how long an answer takes, and what the load beside that
+    /// loses
     Status,
     /// A stopped, a slow and a dead application: what they cost the others, and what escape costs
     Escape(escape::Args),
     /// Memory bandwidth taken at a fixed rate
     Membw(membw::Args),
-    /// The cache's effect: Jet's pool beside conventional receivers, the same senders and application, one at a time
+    /// The cache's effect: Jet's pool beside conventional receivers, the same senders and application, one at
+    /// a time
     Residency(residency::Args),
     /// A process of a benchmark's rig
     #[command(subcommand, hide = true)]

@@ -1,9 +1,11 @@
-//! Memory bandwidth taken at a fixed rate: the antagonist of `residency`, and a load of its own beside any other.
+//! Memory bandwidth taken at a fixed rate: the antagonist of `residency`, and a load of its own beside any
+//! other.
 //!
-//! Stores go past the caches (`movnti` and its kin), so what it takes is the memory's bandwidth and not the cache: as where the
-//! cache is reserved. Reads and ordinary stores take both.
+//! Stores go past the caches (`movnti` and its kin), so what it takes is the memory's bandwidth and not the
+//! cache: as where the cache is reserved. Reads and ordinary stores take both.
 //!
-//! It cannot take more than one core brings about, and of a large server's memory that is a part: see the row of its own rate.
+//! It cannot take more than one core brings about, and of a large server's memory that is a part: see the row
+//! of its own rate.
 
 use crate::report::{Bound, Row};
 use std::error::Error;

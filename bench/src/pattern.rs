@@ -1,8 +1,9 @@
 //! Bytes that tell which message they belong to, so that what arrives can be checked.
 //!
-//! A message is a row of 8-byte words; the word at an offset follows from the sender, the message's tag and the offset.
-//! At full load only the first word of each slab is written and checked: that finds a slab in the wrong place or used
-//! twice, and costs a fiftieth of a copy. Where a message is to be shown intact every word is.
+//! A message is a row of 8-byte words; the word at an offset follows from the sender, the message's tag and
+//! the offset. At full load only the first word of each slab is written and checked: that finds a slab in the
+//! wrong place or used twice, and costs a fiftieth of a copy. Where a message is to be shown intact every
+//! word is.
 
 use jet_wire::SLAB_BYTES;
 
@@ -25,7 +26,8 @@ pub fn scatter(value: u64) -> u64 {
     fastrand::Rng::with_seed(value).u64(..)
 }
 
-/// What a message is recognised by: the sum of it over all messages, in whatever order, tells whether each came once.
+/// What a message is recognised by: the sum of it over all messages, in whatever order, tells whether each
+/// came once.
 pub fn fingerprint(sender: u64, tag: u64) -> u64 {
     scatter(sender ^ scatter(tag))
 }
@@ -53,7 +55,8 @@ pub fn write(words: Words, sender: u64, tag: u64, bytes: &mut [u8]) {
     }
 }
 
-/// Whether bytes that begin at an offset of their message carry its pattern. The offset is a multiple of the slab.
+/// Whether bytes that begin at an offset of their message carry its pattern. The offset is a multiple of the
+/// slab.
 pub fn is_intact(words: Words, sender: u64, tag: u64, offset: u64, bytes: &[u8]) -> bool {
     let seed = fingerprint(sender, tag);
     let mut at = offset;

@@ -1,8 +1,9 @@
-//! What it costs to be asked: a daemon with many applications and senders whose status many ask for, how long an answer takes, and
-//! what the messages' path loses.
+//! What it costs to be asked: a daemon with many applications and senders whose status many ask for, how long
+//! an answer takes, and what the messages' path loses.
 //!
-//! Those who ask are threads of this process: they take processor time of the same machine, which counts against the load. It cannot see
-//! what a program makes of the answer: it reads the frame and looks no further.
+//! Those who ask are threads of this process: they take processor time of the same machine, which counts
+//! against the load. It cannot see what a program makes of the answer: it reads the frame and looks no
+//! further.
 
 use crate::e2e::Load;
 use crate::report::{Bound, Extent, Row, median, pairwise};
@@ -80,7 +81,8 @@ pub fn run(extent: Extent) -> Result<Vec<Row>, Box<dyn Error>> {
                 beside.push(load.large(bytes)?);
                 Ok(())
             })?);
-            // Who is timed asks more often than the others, and takes more of the machine: in a turn of its own.
+            // Who is timed asks more often than the others, and takes more of the machine: in a turn of its
+            // own.
             while_asked(&control, asking, || {
                 let times = std::thread::scope(|scope| {
                     let asks = scope

@@ -1,6 +1,7 @@
 //! The processor time of processes: what moving a byte costs at an end of the wire.
 //!
-//! It cannot see what the kernel does for them in interrupts, as it does for much of what arrives over `tcp:`.
+//! It cannot see what the kernel does for them in interrupts, as it does for much of what arrives over
+//! `tcp:`.
 
 use jet_control::ControlConnection;
 use rustix::time::{ClockId, clock_gettime};
@@ -21,7 +22,8 @@ pub fn own() -> Duration {
 pub fn daemon_of(control: &ControlConnection) -> io::Result<u32> {
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut bytes = libc::socklen_t::try_from(size_of_val(&peer)).expect("a few bytes");
-    // SAFETY: the descriptor is open, and the answer is written to a variable of its type and of the size that is said.
+    // SAFETY: the descriptor is open, and the answer is written to a variable of its type and of the size
+    // that is said.
     let answer = unsafe {
         libc::getsockopt(
             control.as_fd().as_raw_fd(),

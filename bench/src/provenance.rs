@@ -1,11 +1,13 @@
-//! Where figures come from: the machine, the commit, the build and the run's arguments. The first line of `--json`.
+//! Where figures come from: the machine, the commit, the build and the run's arguments. The first line of
+//! `--json`.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::process::Command;
 use std::time::SystemTime;
 
-/// Arguments that change nothing of what is measured, or that a run says elsewhere; those with `true` have a value after them.
+/// Arguments that change nothing of what is measured, or that a run says elsewhere; those with `true` have a
+/// value after them.
 const OTHER_ARGUMENTS: [(&str, bool); 5] =
     [("--json", false), ("--check", false), ("--baseline", true), ("--samples", true), ("--brief", false)];
 /// What is said where nothing is known.

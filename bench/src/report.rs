@@ -59,7 +59,8 @@ impl Bound {
 pub enum Kind {
     /// A count or a relation that holds on any machine, however busy it is. Every sample keeps to the bound.
     Exact,
-    /// A figure of one machine at one hour. Its bound, where it has one, wants a machine that does nothing else.
+    /// A figure of one machine at one hour. Its bound, where it has one, wants a machine that does nothing
+    /// else.
     Timed,
 }
 
@@ -107,7 +108,8 @@ impl Row {
         Self { bench, metric, kind: Kind::Timed, value, unit, bound: bound.words(), holds, samples }
     }
 
-    /// What holds on any machine: each sample against a bound. Without samples it does not hold: nothing was looked at.
+    /// What holds on any machine: each sample against a bound. Without samples it does not hold: nothing was
+    /// looked at.
     ///
     /// # Panics
     /// Without a bound: a row that cannot fail is not exact.
@@ -164,8 +166,8 @@ pub fn median(samples: &[f64]) -> f64 {
     }
 }
 
-/// Each sample beside the one that was taken just before it: what drifts over a run, as a shared machine's memory does,
-/// is in both.
+/// Each sample beside the one that was taken just before it: what drifts over a run, as a shared machine's
+/// memory does, is in both.
 pub fn pairwise(of: &[f64], to: &[f64]) -> Vec<f64> {
     of.iter().zip(to).map(|(value, base)| value / base).collect()
 }

@@ -31,7 +31,8 @@ impl Resident {
             .ok_or_else(|| std::io::Error::other(format!("/proc/{pid}/smaps has no resident sizes")))
     }
 
-    /// Reads the text of `smaps`: a line for each mapping, with its file at the end, and lines of its sizes after it.
+    /// Reads the text of `smaps`: a line for each mapping, with its file at the end, and lines of its sizes
+    /// after it.
     fn parse(maps: &str) -> Option<Self> {
         let mut resident = Self { pool: 0.0, escape: 0.0, senders: 0.0, beyond: 0.0 };
         let mut mapping = None;
@@ -77,7 +78,8 @@ mod tests {
         assert!(Resident::parse("7f60-7f70 rw-p\nRss: much kB\n").is_none());
     }
 
-    /// As the kernel tells of a pool on huge pages that an application maps, too; and of one that nobody else maps.
+    /// As the kernel tells of a pool on huge pages that an application maps, too; and of one that nobody else
+    /// maps.
     #[test]
     fn huge_pages_count() {
         for sizes in [

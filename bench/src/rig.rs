@@ -1,4 +1,5 @@
-//! A receiver to measure: the daemon and an application as processes of their own, started from this very binary.
+//! A receiver to measure: the daemon and an application as processes of their own, started from this very
+//! binary.
 
 use crate::consumer::{self, ConsumerArgs, Look, Order, Report};
 use crate::membw;
@@ -85,7 +86,8 @@ impl Rig {
         Self::start_on(fabric, read, settings, None, None)
     }
 
-    /// As [`Self::start`], with the application on a core of its own or of the reactor's, and marking what it reads.
+    /// As [`Self::start`], with the application on a core of its own or of the reactor's, and marking what it
+    /// reads.
     ///
     /// # Errors
     /// See there.
@@ -387,7 +389,8 @@ fn application(
     Ok(())
 }
 
-/// Reads every byte once, as fast as the machine loads: the same for Jet's application and for the bare limit.
+/// Reads every byte once, as fast as the machine loads: the same for Jet's application and for the bare
+/// limit.
 pub fn read_all(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();
     let sum = words.iter().fold(0u64, |sum, word| sum.wrapping_add(u64::from_ne_bytes(*word)));

@@ -42,7 +42,8 @@ impl Schedule {
         self.at_s += self.gap_s();
     }
 
-    /// Messages that are due before an end, the next one and those after it; at random, as many as are to be expected.
+    /// Messages that are due before an end, the next one and those after it; at random, as many as are to be
+    /// expected.
     pub fn left_before(&self, end: Duration) -> u64 {
         let span_s = end.as_secs_f64() - self.at_s;
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // a count; below zero is none

@@ -1,8 +1,9 @@
-//! One sender's loop: it keeps messages of one size under way, as many as it is told, and hears their ends. `e2e`, `stream`, `load` and
-//! what is built on them send by it; loads of many senders in one thread (`connections`, `escape`, `residency`) have loops of their own.
+//! One sender's loop: it keeps messages of one size under way, as many as it is told, and hears their ends.
+//! `e2e`, `stream`, `load` and what is built on them send by it; loads of many senders in one thread
+//! (`connections`, `escape`, `residency`) have loops of their own.
 //!
-//! Who measures says by a [`Score`] when the next message goes, and is told of each end. So a fixed number of messages, a fixed time
-//! and messages at fixed times are the same loop.
+//! Who measures says by a [`Score`] when the next message goes, and is told of each end. So a fixed number of
+//! messages, a fixed time and messages at fixed times are the same loop.
 
 use jet_client::send::{
     AckStatus, BufferError, Completion, SendBuffer, SendConnectError, SendError, Sender, SenderOptions,
@@ -11,11 +12,13 @@ use jet_client::send::{
 use jet_wire::SLAB_BYTES;
 use std::time::{Duration, Instant};
 
-/// Places that small messages are copied from: one after the other, as programs do that have more than one message.
+/// Places that small messages are copied from: one after the other, as programs do that have more than one
+/// message.
 const SMALL_PLACES: usize = 32;
 /// A wait ends after so long, so that the score is asked again.
 const WAIT_SLICE: Duration = Duration::from_millis(100);
-/// So long before a message is due the loop looks at the clock instead of sleeping: longer than waking it takes.
+/// So long before a message is due the loop looks at the clock instead of sleeping: longer than waking it
+/// takes.
 const AWAKE_BEFORE: Duration = Duration::from_micros(200);
 
 /// Messages of a loop.
@@ -116,7 +119,8 @@ pub struct SendLoop {
 }
 
 impl SendLoop {
-    /// Connects, and takes so many buffers of so many bytes for large messages. The pages of all are there then.
+    /// Connects, and takes so many buffers of so many bytes for large messages. The pages of all are there
+    /// then.
     ///
     /// # Errors
     /// [`StartError`].
@@ -175,7 +179,8 @@ impl SendLoop {
             let room = self.in_flight < messages.depth;
             if let Some(completion) = self.wait(next, room)? {
                 self.take(completion, score)?;
-                // A small message is soon sent: all ends that are there come first, so that as many SENDs go together.
+                // A small message is soon sent: all ends that are there come first, so that as many SENDs go
+                // together.
                 while messages.are_small()
                     && let Some(completion) = self.sender.poll()
                 {

@@ -1,7 +1,8 @@
-//! One stream of messages of one size through Jet: the figure that `bench/peers` puts beside other systems' ones.
+//! One stream of messages of one size through Jet: the figure that `bench/peers` puts beside other systems'
+//! ones.
 //!
-//! A sender, the daemon and an application are three processes, on whatever processors this program was given. A message
-//! counts when its sender heard that the application has read it and given it back.
+//! A sender, the daemon and an application are three processes, on whatever processors this program was
+//! given. A message counts when its sender heard that the application has read it and given it back.
 //!
 //! It cannot see a network or an RNIC's DMA.
 

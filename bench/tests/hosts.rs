@@ -1,5 +1,5 @@
-//! Measuring between hosts: what `load` and `probe` say that they sent is what `receive` says that came, and each error says what to
-//! start.
+//! Measuring between hosts: what `load` and `probe` say that they sent is what `receive` says that came, and
+//! each error says what to start.
 
 use jet_test_support::daemon;
 use jet_test_support::folder::Folder;

@@ -1,7 +1,7 @@
 //! The processor's own counters of the last-level cache and of memory, through `perf_event_open`.
 //!
-//! They are the second opinion on [`crate::residency`]: exact where they exist, which is on bare metal and in few
-//! virtual machines, and where the kernel lets us. Where they do not, the answer says why.
+//! They are the second opinion on [`crate::residency`]: exact where they exist, which is on bare metal and in
+//! few virtual machines, and where the kernel lets us. Where they do not, the answer says why.
 
 use perf_event::events::{Cache, CacheOp, CacheResult, Event, Hardware, WhichCache};
 use perf_event::{Builder, CountAndTime, Counter};
@@ -13,17 +13,18 @@ use std::path::Path;
 /// What was counted since the counters were started. Only what runs in user space counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct CacheCounts {
-    /// Accesses that reached the last-level cache. What exactly counts, prefetching for example, is the processor's
-    /// choice.
+    /// Accesses that reached the last-level cache. What exactly counts, prefetching for example, is the
+    /// processor's choice.
     pub llc_references: u64,
     /// Of these, those that it did not have.
     pub llc_misses: u64,
-    /// Reads that memory answered, of this NUMA node or another; `None` where the processor does not count them.
+    /// Reads that memory answered, of this NUMA node or another; `None` where the processor does not count
+    /// them.
     pub memory_reads: Option<u64>,
     /// Of these, those that another NUMA node's memory answered; `None` as above.
     pub remote_memory_reads: Option<u64>,
-    /// The time that the counters had hardware to count with, thousandths of the time that they were started for. Below
-    /// 1000 others counted too, and the counts are projected.
+    /// The time that the counters had hardware to count with, thousandths of the time that they were started
+    /// for. Below 1000 others counted too, and the counts are projected.
     pub counted_permille: u32,
 }
 
@@ -96,8 +97,8 @@ const KINDS: [Kind; 4] = [
 ];
 
 /// Counters of the last-level cache and of memory, for a thread or for this process. They count between
-/// [`Self::start`] and [`Self::stop`], and cost the counted threads nothing but a little at each switch between
-/// threads.
+/// [`Self::start`] and [`Self::stop`], and cost the counted threads nothing but a little at each switch
+/// between threads.
 #[derive(Debug)]
 pub struct CacheCounters {
     kinds: Vec<Vec<Counter>>,
@@ -120,8 +121,8 @@ impl CacheCounters {
         Self::open(&KINDS, &[thread], false)
     }
 
-    /// For every thread that this process has, and those that they will start. A thread that starts while this is
-    /// called may be missed.
+    /// For every thread that this process has, and those that they will start. A thread that starts while
+    /// this is called may be missed.
     ///
     /// # Errors
     /// [`CountersError`] names the reason.
@@ -270,7 +271,8 @@ impl System {
     }
 }
 
-/// Whether a unit's name is that of a processor core's: "cpu", "cpu_core", "armv8_pmuv3_0", "apple_icestorm_pmu".
+/// Whether a unit's name is that of a processor core's: "cpu", "cpu_core", "armv8_pmuv3_0",
+/// "apple_icestorm_pmu".
 fn is_processor(unit: &str) -> bool {
     ["cpu", "armv", "apple_", "riscv"].iter().any(|start| unit.starts_with(start))
 }
@@ -304,8 +306,8 @@ mod tests {
         Kind { name: "software", event: Event::Software(event), required }
     }
 
-    /// Counts of what works on any machine that lets us. Containers, and hosts that count for root alone, do not: so what
-    /// needs it is ignored, and run apart where it is let.
+    /// Counts of what works on any machine that lets us. Containers, and hosts that count for root alone, do
+    /// not: so what needs it is ignored, and run apart where it is let.
     fn opened(kinds: &[Kind], threads: &[i32], inherit: bool) -> CacheCounters {
         CacheCounters::open(kinds, threads, inherit).unwrap_or_else(|error| panic!("{error}"))
     }

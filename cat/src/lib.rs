@@ -1,7 +1,8 @@
-//! The last-level cache of a host: what there is of it, reserving a part for a pool, and telling whether the pool is in it
-//! (Jet §5).
+//! The last-level cache of a host: what there is of it, reserving a part for a pool, and telling whether the
+//! pool is in it (Jet §5).
 //!
-//! Of use to anybody, not only to Jet: nothing here knows of messages. A program that wants 16 MiB of each cache for itself:
+//! Of use to anybody, not only to Jet: nothing here knows of messages. A program that wants 16 MiB of each
+//! cache for itself:
 //!
 //! ```no_run
 //! use jet_cat::plan::Request;

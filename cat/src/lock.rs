@@ -7,7 +7,8 @@ use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long others may hold one: who changes something holds it for milliseconds, and a start or an end may need several.
+/// How long others may hold one: who changes something holds it for milliseconds, and a start or an end may
+/// need several.
 const WAIT_MAX: Duration = Duration::from_secs(2);
 /// Between two looks: who waits for a lock without a limit cannot be stopped.
 const LOOK: Duration = Duration::from_millis(20);
@@ -26,8 +27,8 @@ pub(crate) fn lock_within(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Takes a lock if nobody has it: says whether. It is the system's flock, which `File::try_lock` is, too, from Rust 1.89 on: with this
-/// one the crate can be checked by older toolchains that are at hand.
+/// Takes a lock if nobody has it: says whether. It is the system's flock, which `File::try_lock` is, too,
+/// from Rust 1.89 on: with this one the crate can be checked by older toolchains that are at hand.
 pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
     match flock(file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(true),

@@ -1,8 +1,9 @@
 //! Readings against the truth: regions whose lines were brought to a known place just before.
 //!
-//! On a busy host neighbours drive lines out of the shared cache within milliseconds. So places are set anew before each round,
-//! and a witness tells which rounds were disturbed: lines of its own that were placed with the others, timed by code of this
-//! test against a bound of its own. What the metric says has no part in that.
+//! On a busy host neighbours drive lines out of the shared cache within milliseconds. So places are set anew
+//! before each round, and a witness tells which rounds were disturbed: lines of its own that were placed with
+//! the others, timed by code of this test against a bound of its own. What the metric says has no part in
+//! that.
 #![cfg(target_arch = "x86_64")]
 
 use jet_cat::residency::{
@@ -119,7 +120,8 @@ struct Round {
     undisturbed: bool,
 }
 
-/// Places the pages as said, and reads at once. Whole pages, since lines are read along with the touched ones.
+/// Places the pages as said, and reads at once. Whole pages, since lines are read along with the touched
+/// ones.
 fn round(
     region: &Region,
     calibration: &Calibration,
@@ -129,8 +131,9 @@ fn round(
 ) -> Round {
     let options = WarmerOptions { seed, ..WarmerOptions::default() };
     let mut warmer = Warmer::calibrated(region.clone(), calibration.clone(), options).unwrap();
-    // More than once: what is used a single time may leave the private cache for memory, past the last level. The witness
-    // first, so that it has lain there for longer. Flushed afterwards, since some prefetchers read on into the next page.
+    // More than once: what is used a single time may leave the private cache for memory, past the last level.
+    // The witness first, so that it has lain there for longer. Flushed afterwards, since some prefetchers
+    // read on into the next page.
     for _ in 0..3 {
         write(&witness.region, |_| true);
         write(region, &cached);
@@ -164,7 +167,8 @@ struct Counted {
 impl Counted {
     /// The truth is less by what others drove out unseen, at most: [`GONE_SHARE_MAX`] of it.
     fn add(&mut self, resident: &Resident, truth: f64) {
-        // The bounds are for so many: a kind that has them does not go on while it is made up for the other's.
+        // The bounds are for so many: a kind that has them does not go on while it is made up for the
+        // other's.
         if self.rounds == ROUNDS {
             return;
         }
@@ -184,11 +188,13 @@ impl Counted {
     }
 }
 
-/// Undisturbed rounds of each kind: so many count, and none that is made beyond. And the most that are made for them.
+/// Undisturbed rounds of each kind: so many count, and none that is made beyond. And the most that are made
+/// for them.
 const ROUNDS: u32 = 60;
 const ROUNDS_MAX: u32 = 1200;
-/// Intervals of a kind that hold the truth, at least. Were each of 60 right by a chance of 95 of 100, 57 would be on average,
-/// and fewer than 47 once in 800 000 runs (binomial). Of a metric that is right every other time 47 are once in 160 000.
+/// Intervals of a kind that hold the truth, at least. Were each of 60 right by a chance of 95 of 100, 57
+/// would be on average, and fewer than 47 once in 800 000 runs (binomial). Of a metric that is right every
+/// other time 47 are once in 160 000.
 const HELD_MIN: u32 = 47;
 /// Rounds by one calibration.
 const CALIBRATED: u32 = 20;

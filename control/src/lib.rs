@@ -1,4 +1,5 @@
-//! The control socket of `jetd`: what can be asked, what is answered, and the daemon's status as types that both ends share.
+//! The control socket of `jetd`: what can be asked, what is answered, and the daemon's status as types that
+//! both ends share.
 //!
 //! * [`protocol`]: requests and responses.
 //! * [`frame`]: how they lie on the socket.
@@ -7,14 +8,16 @@
 //!
 //! # Versions
 //!
-//! The two ends may be of different builds. They understand each other within one [`protocol::PROTOCOL_VERSION`]:
+//! The two ends may be of different builds. They understand each other within one
+//! [`protocol::PROTOCOL_VERSION`]:
 //!
 //! * A field that is not known is passed over. So a newer end may add fields.
-//! * A field that was added later has a default, so that an older end may leave it out. A field that was always there has none: without
-//!   it the frame is refused, instead of reading 0.
+//! * A field that was added later has a default, so that an older end may leave it out. A field that was
+//!   always there has none: without it the frame is refused, instead of reading 0.
 //! * A word that is not known reads as the variant `Unknown` of its enum.
 //! * A request that is not known is refused ([`protocol::ErrorCode::BadRequest`]).
-//! * An option that must not be lost silently is repeated in the answer. An older daemon leaves it out there, and the client sees it.
+//! * An option that must not be lost silently is repeated in the answer. An older daemon leaves it out there,
+//!   and the client sees it.
 //!
 //! What cannot be done so takes another version. `tests/versions.rs` has a recorded exchange of each.
 //!

@@ -1,16 +1,18 @@
 //! What a client asks of the daemon, and what it answers.
 //!
-//! A Unix stream socket (default [`CONTROL_SOCKET`]). A client sends one [`ControlRequest`] at a time and gets one
-//! [`ControlResponse`]. Descriptors ride with the first byte of an answer. After [`ControlRequest::Register`] the connection stays
-//! open for the session's life: its hang-up ends the session at the daemon, and tells the application that the daemon is gone. A
-//! [`ControlResponse::Error`] that comes unasked says why the daemon is about to hang up.
+//! A Unix stream socket (default [`CONTROL_SOCKET`]). A client sends one [`ControlRequest`] at a time and
+//! gets one [`ControlResponse`]. Descriptors ride with the first byte of an answer. After
+//! [`ControlRequest::Register`] the connection stays open for the session's life: its hang-up ends the
+//! session at the daemon, and tells the application that the daemon is gone. A [`ControlResponse::Error`]
+//! that comes unasked says why the daemon is about to hang up.
 
 use crate::status::{Rows, RowsFrom, Status};
 use serde::{Deserialize, Serialize};
 
 /// Where the daemon listens unless its configuration (`control_socket`) says otherwise.
 pub const CONTROL_SOCKET: &str = "/run/jet/jetd.sock";
-/// The version of this protocol, in [`ControlRequest::Register`]. Ends of one version understand each other ([versions](crate#versions)).
+/// The version of this protocol, in [`ControlRequest::Register`]. Ends of one version understand each other
+/// ([versions](crate#versions)).
 pub const PROTOCOL_VERSION: u32 = 3;
 
 /// What a client asks.
@@ -28,7 +30,8 @@ pub enum ControlRequest {
         /// Take memory outside the cache instead of waiting for room in the pool.
         memory_instead_of_waiting: bool,
     },
-    /// Asks for the daemon's state and counters, see [`ControlConnection::status`](crate::ControlConnection::status).
+    /// Asks for the daemon's state and counters, see
+    /// [`ControlConnection::status`](crate::ControlConnection::status).
     Status,
     /// Asks for further rows of it.
     StatusRows {
@@ -37,8 +40,8 @@ pub enum ControlRequest {
     },
     /// Asks the daemon to take nothing new, finish what it has, and stop. A drain that is under way goes on.
     Drain {
-        /// After so many milliseconds from now on it stops anyway; none: as a drain that is under way has it, or else the
-        /// daemon's `shutdown.drain_ms`.
+        /// After so many milliseconds from now on it stops anyway; none: as a drain that is under way has it,
+        /// or else the daemon's `shutdown.drain_ms`.
         deadline_ms: Option<u64>,
     },
 }
@@ -47,9 +50,9 @@ pub enum ControlRequest {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ControlResponse {
-    /// The connection is a session. Descriptors come along, in this order: the pool (mapped read-only), the session
-    /// segment (read-write), the application's end of a [`jet_fabric::unix::Doorbell`], and, where `escape_bytes` is not
-    /// 0, escape memory (mapped read-only).
+    /// The connection is a session. Descriptors come along, in this order: the pool (mapped read-only), the
+    /// session segment (read-write), the application's end of a [`jet_fabric::unix::Doorbell`], and, where
+    /// `escape_bytes` is not 0, escape memory (mapped read-only).
     Registered {
         /// The session's number.
         session: u32,

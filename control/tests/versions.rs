@@ -1,5 +1,6 @@
-//! Ends of different builds. `recorded/protocol-N.jsonl` is what ends of that version said: a line a frame, as `{"client": ...}` or
-//! `{"daemon": ...}`. The last has what takes a device, a reservation and a fault. A file is never changed; whoever adds to the protocol adds lines to a file of the next version.
+//! Ends of different builds. `recorded/protocol-N.jsonl` is what ends of that version said: a line a frame,
+//! as `{"client": ...}` or `{"daemon": ...}`. The last has what takes a device, a reservation and a fault. A
+//! file is never changed; whoever adds to the protocol adds lines to a file of the next version.
 
 use jet_control::protocol::PROTOCOL_VERSION;
 use jet_control::status::{

@@ -1,9 +1,9 @@
 //! Checksums of large messages (Jet §4.2.2): made here and now, or elsewhere while the reactor goes on.
 //!
-//! A message has one CRC32C over all its bytes, so whether it fits is known at its end only. Its READs are delivered in the
-//! order of their bytes, each after its own part was made; the last is delivered only if the whole fits. A READ that is
-//! being checked elsewhere keeps its slabs and its place among the READs: what is delivered may be released, and be another
-//! message's a moment later.
+//! A message has one CRC32C over all its bytes, so whether it fits is known at its end only. Its READs are
+//! delivered in the order of their bytes, each after its own part was made; the last is delivered only if the
+//! whole fits. A READ that is being checked elsewhere keeps its slabs and its place among the READs: what is
+//! delivered may be released, and be another message's a moment later.
 
 use crate::config::Checksums;
 use crate::effects::{Commands, ReadId, Sums};
@@ -46,7 +46,8 @@ impl Checks {
         self.by != Checksums::Off
     }
 
-    /// Whether a small message's bytes fit its checksum. Always made here: handing 4 KiB over costs more than its CRC.
+    /// Whether a small message's bytes fit its checksum. Always made here: handing 4 KiB over costs more than
+    /// its CRC.
     #[inline]
     pub fn small_fits(&mut self, small: &SmallHeader, slab: u32, effects: &mut impl Sums) -> bool {
         let Some(expected) = small.crc32c() else { return true };
@@ -103,7 +104,8 @@ impl Checks {
         self.under_way -= 1;
     }
 
-    /// The next READ of the message of which all before it were checked, and its own part; `None`: there is none now.
+    /// The next READ of the message of which all before it were checked, and its own part; `None`: there is
+    /// none now.
     pub fn next_checked(&mut self, message: u32, messages: &mut Messages, reads: &Reads) -> Option<u32> {
         let (first, last) = messages.transfer(message).checks?;
         let entry = &reads[first];

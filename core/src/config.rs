@@ -26,8 +26,8 @@ pub struct Config {
     pub reads_max: u32,
     /// Bytes of READs at once. 8 MiB: Jet §4.1.2.
     pub in_flight_bytes: u64,
-    /// Whether no more of the READ share is used at once than the load is found to need. Stragglers, which escape counts, are
-    /// no part of that.
+    /// Whether no more of the READ share is used at once than the load is found to need. Stragglers, which
+    /// escape counts, are no part of that.
     pub footprint_follows: bool,
     /// Who makes the checksums of messages that carry one.
     pub checksums: Checksums,
@@ -53,20 +53,22 @@ pub struct Config {
     pub session_slots: u32,
     /// Messages delivered to one application and not finished.
     pub session_messages: u32,
-    /// Control messages to one peer whose SENDs have not completed: ends, credit, signals. On an RC queue pair a SEND completes only after the READs that were posted
-    /// before it, however long ago it arrived: with few of these, acknowledgements would wait for READs.
+    /// Control messages to one peer whose SENDs have not completed: ends, credit, signals. On an RC queue
+    /// pair a SEND completes only after the READs that were posted before it, however long ago it arrived:
+    /// with few of these, acknowledgements would wait for READs.
     pub control_sends_max: u32,
-    /// A peer that waits for something, and that nothing was said to for so long, is told that the receiver is there.
+    /// A peer that waits for something, and that nothing was said to for so long, is told that the receiver
+    /// is there.
     pub heartbeat_ns: u64,
-    /// How long the slabs of an application whose session is over stay unused at least: its own I/O may still be reading
-    /// them.
+    /// How long the slabs of an application whose session is over stay unused at least: its own I/O may still
+    /// be reading them.
     pub quarantine_ns: u64,
     /// Time between two looks at rates, credits and ages.
     pub tick_ns: u64,
     /// When the pool is under pressure, and what is done about it (Jet §4.3).
     pub escape: EscapeConfig,
-    /// Slabs of escape memory for copies, and for messages that take memory instead of waiting; beside those of
-    /// `escape.replace_slabs_max`.
+    /// Slabs of escape memory for copies, and for messages that take memory instead of waiting; beside those
+    /// of `escape.replace_slabs_max`.
     pub memory_slabs: u32,
     /// A session that holds as many of them is granted nothing new before it releases.
     pub session_memory_slabs: u32,
@@ -81,7 +83,8 @@ pub struct Config {
 pub enum Checksums {
     /// The receiver, at once.
     Inline,
-    /// Whoever `Effects::begin_check` asks, for READs: the receiver goes on meanwhile. For small messages as `Inline`.
+    /// Whoever `Effects::begin_check` asks, for READs: the receiver goes on meanwhile. For small messages as
+    /// `Inline`.
     Workers,
     /// Nobody: the NIC did, or nobody asks for it. Senders are told that checksums are not understood.
     Off,
@@ -208,7 +211,8 @@ impl Config {
         range("classes", u64::from(self.classes), 1, CLASSES_MAX as u64)?;
         range("peers_max", u64::from(self.peers_max), 1, 1 << 20)?;
         range("sessions_max", u64::from(self.sessions_max), 1, 4096)?;
-        // So many records are kept for small messages; beyond them there must be some for those that are READ.
+        // So many records are kept for small messages; beyond them there must be some for those that are
+        // READ.
         let records = u64::from(self.srq_slabs) + u64::from(self.reads_max);
         range("messages_max", u64::from(self.messages_max), records, 1 << 20)?;
         range("requests_per_peer", u64::from(self.requests_per_peer), 1, 1 << 16)?;

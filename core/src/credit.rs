@@ -1,9 +1,10 @@
 //! Credit: how many SENDs each sender may have on the way, so that the SRQ is never overrun.
 //!
-//! Outstanding credit of active senders never exceeds what the SRQ share can have posted. A sender's credit follows its
-//! rate: it doubles while the sender uses it up, halves while it does not, and what an idle sender still has above one
-//! is called back. The one credit that an idle sender keeps lies outside the budget: the entries of
-//! `srq_reserve_entries` stand for those that wake, and when more wake at once their NICs wait (RNR) for a moment.
+//! Outstanding credit of active senders never exceeds what the SRQ share can have posted. A sender's credit
+//! follows its rate: it doubles while the sender uses it up, halves while it does not, and what an idle
+//! sender still has above one is called back. The one credit that an idle sender keeps lies outside the
+//! budget: the entries of `srq_reserve_entries` stand for those that wake, and when more wake at once their
+//! NICs wait (RNR) for a moment.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -15,8 +16,9 @@ const CREDIT_FLOOR: u32 = 1;
 const CREDIT_INITIAL: u32 = 8;
 /// Ticks without a SEND after which unused credit is called back.
 const IDLE_TICKS: u32 = 2;
-/// Ticks after which a recall without an answer is given up: the sender's program does something else. Its credit then
-/// counts as an idle sender's, outside the budget, until it wakes; else a few of them would starve everybody.
+/// Ticks after which a recall without an answer is given up: the sender's program does something else. Its
+/// credit then counts as an idle sender's, outside the budget, until it wakes; else a few of them would
+/// starve everybody.
 const RECALL_TICKS: u32 = 10;
 
 /// What there is to give.
@@ -133,8 +135,8 @@ impl Credit {
         self.accounts[peer as usize].arrived
     }
 
-    /// The limit to tell it: while a recall is under way nothing above the recalled one, or an acknowledgement that
-    /// crosses its answer would give back what it gave up.
+    /// The limit to tell it: while a recall is under way nothing above the recalled one, or an
+    /// acknowledgement that crosses its answer would give back what it gave up.
     pub fn limit_to_tell(&self, peer: u32) -> u64 {
         let account = &self.accounts[peer as usize];
         if account.recalling { account.recall_limit } else { account.limit }
@@ -207,7 +209,8 @@ impl Credit {
         true
     }
 
-    /// A sender that used all its credit before the recall reached it has none left to answer with: that is the answer.
+    /// A sender that used all its credit before the recall reached it has none left to answer with: that is
+    /// the answer.
     #[inline]
     pub fn end_recall_if_used_up(&mut self, peer: u32) {
         let account = self.account_mut(peer);
@@ -216,8 +219,8 @@ impl Credit {
         }
     }
 
-    /// Whether it is to have more. With exactly half left there is time: an acknowledgement is likely to come by and take
-    /// credit along. A sender of one message after the other would else be sent both for each.
+    /// Whether it is to have more. With exactly half left there is time: an acknowledgement is likely to come
+    /// by and take credit along. A sender of one message after the other would else be sent both for each.
     #[inline]
     pub fn wants(&self, peer: u32) -> bool {
         let account = &self.accounts[peer as usize];
@@ -264,8 +267,8 @@ impl Credit {
         // Not each single one: a limit moves when it is worth a message, or rides on an acknowledgement.
         let mut grant = wanted.min(left);
         if outstanding == 0 && grant < u64::from(CREDIT_FLOOR) && room.posted {
-            // Who sits on the SRQ share must not silence the others: each has what an idle sender has, and while too many
-            // use it their NICs wait.
+            // Who sits on the SRQ share must not silence the others: each has what an idle sender has, and
+            // while too many use it their NICs wait.
             grant = u64::from(CREDIT_FLOOR);
         }
         if grant > 0 {
@@ -285,8 +288,8 @@ impl Credit {
         !self.hungry.is_empty()
     }
 
-    /// A sender without credit, which asks again now that some may be left. What takes them is a stack: who comes out last
-    /// here, the sender that waited longest, is served first.
+    /// A sender without credit, which asks again now that some may be left. What takes them is a stack: who
+    /// comes out last here, the sender that waited longest, is served first.
     pub fn next_hungry(&mut self, room: Room) -> Option<u32> {
         if self.left(room) == 0 && !room.posted {
             return None;
@@ -296,7 +299,8 @@ impl Credit {
         Some(peer)
     }
 
-    /// The active sender at a position. Only they are looked at with time: what a thousand idle ones have does not change.
+    /// The active sender at a position. Only they are looked at with time: what a thousand idle ones have
+    /// does not change.
     pub fn active_at(&self, position: usize) -> Option<u32> {
         self.active.get(position).copied()
     }
@@ -306,7 +310,8 @@ impl Credit {
         self.active.len()
     }
 
-    /// A tick passed for the active sender at a position. Where it is [`Decay::Idle`] from now on another takes its position.
+    /// A tick passed for the active sender at a position. Where it is [`Decay::Idle`] from now on another
+    /// takes its position.
     pub fn decay(&mut self, position: usize, reach: Reach) -> Decay {
         let decay = self.decay_one(self.active[position], reach);
         if decay == Decay::Idle {

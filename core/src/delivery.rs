@@ -1,10 +1,10 @@
 //! Delivery into sessions: message numbers, what waits for a slot, and what is promised to READs under way.
 //!
-//! What every small message passes through is inlined whatever the compiler thinks of its size: together a tenth of what
-//! such a message costs (`jet-bench -- core`).
+//! What every small message passes through is inlined whatever the compiler thinks of its size: together a
+//! tenth of what such a message costs (`jet-bench -- core`).
 //!
-//! Parts of several messages arrive side by side. The oldest of a session that began to arrive and is not complete is the one
-//! that its application waits for: it is known here, and slots are kept for it.
+//! Parts of several messages arrive side by side. The oldest of a session that began to arrive and is not
+//! complete is the one that its application waits for: it is known here, and slots are kept for it.
 
 use crate::config::FRAGMENT_SLABS_MAX;
 use crate::effects::{Commands, SessionId};
@@ -17,8 +17,8 @@ use alloc::vec;
 use alloc::vec::Vec;
 use jet_wire::segment::{DELIVERY_USER_HEADER_MAX, Delivery as Descriptor, delivery_flags, delivery_kind};
 
-/// A user header on its way to a descriptor. The bytes that ride in the descriptor are an array of fixed size: a copy
-/// of variable length would cost a store-forwarding stall a message.
+/// A user header on its way to a descriptor. The bytes that ride in the descriptor are an array of fixed
+/// size: a copy of variable length would cost a store-forwarding stall a message.
 #[derive(Clone, Copy)]
 pub(crate) struct UserHeader<'a> {
     /// Its first bytes, and whatever follows them in its place.
@@ -118,7 +118,8 @@ impl Delivery {
         &mut self.desks[session as usize]
     }
 
-    /// Hands one run to its session, which has a slot, and a number if this is the first; the slot that it took.
+    /// Hands one run to its session, which has a slot, and a number if this is the first; the slot that it
+    /// took.
     #[inline(always)] // see the file's head
     pub fn deliver(
         &mut self,
@@ -285,7 +286,8 @@ impl Delivery {
         self.desk(session).backlog.len()
     }
 
-    /// A READ is posted whose runs will need so many slots, and its message a number if the application does not know of it.
+    /// A READ is posted whose runs will need so many slots, and its message a number if the application does
+    /// not know of it.
     pub fn promise(&mut self, message: u32, slots: u32, messages: &mut Messages) {
         let record = &messages[message];
         let (session, needs_number) = (record.session, !record.reader.is_open());
@@ -296,7 +298,8 @@ impl Delivery {
         desk.promised_numbers += u32::from(new_number);
     }
 
-    /// A run of a READ is delivered next: what was promised to it is used now. `true`: it is its message's first.
+    /// A run of a READ is delivered next: what was promised to it is used now. `true`: it is its message's
+    /// first.
     pub fn keep_promise(&mut self, message: u32, messages: &mut Messages) -> bool {
         let record = &messages[message];
         let (session, first) = (record.session, !record.reader.is_open());
@@ -314,7 +317,8 @@ impl Delivery {
         self.desk_mut(session).promised_slots -= slots;
     }
 
-    /// No READ of the message is under way any more: the number that was kept for it is not needed, if it is still kept.
+    /// No READ of the message is under way any more: the number that was kept for it is not needed, if it is
+    /// still kept.
     pub fn give_up_number(&mut self, message: u32, messages: &mut Messages) {
         let (session, unseen) = (messages[message].session, !messages[message].reader.is_open());
         if unseen && core::mem::take(&mut messages.transfer(message).numbered) && session != NONE {

@@ -12,7 +12,8 @@ pub struct PeerId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SessionId(pub u32);
 
-/// The process of an application, by the system's number. It is one process's for as long as that process holds anything.
+/// The process of an application, by the system's number. It is one process's for as long as that process
+/// holds anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ProcessId(pub u32);
 
@@ -156,7 +157,8 @@ impl SessionEnd {
     }
 }
 
-/// An application that holds all that it may: more waits for it, and nothing comes before it gives something back.
+/// An application that holds all that it may: more waits for it, and nothing comes before it gives something
+/// back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standstill {
     /// What it has used up.
@@ -181,8 +183,8 @@ pub trait Commands {
     /// Post SRQ entry `entry` with slab `slab`.
     fn post_srq(&mut self, entry: u32, slab: u32);
 
-    /// READ `bytes` from the peer into the runs, in their order. The last slab may be filled in part. Answer with
-    /// `handle_read_done`, also where it could not be posted.
+    /// READ `bytes` from the peer into the runs, in their order. The last slab may be filled in part. Answer
+    /// with `handle_read_done`, also where it could not be posted.
     fn post_read(&mut self, peer: PeerId, read: ReadId, remote: Remote, bytes: u32, runs: &[Run]);
 
     /// SEND a header to the peer. Answer with `handle_sent` when its NIC took it.
@@ -191,8 +193,8 @@ pub trait Commands {
     /// End the connection after what was sent. Answer with `handle_peer_lost`.
     fn disconnect(&mut self, peer: PeerId);
 
-    /// Publish the slot and append the descriptor to the session's delivery ring. `user_header` is whole; where it
-    /// does not fit the descriptor it goes to the message's header cell first.
+    /// Publish the slot and append the descriptor to the session's delivery ring. `user_header` is whole;
+    /// where it does not fit the descriptor it goes to the message's header cell first.
     fn deliver(&mut self, session: SessionId, delivery: &Delivery, user_header: &[u8]);
 
     /// Tell the application that its session is over and let go of it. No answer.
@@ -210,15 +212,16 @@ pub trait Commands {
     /// Copy a slab's first bytes now.
     ///
     /// # Errors
-    /// [`CopyFailed`], also where the slab turned out to be lost after it was copied: what was read may be zeros. Tell
-    /// `handle_poisoned` before the next flush.
+    /// [`CopyFailed`], also where the slab turned out to be lost after it was copied: what was read may be
+    /// zeros. Tell `handle_poisoned` before the next flush.
     fn copy_slab(&mut self, from: u32, to: u32, bytes: u32) -> Result<(), CopyFailed>;
 
     /// Have the NIC mark congestion earlier (`true`), or as it did before (`false`).
     fn mark(&mut self, on: bool);
 
-    /// Have the CRC32C of a READ's first `bytes` made elsewhere, and answer with `handle_checked` or `handle_check_failed`. The runs stay as they
-    /// are until then. At most one check of each READ is under way. Called only with [`Checksums::Workers`].
+    /// Have the CRC32C of a READ's first `bytes` made elsewhere, and answer with `handle_checked` or
+    /// `handle_check_failed`. The runs stay as they are until then. At most one check of each READ is under
+    /// way. Called only with [`Checksums::Workers`].
     ///
     /// [`Checksums::Workers`]: crate::config::Checksums::Workers
     fn begin_check(&mut self, read: ReadId, bytes: u32, runs: &[Run]);
@@ -226,12 +229,12 @@ pub trait Commands {
 
 /// What the driver is asked about what only it can see. It answers at once.
 pub trait Questions {
-    /// The first bytes of a slab whose SEND arrived, and which is not posted again yet: asked for where a user header lies
-    /// there.
+    /// The first bytes of a slab whose SEND arrived, and which is not posted again yet: asked for where a
+    /// user header lies there.
     fn payload(&self, slab: u32, bytes: u32) -> &[u8];
 
-    /// After its copy: does the application find the run at its new place from now on? `false`: it is reading the run where
-    /// it lies, and goes on finding it there.
+    /// After its copy: does the application find the run at its new place from now on? `false`: it is reading
+    /// the run where it lies, and goes on finding it there.
     fn relocate(&mut self, copy: &EscapeCopy) -> bool;
 }
 
@@ -241,7 +244,8 @@ pub trait Sums {
     /// `handle_poisoned` before the next flush.
     fn crc32c(&mut self, crc: u32, slab: u32, bytes: u32) -> Option<u32>;
 
-    /// CRC32C of two stretches, one behind the other, from those of both; `second_bytes` is how long the second is.
+    /// CRC32C of two stretches, one behind the other, from those of both; `second_bytes` is how long the
+    /// second is.
     fn combine_crc32c(first: u32, second: u32, second_bytes: u32) -> u32 {
         jet_wire::message::combine_crc32c(first, second, second_bytes)
     }

@@ -1,7 +1,7 @@
 //! What senders are to be told: how their messages ended, and that the receiver is there.
 //!
-//! A sender's ends wait in ranges of consecutive sequences, as many as one header carries; those beyond wait in their messages'
-//! records. Whoever is to be looked at by the next flush is in one list.
+//! A sender's ends wait in ranges of consecutive sequences, as many as one header carries; those beyond wait
+//! in their messages' records. Whoever is to be looked at by the next flush is in one list.
 
 use crate::effects::{Commands, PeerId};
 use crate::messages::{Life, MessageList, Messages};
@@ -12,7 +12,8 @@ use jet_wire::message::{ACK_RANGES_MAX, AckHeader, AckRange, AckStatus, HeaderBy
 
 /// Between two congestion signals to one sender: the first must have had time to show, a few round trips.
 const SIGNAL_NS: u64 = 1_000_000;
-/// A sender whose ends wait, and whose NIC took nothing for so long, does not listen. READs take no such time.
+/// A sender whose ends wait, and whose NIC took nothing for so long, does not listen. READs take no such
+/// time.
 const UNRESPONSIVE_NS: u64 = 5_000_000_000;
 
 /// A connection, as far as it can be spoken on.
@@ -217,7 +218,8 @@ impl Ends {
         self.line(peer).may_hear()
     }
 
-    /// It is looked at by the next flush. What is on every message's way looks at `dirty` first, without a call: nearly always it is.
+    /// It is looked at by the next flush. What is on every message's way looks at `dirty` first, without a
+    /// call: nearly always it is.
     #[inline]
     pub fn mark_dirty(&mut self, peer: u32) {
         let line = self.line_mut(peer);
@@ -269,7 +271,8 @@ impl Ends {
         self.line(peer).range_count > 0
     }
 
-    /// Sends it the ends that wait, with the limit of its credit; those that waited in message records are next.
+    /// Sends it the ends that wait, with the limit of its credit; those that waited in message records are
+    /// next.
     pub fn acknowledge(
         &mut self,
         peer: u32,

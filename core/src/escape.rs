@@ -1,8 +1,8 @@
 //! Escape: carries out what Algorithm 1 says (Jet §4.3).
 //!
-//! Replace is bookkeeping in the pool. Copies are made by the driver, and are over when it says so: until then neither the
-//! slot nor the slabs of either place are used for anything else, whatever the application does meanwhile. Whom congestion is
-//! marked to is not known here: that is said as a value.
+//! Replace is bookkeeping in the pool. Copies are made by the driver, and are over when it says so: until
+//! then neither the slot nor the slabs of either place are used for anything else, whatever the application
+//! does meanwhile. Whom congestion is marked to is not known here: that is said as a value.
 
 use crate::config::Config;
 use crate::effects::{Commands, CopyFailed, CopyId, CopyRefused, EscapeCopy, Questions, SessionId};
@@ -15,7 +15,8 @@ use alloc::vec;
 use alloc::vec::Vec;
 use jet_escape::{Action, Escape as Algorithm, PoolView, Pressure, Thresholds};
 
-/// Between two evaluations under pressure: with 1,000 sessions an evaluation costs 2 us, so at most 4 % of a core.
+/// Between two evaluations under pressure: with 1,000 sessions an evaluation costs 2 us, so at most 4 % of a
+/// core.
 const EVALUATION_NS: u64 = 50_000;
 /// Between two evaluations when nothing else happens: a fraction of the time that makes a straggler.
 const IDLE_EVALUATION_NS: u64 = 500_000;
@@ -82,7 +83,8 @@ struct SessionEscape {
 pub(crate) struct Demand {
     /// Slabs that are posted.
     pub posted: u32,
-    /// A session is granted nothing because the pool has no room for what waits: pressure, however many slabs are posted.
+    /// A session is granted nothing because the pool has no room for what waits: pressure, however many slabs
+    /// are posted.
     pub waits_for_room: bool,
 }
 
@@ -285,8 +287,8 @@ impl Escape {
         self.meter.note(now_ns, pool.escape_used());
     }
 
-    /// The slabs as Algorithm 1 sees them. Where the SRQ share is scarcer than the pool as a whole, it is what counts:
-    /// its slabs are all that small messages have.
+    /// The slabs as Algorithm 1 sees them. Where the SRQ share is scarcer than the pool as a whole, it is
+    /// what counts: its slabs are all that small messages have.
     #[inline]
     fn view(&self, pool: &Pool, demand: Demand) -> PoolView {
         let total = pool.total();
@@ -384,8 +386,8 @@ impl Escape {
         let held = slots.movable(session, slot);
         // Where slices were released already, the rest need not be one run.
         let run = Run { first: held.run.first, count: held.held_slabs };
-        // Without escape memory (none could be had, or stand-ins are still in use) the straggler stays, and is offered
-        // again in the next evaluation.
+        // Without escape memory (none could be had, or stand-ins are still in use) the straggler stays, and
+        // is offered again in the next evaluation.
         if held.copying || !pool.replace(run, held.share) {
             return;
         }
@@ -455,8 +457,8 @@ impl Escape {
         }
     }
 
-    /// A copy is over. `ok`: the bytes are there. `is_open`: whether its session is; what one held that is over is in
-    /// quarantine.
+    /// A copy is over. `ok`: the bytes are there. `is_open`: whether its session is; what one held that is
+    /// over is in quarantine.
     pub fn end_copy(
         &mut self,
         now_ns: u64,
@@ -523,8 +525,8 @@ impl Escape {
             .then_some(flushed_ns + IDLE_EVALUATION_NS)
     }
 
-    /// A small message that has to wait for a slot goes to memory where the cache is scarce, and its slab comes back; where it
-    /// lies then, if it does.
+    /// A small message that has to wait for a slot goes to memory where the cache is scarce, and its slab
+    /// comes back; where it lies then, if it does.
     ///
     /// # Errors
     /// [`CopyFailed`], upon which congestion is to be marked. [`CopyFailed::Source`]: it cannot be read.

@@ -43,8 +43,9 @@ impl Histogram {
         self.max_ns
     }
 
-    /// The spans that so many thousandths of all do not exceed (upper ends of their buckets); 0 where there are none. The shares are
-    /// to grow: all are found in one pass, since a status asks for those of every session.
+    /// The spans that so many thousandths of all do not exceed (upper ends of their buckets); 0 where there
+    /// are none. The shares are to grow: all are found in one pass, since a status asks for those of every
+    /// session.
     pub fn quantiles_ns<const N: usize>(&self, permilles: [u32; N]) -> [u64; N] {
         let mut spans_ns = [self.max_ns; N];
         let mut buckets = self.counts.iter().enumerate();

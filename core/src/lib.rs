@@ -1,10 +1,11 @@
 //! The receiver as a state machine.
 //!
-//! Everything that decides about receiving lives here, and nothing that touches the world: `no_std`, no unsafe, no
-//! clock, no I/O. Time enters as a value. The same code runs under a real RNIC, a software NIC and a simulator.
+//! Everything that decides about receiving lives here, and nothing that touches the world: `no_std`, no
+//! unsafe, no clock, no I/O. Time enters as a value. The same code runs under a real RNIC, a software NIC and
+//! a simulator.
 //!
-//! Inputs are the `handle_*` calls of [`Receiver`]; what is to be done about them comes out through [`Effects`], which
-//! the driver implements. The order of calls:
+//! Inputs are the `handle_*` calls of [`Receiver`]; what is to be done about them comes out through
+//! [`Effects`], which the driver implements. The order of calls:
 //!
 //! 1. [`Receiver::new`], then [`Receiver::start`] posts the first SRQ entries.
 //! 2. For each completion, connection event or release entry, the `handle_*` that fits.

@@ -1,9 +1,9 @@
 //! What sessions held that are over: nobody else's before it is certain that nobody reads it any more.
 //!
-//! A process that ends, or closes its connection, has let go of what it held: it comes back after a while, for I/O of the
-//! process's may still be under way. A process whose session was ended for a fault may live on and read: then what it held
-//! comes back when it lets go, which may be never. So that one such process does not take the pool slab by slab, it gets no
-//! further session before the slabs of the first are back.
+//! A process that ends, or closes its connection, has let go of what it held: it comes back after a while,
+//! for I/O of the process's may still be under way. A process whose session was ended for a fault may live on
+//! and read: then what it held comes back when it lets go, which may be never. So that one such process does
+//! not take the pool slab by slab, it gets no further session before the slabs of the first are back.
 
 use crate::effects::ProcessId;
 use crate::stats::QuarantineStats;
@@ -64,8 +64,8 @@ impl Quarantine {
         }
     }
 
-    /// Slabs in quarantine for faults of a process. Where processes cannot be told apart, an application's name stands for its
-    /// process: one that only is faulty comes again under its own.
+    /// Slabs in quarantine for faults of a process. Where processes cannot be told apart, an application's
+    /// name stands for its process: one that only is faulty comes again under its own.
     pub fn slabs_for_faults_of(&self, process: Option<ProcessId>, name: AppName) -> u32 {
         let is_of_it = |detained: &&Detained| match (detained.process, process) {
             (Some(holder), Some(process)) => holder == process,

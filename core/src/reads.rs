@@ -66,8 +66,8 @@ impl Reads {
         self.free.pop()
     }
 
-    /// Fills the READ's runs with up to `slabs` slabs of a share, contiguous ones first, as the NIC's scatter entries allow; how
-    /// many there are.
+    /// Fills the READ's runs with up to `slabs` slabs of a share, contiguous ones first, as the NIC's scatter
+    /// entries allow; how many there are.
     pub fn fill(&mut self, index: u32, slabs: u32, scatter_max: u32, share: Share, pool: &mut Pool) -> u32 {
         let scatter_max = scatter_max.min(FRAGMENT_SLABS_MAX) as usize;
         let entry = &mut self.records[index as usize];

@@ -1,7 +1,7 @@
 //! What an application gives back: checked against what the receiver knows, and measured.
 //!
-//! Every value comes from a stranger. How much comes back, and how long it was held, says what a session's messages will
-//! need.
+//! Every value comes from a stranger. How much comes back, and how long it was held, says what a session's
+//! messages will need.
 
 use crate::effects::ReleaseError;
 use crate::histogram::Histogram;
@@ -29,7 +29,8 @@ struct Pace {
     bytes_per_ms: u64,
     post_nic_ns: u64,
     post_nic: Histogram,
-    /// Quantiles of so many spans. They are read by many and take a walk through the histogram, so they are kept until it changes.
+    /// Quantiles of so many spans. They are read by many and take a walk through the histogram, so they are
+    /// kept until it changes.
     quantiles: Cell<(u64, [u64; 4])>,
 }
 
@@ -75,8 +76,8 @@ impl Recycling {
         let freed = slots.release(session, release)?;
         let record = &mut messages[freed.message];
         record.held -= freed.run.count;
-        // While slices are held, whatever could be decided was: when it was finished, or when its last READ ended. What is left to
-        // be decided waits for the last slice.
+        // While slices are held, whatever could be decided was: when it was finished, or when its last READ
+        // ended. What is left to be decided waits for the last slice.
         let settles = record.held == 0 && (record.reader.is_finished() || record.life.has_failed());
         Ok((freed, settles))
     }

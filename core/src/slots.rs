@@ -16,7 +16,8 @@ struct Slot {
     generation: u16,
     share: Share,
     run: Run,
-    /// It lies in the cache, in the budget, and is not being copied: the usual case, in which releasing is short.
+    /// It lies in the cache, in the budget, and is not being copied: the usual case, in which releasing is
+    /// short.
     plain: bool,
     /// It is being copied to memory: neither it nor its slabs are used for anything else before that is over.
     copying: bool,
@@ -153,7 +154,8 @@ impl Slots {
         }
         slot.held &= !bits;
         let emptied = slot.held == 0;
-        // A run that is being copied stays where it is until that is over; then its slabs and its slot come back.
+        // A run that is being copied stays where it is until that is over; then its slabs and its slot come
+        // back.
         let slot_is_free = emptied && (slot.plain || !slot.copying);
         let freed = Freed {
             message: slot.message,
@@ -207,7 +209,8 @@ impl Slots {
         (slot.share, slot.run) = (Share::Copied, to);
     }
 
-    /// Its run stays where it is: `back` gets what was released while it was copied. `true`: the slot can be used again.
+    /// Its run stays where it is: `back` gets what was released while it was copied. `true`: the slot can be
+    /// used again.
     pub fn stays(&mut self, session: u32, number: u16, plain: bool, back: impl FnMut(Run)) -> bool {
         let owner = &mut self.sessions[session as usize];
         let slot = &mut owner.slots[usize::from(number)];
@@ -234,7 +237,8 @@ impl Slots {
         }
     }
 
-    /// The session is over: `each` gets what its runs occupy, all of which counts as held until [`Self::reset`].
+    /// The session is over: `each` gets what its runs occupy, all of which counts as held until
+    /// [`Self::reset`].
     pub fn detain(&mut self, session: u32, mut each: impl FnMut(Run, Share)) {
         for slot in self.sessions[session as usize].slots.iter_mut().filter(|slot| slot.message != NONE) {
             slot.held = slot.occupied();
@@ -242,7 +246,8 @@ impl Slots {
         }
     }
 
-    /// Ready for another application: `each` gets what was held. Generations go on, so that late releases of the former fail.
+    /// Ready for another application: `each` gets what was held. Generations go on, so that late releases of
+    /// the former fail.
     pub fn reset(&mut self, session: u32, mut each: impl FnMut(Run, Share)) {
         let owner = &mut self.sessions[session as usize];
         for slot in owner.slots.iter_mut().filter(|slot| slot.message != NONE) {

@@ -14,7 +14,8 @@ pub(crate) struct Srq {
     slabs: Box<[u32]>,
     free: Vec<u32>,
     posted: u32,
-    /// Entries that are posted whatever READs need: without them nobody can ask for a READ, nor give credit back.
+    /// Entries that are posted whatever READs need: without them nobody can ask for a READ, nor give credit
+    /// back.
     kept: u32,
 }
 
@@ -35,8 +36,8 @@ impl Srq {
         self.posted
     }
 
-    /// Posts entries until there are `depth` of them, as far as slabs and records reach: whatever arrives in an entry needs a
-    /// record.
+    /// Posts entries until there are `depth` of them, as far as slabs and records reach: whatever arrives in
+    /// an entry needs a record.
     pub fn top_up(&mut self, depth: u32, records: u32, pool: &mut Pool, effects: &mut impl Commands) {
         let entries = u32::try_from(self.free.len()).unwrap_or(NONE);
         let wanted = depth.saturating_sub(self.posted).min(entries).min(records);

@@ -1,11 +1,11 @@
 //! Applications that hold all that they may, while more waits for them.
 //!
-//! An application may keep what it gets until it has all of a message. One that does so with a message larger than the
-//! pool waits for what can never come, and so does one that keeps more messages than it may. So it is told, as is the
-//! operator: which limit, and that something has to be given back.
+//! An application may keep what it gets until it has all of a message. One that does so with a message larger
+//! than the pool waits for what can never come, and so does one that keeps more messages than it may. So it
+//! is told, as is the operator: which limit, and that something has to be given back.
 //!
-//! Who only is slow looks the same for a while. What tells them apart is time in which nothing was given back and
-//! nothing came, though none of it was on its way.
+//! Who only is slow looks the same for a while. What tells them apart is time in which nothing was given back
+//! and nothing came, though none of it was on its way.
 
 use crate::effects::{Commands, SessionId, Standstill, StandstillStage};
 use crate::stats::StandstillStats;
@@ -13,7 +13,8 @@ use alloc::boxed::Box;
 use alloc::vec;
 use jet_wire::segment::HeldLimit;
 
-/// A session that stood still for so long hears of it. Longer than any READ or queue takes while nobody is in the way.
+/// A session that stood still for so long hears of it. Longer than any READ or queue takes while nobody is in
+/// the way.
 const STANDSTILL_NS: u64 = 1_000_000_000;
 /// It hears of it again so long after.
 const RENEWAL_NS: u64 = 10_000_000_000;

@@ -1,4 +1,5 @@
-//! The arrows between the modules of this crate are those that `docs/architecture.md` draws: none more, none less, none upwards.
+//! The arrows between the modules of this crate are those that `docs/architecture.md` draws: none more, none
+//! less, none upwards.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,7 +1,8 @@
-//! Recorded conversations between hosts, held again: the receiver answers the recorded bytes with the recorded bytes.
+//! Recorded conversations between hosts, held again: the receiver answers the recorded bytes with the
+//! recorded bytes.
 //!
-//! The recordings are in `wire/tests/conversations/`, one file a version of the wire, and say what is in each line. What the
-//! applications and the daemon do in between is there, too.
+//! The recordings are in `wire/tests/conversations/`, one file a version of the wire, and say what is in each
+//! line. What the applications and the daemon do in between is there, too.
 
 use jet_core::{
     Arrival, Commands, Config, CopyFailed, CopyRefused, EscapeCopy, PeerId, Questions, ReadId, Receiver,
@@ -204,7 +205,8 @@ fn bytes(hex: &str) -> Vec<u8> {
     digits.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect()
 }
 
-/// Holds each conversation of a recording with a receiver, and returns how many headers and first words it said.
+/// Holds each conversation of a recording with a receiver, and returns how many headers and first words it
+/// said.
 fn hold(recording: &str) -> usize {
     let (mut talk, mut said) = (None, 0);
     for (at, line) in recording.lines().enumerate() {

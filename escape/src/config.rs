@@ -5,29 +5,32 @@ use crate::pressure::{ThresholdError, Thresholds};
 /// What the escape controller is made with (Jet §4.3, Algorithm 1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EscapeConfig {
-    /// `false`: the pressure is read and stragglers are counted, but nothing is ever done about them: to compare with.
+    /// `false`: the pressure is read and stragglers are counted, but nothing is ever done about them: to
+    /// compare with.
     pub enabled: bool,
     /// CACHE_SAFE and CACHE_DANGER. See [`Thresholds::default`] for 20 % and 5 %.
     pub thresholds: Thresholds,
-    /// MEM_ESC: the most slabs that may stand in for replaced stragglers at once. 0: replace is off, pressure leads to
-    /// copying at once.
+    /// MEM_ESC: the most slabs that may stand in for replaced stragglers at once. 0: replace is off, pressure
+    /// leads to copying at once.
     ///
-    /// 256 slabs, 1 MiB: the paper's escape memory stayed below that (§6.3). Where 4 % of the traffic straggle (the
-    /// paper's example, §4.3), 200 Gbps bring 1 GB of stragglers a second: 1 MiB lets each stay 1 ms beyond
-    /// `straggler_ns`. And it is a twelfth of a 12 MiB pool: small beside what the cache is reserved for.
+    /// 256 slabs, 1 MiB: the paper's escape memory stayed below that (§6.3). Where 4 % of the traffic
+    /// straggle (the paper's example, §4.3), 200 Gbps bring 1 GB of stragglers a second: 1 MiB lets each stay
+    /// 1 ms beyond `straggler_ns`. And it is a twelfth of a 12 MiB pool: small beside what the cache is
+    /// reserved for.
     pub replace_slabs_max: u32,
-    /// CREDIT: a session with a larger share of stragglers among what it holds releases slowly. 0 to 1000 thousandths;
-    /// at 1000 no session ever does.
+    /// CREDIT: a session with a larger share of stragglers among what it holds releases slowly. 0 to 1000
+    /// thousandths; at 1000 no session ever does.
     ///
     /// 500: Algorithm 1 asks whether "most" of its buffers are stragglers. More than half are most.
     pub credit_permille: u32,
-    /// A run held for as long is a straggler, nanoseconds; or for twice what the pool takes to be used once where that is
-    /// longer, up to four times what stands here ([`Escape::straggler_ns`](crate::Escape::straggler_ns)). At least 1.
+    /// A run held for as long is a straggler, nanoseconds; or for twice what the pool takes to be used once
+    /// where that is longer, up to four times what stands here
+    /// ([`Escape::straggler_ns`](crate::Escape::straggler_ns)). At least 1.
     ///
-    /// 2 ms: ten times the average time from the NIC to the release, 200 us (§2.2: 5 MB are resident at 200 Gbps). In
-    /// 2 ms 200 Gbps bring 50 MB and use each slab of a 12 MiB pool four times; who keeps one for that long does not
-    /// take part in the recycling. And a tail that storage has in its ordinary life, a write that meets an SSD's own
-    /// erasing (1 ms and more), is not yet called slow.
+    /// 2 ms: ten times the average time from the NIC to the release, 200 us (§2.2: 5 MB are resident at 200
+    /// Gbps). In 2 ms 200 Gbps bring 50 MB and use each slab of a 12 MiB pool four times; who keeps one for
+    /// that long does not take part in the recycling. And a tail that storage has in its ordinary life, a
+    /// write that meets an SSD's own erasing (1 ms and more), is not yet called slow.
     pub straggler_ns: u64,
 }
 

@@ -1,13 +1,14 @@
 //! Algorithm 1 of Jet §4.3, one action at a time.
 //!
-//! An evaluation is one run of the algorithm: [`Escape::begin`], then [`Escape::next`] until it says `None`. Between two
-//! calls of `next` the action is carried out, so that each is decided on how things stand then, as in the paper's loop.
+//! An evaluation is one run of the algorithm: [`Escape::begin`], then [`Escape::next`] until it says `None`.
+//! Between two calls of `next` the action is carried out, so that each is decided on how things stand then,
+//! as in the paper's loop.
 //!
-//! What the paper leaves open: an evaluation takes [`ACTIONS_MAX`] actions at most and looks at [`NODES_MAX`] runs at
-//! most, and goes on next time where it stopped; sessions take turns, one run each, so that none uses up MEM_ESC before
-//! another had a turn; MEM_ESC counts as reached where the next straggler does not fit into what is left of it, or no
-//! memory could be had for it; a run that is being copied is not replaced; and a line once crossed is left only with
-//! the hysteresis.
+//! What the paper leaves open: an evaluation takes [`ACTIONS_MAX`] actions at most and looks at [`NODES_MAX`]
+//! runs at most, and goes on next time where it stopped; sessions take turns, one run each, so that none uses
+//! up MEM_ESC before another had a turn; MEM_ESC counts as reached where the next straggler does not fit into
+//! what is left of it, or no memory could be had for it; a run that is being copied is not replaced; and a
+//! line once crossed is left only with the hysteresis.
 
 use crate::config::EscapeConfig;
 use crate::held::{Held, Look};
@@ -17,17 +18,18 @@ use crate::turn::Turn;
 
 /// The most actions of one evaluation.
 ///
-/// An evaluation stands between two completions of the NIC. Carrying out an action costs a few hundred nanoseconds at
-/// most (a replace moves counts, a copy is only begun): 64 of them are some 10 us, a tenth of what the safe line leaves
-/// (see [`crate::Thresholds`]). And 64 runs of one slab each are more than 200 Gbps bring in the same time.
+/// An evaluation stands between two completions of the NIC. Carrying out an action costs a few hundred
+/// nanoseconds at most (a replace moves counts, a copy is only begun): 64 of them are some 10 us, a tenth of
+/// what the safe line leaves (see [`crate::Thresholds`]). And 64 runs of one slab each are more than 200 Gbps
+/// bring in the same time.
 pub const ACTIONS_MAX: u32 = 64;
 
-/// The most runs that one evaluation looks at to find its actions: each action's own and as many that are being copied
-/// and passed over.
+/// The most runs that one evaluation looks at to find its actions: each action's own and as many that are
+/// being copied and passed over.
 pub const NODES_MAX: u32 = 2 * ACTIONS_MAX;
 
-/// The most runs that one evaluation, or one [`Escape::count_stragglers`], counts as stragglers anew. As many as it can
-/// act on: one that acts on fewer finds them counted next time.
+/// The most runs that one evaluation, or one [`Escape::count_stragglers`], counts as stragglers anew. As many
+/// as it can act on: one that acts on fewer finds them counted next time.
 pub const COUNTED_MAX: u32 = ACTIONS_MAX;
 
 /// The pool as an evaluation finds it, in slabs.
@@ -89,9 +91,10 @@ struct Evaluation {
 
 /// The escape controller.
 ///
-/// Told of every run that is delivered and released ([`Self::hold`], [`Self::release`]), it knows what each session
-/// holds of the cache budget and since when, and says in an evaluation what is to be done. Sessions and slots are
-/// indices below what it was made for; slots are below 65,535. Time is in nanoseconds and never goes back.
+/// Told of every run that is delivered and released ([`Self::hold`], [`Self::release`]), it knows what each
+/// session holds of the cache budget and since when, and says in an evaluation what is to be done. Sessions
+/// and slots are indices below what it was made for; slots are below 65,535. Time is in nanoseconds and never
+/// goes back.
 #[derive(Debug)]
 pub struct Escape {
     config: EscapeConfig,
@@ -137,8 +140,8 @@ impl Escape {
         self.held.hold(session, slot, slabs, now_ns);
     }
 
-    /// So many slabs of the run were released; with its last one it leaves its session's list. Nothing happens where
-    /// it left already (it was replaced or copied).
+    /// So many slabs of the run were released; with its last one it leaves its session's list. Nothing
+    /// happens where it left already (it was replaced or copied).
     ///
     /// # Panics
     /// Where that is more than is held of it.
@@ -153,7 +156,8 @@ impl Escape {
         self.held.since_ns(session, slot)
     }
 
-    /// The run left the cache, replaced or copied: it leaves its session's list. Nothing happens where it left already.
+    /// The run left the cache, replaced or copied: it leaves its session's list. Nothing happens where it
+    /// left already.
     pub fn remove(&mut self, session: u32, slot: u16) {
         self.held.remove(session, slot);
     }
@@ -169,15 +173,15 @@ impl Escape {
         self.pressure
     }
 
-    /// A run held for as long is a straggler now: as long as is configured, or twice what the pool takes to be used once
-    /// where that is longer, but four times the configured at most.
+    /// A run held for as long is a straggler now: as long as is configured, or twice what the pool takes to
+    /// be used once where that is longer, but four times the configured at most.
     #[inline]
     pub fn straggler_ns(&self) -> u64 {
         self.turn.straggler_ns()
     }
 
-    /// Begins an evaluation: reads the pressure, and counts the runs that became stragglers since, [`COUNTED_MAX`] of
-    /// them at most. `false`: there is nothing to do, by far the usual answer.
+    /// Begins an evaluation: reads the pressure, and counts the runs that became stragglers since,
+    /// [`COUNTED_MAX`] of them at most. `false`: there is nothing to do, by far the usual answer.
     ///
     /// To be called after every batch of releases: what the pool takes to be used once is measured by it.
     #[inline]
@@ -219,13 +223,13 @@ impl Escape {
         self.evaluation.counts_left -= self.held.count(now_ns, self.evaluation.counts_left);
     }
 
-    /// The next action of this evaluation, as things stand now: the one before is carried out, and `view` is of after
-    /// it. `None`: nothing more in this evaluation.
+    /// The next action of this evaluation, as things stand now: the one before is carried out, and `view` is
+    /// of after it. `None`: nothing more in this evaluation.
     ///
-    /// - After [`Action::Replace`] call [`Self::remove`]. A run that is still held at the next call could not be
-    ///   replaced (there is no escape memory); that counts as MEM_ESC reached.
-    /// - After [`Action::Copy`] call [`Self::copying`] where the copy began. Otherwise (the application is reading the
-    ///   run) nothing needs to be told: it is offered again after the session's other runs.
+    /// - After [`Action::Replace`] call [`Self::remove`]. A run that is still held at the next call could not
+    ///   be replaced (there is no escape memory); that counts as MEM_ESC reached.
+    /// - After [`Action::Copy`] call [`Self::copying`] where the copy began. Otherwise (the application is
+    ///   reading the run) nothing needs to be told: it is offered again after the session's other runs.
     pub fn next(&mut self, now_ns: u64, view: PoolView) -> Option<Action> {
         if self.evaluation.stage == Stage::Over {
             return None;
@@ -303,8 +307,8 @@ impl Escape {
         }
     }
 
-    /// A copy of the run began: it is neither offered for copying again nor replaced before [`Self::remove`] or
-    /// [`Self::not_copied`].
+    /// A copy of the run began: it is neither offered for copying again nor replaced before [`Self::remove`]
+    /// or [`Self::not_copied`].
     ///
     /// # Panics
     /// Where the run is not held.
@@ -335,13 +339,14 @@ impl Escape {
         self.held.straggler_slabs(session)
     }
 
-    /// Counts the runs that became stragglers, [`COUNTED_MAX`] at most, without an evaluation: for what is shown.
+    /// Counts the runs that became stragglers, [`COUNTED_MAX`] at most, without an evaluation: for what is
+    /// shown.
     pub fn count_stragglers(&mut self, now_ns: u64) {
         self.held.count(now_ns, COUNTED_MAX);
     }
 
-    /// When the next run becomes a straggler, if any is held that is none: for the timer. In the past where one did and
-    /// was not counted yet. Looks at a time for each session.
+    /// When the next run becomes a straggler, if any is held that is none: for the timer. In the past where
+    /// one did and was not counted yet. Looks at a time for each session.
     pub fn next_straggler_ns(&self) -> Option<u64> {
         self.held.next_due_ns()
     }

@@ -1,10 +1,11 @@
 //! What sessions hold of the cache budget: a queue each, in order of time.
 //!
-//! Jet §4.3: "the cache buffer allocated for each application is organized by linked lists. [...] a node would be
-//! linked to the tail", so that whether there are stragglers is seen from the head alone. Here each list is a ring of slot
-//! numbers: delivering writes one entry at its end, releasing writes none. What was released stays in the ring until
-//! somebody comes by who looks for stragglers, or until the ring is full of it: then it is swept, at two or three
-//! nanoseconds an entry. Unlinking each run from a chain cost every message more.
+//! Jet §4.3: "the cache buffer allocated for each application is organized by linked lists. [...] a node
+//! would be linked to the tail", so that whether there are stragglers is seen from the head alone. Here each
+//! list is a ring of slot numbers: delivering writes one entry at its end, releasing writes none. What was
+//! released stays in the ring until somebody comes by who looks for stragglers, or until the ring is full of
+//! it: then it is swept, at two or three nanoseconds an entry. Unlinking each run from a chain cost every
+//! message more.
 //!
 //! Everything is allocated once. A node is 16 bytes, a session's record one line of the cache.
 
@@ -296,8 +297,8 @@ impl Held {
         self.slow.set(session, slow);
     }
 
-    /// Counts the runs that became stragglers, `nodes_max` of them at most (four entries of released ones count as one);
-    /// the others next time. How many were looked at.
+    /// Counts the runs that became stragglers, `nodes_max` of them at most (four entries of released ones
+    /// count as one); the others next time. How many were looked at.
     #[inline]
     pub fn count(&mut self, now_ns: u64, nodes_max: u32) -> u32 {
         if now_ns < self.quiet_until_ns { 0 } else { self.count_due(now_ns, nodes_max) }
@@ -401,8 +402,8 @@ impl Held {
         look
     }
 
-    /// The run at which a session's cursor stands, or the next that is not being copied; the cursor moves past it. With
-    /// it: whether the cursor came round, so that every run of the session had its turn.
+    /// The run at which a session's cursor stands, or the next that is not being copied; the cursor moves
+    /// past it. With it: whether the cursor came round, so that every run of the session had its turn.
     #[inline]
     pub fn next_to_copy(&mut self, session: u32, nodes_left: &mut u32) -> (Look, bool) {
         let record = &mut self.sessions[session as usize];

@@ -24,9 +24,10 @@ pub struct Thresholds {
 }
 
 impl Default for Thresholds {
-    /// 20 % and 5 %, 2 % hysteresis. 20 % of 12 MiB are 2.4 MiB: 100 us at 200 Gbps, the time that an escape action
-    /// has; 5 % are 25 us, about a round trip in a data centre, the time that a signal to the senders needs. 2 % are
-    /// 10 us, or 61 slabs: about the largest run (64), so that one run more or less does not cross a line twice.
+    /// 20 % and 5 %, 2 % hysteresis. 20 % of 12 MiB are 2.4 MiB: 100 us at 200 Gbps, the time that an escape
+    /// action has; 5 % are 25 us, about a round trip in a data centre, the time that a signal to the senders
+    /// needs. 2 % are 10 us, or 61 slabs: about the largest run (64), so that one run more or less does not
+    /// cross a line twice.
     fn default() -> Self {
         Self { safe_permille: 200, danger_permille: 50, hysteresis_permille: 20 }
     }
@@ -77,7 +78,8 @@ impl Thresholds {
         }
     }
 
-    /// The pressure now, given what it was: lines are crossed downwards at once, upwards only with the hysteresis.
+    /// The pressure now, given what it was: lines are crossed downwards at once, upwards only with the
+    /// hysteresis.
     #[inline]
     pub fn read(&self, before: Pressure, available_slabs: u32, total_slabs: u32) -> Pressure {
         let available = u64::from(available_slabs) * 1000;

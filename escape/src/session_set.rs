@@ -26,7 +26,8 @@ impl SessionSet {
         self.0.fill(0);
     }
 
-    /// The first member, from `from` on and then from the beginning, that is not in `without` (as large a set).
+    /// The first member, from `from` on and then from the beginning, that is not in `without` (as large a
+    /// set).
     #[inline]
     pub fn next(&self, from: u32, without: &Self) -> Option<u32> {
         let words = self.0.len();

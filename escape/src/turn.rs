@@ -1,15 +1,17 @@
 //! A straggler's time: as configured, or longer where the pool takes longer to be used, within bounds.
 //!
-//! A run that its application has held for long does not take part in the recycling (Jet §4.3); one that stands in a queue
-//! does, it waits its turn. In a full pool that takes as long as its slabs do to be released once. At the 25 GB/s that
-//! the configured time was chosen for, 12 MiB take half a millisecond; at 4 GB/s three, and then all of what is held would
-//! be stragglers, and memory would join the pool though nobody keeps anything. So what a turn takes is measured.
+//! A run that its application has held for long does not take part in the recycling (Jet §4.3); one that
+//! stands in a queue does, it waits its turn. In a full pool that takes as long as its slabs do to be
+//! released once. At the 25 GB/s that the configured time was chosen for, 12 MiB take half a millisecond; at
+//! 4 GB/s three, and then all of what is held would be stragglers, and memory would join the pool though
+//! nobody keeps anything. So what a turn takes is measured.
 
-/// So many turns of the pool: one is what the last in a full queue waits, the other is for queues that move in jerks, as
-/// where receiver and application share a core.
+/// So many turns of the pool: one is what the last in a full queue waits, the other is for queues that move
+/// in jerks, as where receiver and application share a core.
 const TURNS: u64 = 2;
 
-/// The most that a straggler's time becomes, in configured ones: an application that is slow holds everybody up by then.
+/// The most that a straggler's time becomes, in configured ones: an application that is slow holds everybody
+/// up by then.
 const GROWTH_MAX: u64 = 4;
 
 /// At the end of a turn that gives no reason for it the time in force falls by one part of so many.
@@ -41,8 +43,8 @@ impl Turn {
         self.straggler_ns
     }
 
-    /// How things stand: slabs released since the beginning, those of the pool, and whether it is scarce now. `true`: the
-    /// straggler's time may have changed.
+    /// How things stand: slabs released since the beginning, those of the pool, and whether it is scarce now.
+    /// `true`: the straggler's time may have changed.
     #[inline]
     pub fn note(&mut self, now_ns: u64, released_slabs: u64, total_slabs: u32, scarce: bool) -> bool {
         let slabs = released_slabs - self.base_slabs;
@@ -69,7 +71,8 @@ impl Turn {
     /// Up at once, down bit by bit: what a turn takes is uneven, and its longest are what counts.
     fn end(&mut self, span_ns: u64, slabs: u64, total_slabs: u32) {
         let fallen_ns = self.straggler_ns - self.straggler_ns / FALL;
-        // With room in the pool nobody waits for it. Where nothing was released, nothing says that anybody does.
+        // With room in the pool nobody waits for it. Where nothing was released, nothing says that anybody
+        // does.
         let measured_ns = if self.scarce && slabs > 0 {
             span_ns.saturating_mul(u64::from(total_slabs) * TURNS) / slabs
         } else {

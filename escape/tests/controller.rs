@@ -32,7 +32,8 @@ fn count_all(escape: &mut Escape) {
     }
 }
 
-/// All actions of an evaluation in which the pool stays as it is: copies begin (or not), nothing else changes.
+/// All actions of an evaluation in which the pool stays as it is: copies begin (or not), nothing else
+/// changes.
 fn evaluate(escape: &mut Escape, view: PoolView, copies_begin: bool) -> Vec<Action> {
     escape.begin(LATE_NS, view);
     let mut actions = Vec::new();
@@ -79,7 +80,8 @@ fn stragglers_are_replaced_oldest_first_until_the_pool_is_safe_again() {
     let view = PoolView { available_slabs: 160, replaced_slabs: 60, ..UNSAFE };
     assert_eq!(escape.next(LATE_NS, view), Some(Action::Replace { session: 0, slot: 3, slabs: 60 }));
     escape.remove(0, 3);
-    // 210 of 1000 are above the line (200), but not by the hysteresis (20): slot 5 would go, were it a straggler.
+    // 210 of 1000 are above the line (200), but not by the hysteresis (20): slot 5 would go, were it a
+    // straggler.
     let view = PoolView { available_slabs: 210, replaced_slabs: 120, ..UNSAFE };
     assert_eq!(escape.next(LATE_NS, view), None);
     assert!(escape.begin(LATE_NS, view));
@@ -255,7 +257,8 @@ fn an_evaluation_of_a_thousand_sessions_is_bounded_and_all_have_their_turn() {
     assert_eq!((stragglers(&escape), escape.next_straggler_ns()), (0, None));
 }
 
-/// One session has more stragglers than are counted at once, again and again: the others are counted all the same.
+/// One session has more stragglers than are counted at once, again and again: the others are counted all the
+/// same.
 #[test]
 fn counting_goes_round() {
     for noisy in [0, 70, 199] {

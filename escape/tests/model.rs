@@ -1,5 +1,5 @@
-//! The escape controller against a slow and obvious model of Algorithm 1 (Jet §4.3): one list of all runs in order of
-//! time, everything reckoned anew at each question.
+//! The escape controller against a slow and obvious model of Algorithm 1 (Jet §4.3): one list of all runs in
+//! order of time, everything reckoned anew at each question.
 //!
 //! Fewer runs are held here than an evaluation is bounded to, so that each is a whole run of the algorithm.
 
@@ -397,8 +397,8 @@ impl Harness {
         self.model.memory_is_ready
     }
 
-    /// A copy is of a slow session's run as it stands, not under way, not offered before, and newer than the session's
-    /// run before.
+    /// A copy is of a slow session's run as it stands, not under way, not offered before, and newer than the
+    /// session's run before.
     fn check_copy(&self, session: u32, slot: u16, slabs: u32, offered: &[Run]) -> Run {
         let model = &self.model;
         assert!(model.is_slow(session), "session {session} is not slow");
@@ -441,8 +441,8 @@ impl Harness {
         assert_eq!(escape.next_straggler_ns(), model.next_straggler_ns());
     }
 
-    /// However things came to stand: while they stay so, two evaluations offer every run that is to be copied. (The
-    /// first may go on in the middle, where one before it stopped because the pool was safe.)
+    /// However things came to stand: while they stay so, two evaluations offer every run that is to be
+    /// copied. (The first may go on in the middle, where one before it stopped because the pool was safe.)
     fn check_liveness(&mut self) {
         self.model.memory_is_ready = false;
         self.model.others_slabs = TOTAL_SLABS;
@@ -452,7 +452,8 @@ impl Harness {
         if !model.config.enabled {
             return assert!(offered.is_empty());
         }
-        // With room below MEM_ESC and no straggler that could leave there is nothing to do, as the algorithm has it.
+        // With room below MEM_ESC and no straggler that could leave there is nothing to do, as the algorithm
+        // has it.
         if model.replaced_slabs < model.config.replace_slabs_max && model.straggler().is_none() {
             return;
         }

@@ -41,7 +41,8 @@ pub fn advice(error: &io::Error) -> Option<&'static str> {
     }
 }
 
-/// What to change where a Unix socket of the daemon's cannot be connected to; `absent` where nobody listens on it.
+/// What to change where a Unix socket of the daemon's cannot be connected to; `absent` where nobody listens
+/// on it.
 pub fn of_socket(error: &io::Error, absent: &'static str) -> &'static str {
     match Errno::from_io_error(error) {
         Some(Errno::ACCESS | Errno::PERM) => {

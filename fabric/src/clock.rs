@@ -19,7 +19,8 @@ impl Clock {
     }
 }
 
-/// Turns between two looks at the clock: reading it costs as much as a message does, and what a NIC does by time is not that exact.
+/// Turns between two looks at the clock: reading it costs as much as a message does, and what a NIC does by
+/// time is not that exact.
 const TURNS: u32 = 64;
 
 /// A clock for a busy loop: it is looked at once in many turns.

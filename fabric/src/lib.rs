@@ -1,8 +1,9 @@
 //! NICs behind one trait, in verbs' own terms.
 //!
-//! [`Nic`] is what the rest of Jet knows of a network: a shared receive queue with two scatter entries an entry,
-//! SEND with a fixed-size header, READ into a scatter list, completions, connections with private data. One folder per
-//! implementation; every implementation passes the same conformance suite (`tests/conformance/`).
+//! [`Nic`] is what the rest of Jet knows of a network: a shared receive queue with two scatter entries an
+//! entry, SEND with a fixed-size header, READ into a scatter list, completions, connections with private
+//! data. One folder per implementation; every implementation passes the same conformance suite
+//! (`tests/conformance/`).
 //!
 //! * [`soft`]: a software RNIC for machines with none, over `shm:` (same host) and `tcp:` (any host).
 //! * `verbs` (cargo feature `verbs`): RNICs, and the kernel's soft-RoCE, on `rdma-sys` and RDMA CM.

@@ -2,25 +2,27 @@
 //!
 //! Rules that hold for every implementation (the conformance suite checks them):
 //!
-//! * A work request that was posted completes exactly once, with success, an error, or [`Status::Flushed`]. SENDs that
-//!   were posted between two [`Nic::flush`] may complete together.
-//! * SENDs of one QP arrive in the order they were posted, each in one SRQ entry, header in the entry's header area,
-//!   payload in its slab.
-//! * No SRQ entry there: the sender's NIC waits ("receiver not ready", RNR) and tries again; nothing is lost, the
-//!   event is counted, and only that QP waits.
-//! * READs of one QP complete in the order they were posted, and its SENDs in theirs. On a device a SEND completes after the
-//!   READs that were posted before it, too, and so it does on a software NIC that was given a profile.
+//! * A work request that was posted completes exactly once, with success, an error, or [`Status::Flushed`].
+//!   SENDs that were posted between two [`Nic::flush`] may complete together.
+//! * SENDs of one QP arrive in the order they were posted, each in one SRQ entry, header in the entry's
+//!   header area, payload in its slab.
+//! * No SRQ entry there: the sender's NIC waits ("receiver not ready", RNR) and tries again; nothing is lost,
+//!   the event is counted, and only that QP waits.
+//! * READs of one QP complete in the order they were posted, and its SENDs in theirs. On a device a SEND
+//!   completes after the READs that were posted before it, too, and so it does on a software NIC that was
+//!   given a profile.
 //! * READs under way on one QP are at most what both ends' devices do: [`Event::Connected`] says how many.
-//! * A READ with an unknown key or outside the region changes no byte, completes with [`Status::RemoteAccess`], and
-//!   takes its QP to the error state, as with verbs.
-//! * [`Nic::disconnect`] and a lost peer flush everything outstanding, then report [`Event::Disconnected`] exactly
-//!   once; after that the [`Qp`] is stale and every call with it fails with [`PostError::Stale`]. No memory named by a
-//!   flushed request is touched after its completion was polled.
+//! * A READ with an unknown key or outside the region changes no byte, completes with
+//!   [`Status::RemoteAccess`], and takes its QP to the error state, as with verbs.
+//! * [`Nic::disconnect`] and a lost peer flush everything outstanding, then report [`Event::Disconnected`]
+//!   exactly once; after that the [`Qp`] is stale and every call with it fails with [`PostError::Stale`]. No
+//!   memory named by a flushed request is touched after its completion was polled.
 //! * After construction, posting and polling allocate nothing.
-//! * Time is what [`Nic::poll`], [`Nic::poll_event`] and [`Nic::arm`] are told: nanoseconds from a beginning of the caller's own,
-//!   which never go back. Only these three do something because time has passed, and no software NIC asks a clock. What begins to
-//!   wait in another call ([`Nic::connect`], [`Nic::disconnect`], [`Nic::post_read`]) has its whole span from the next of these
-//!   three. A NIC on a device goes by the system's clock, as the device does; one on a thread, by its thread's.
+//! * Time is what [`Nic::poll`], [`Nic::poll_event`] and [`Nic::arm`] are told: nanoseconds from a beginning
+//!   of the caller's own, which never go back. Only these three do something because time has passed, and no
+//!   software NIC asks a clock. What begins to wait in another call ([`Nic::connect`], [`Nic::disconnect`],
+//!   [`Nic::post_read`]) has its whole span from the next of these three. A NIC on a device goes by the
+//!   system's clock, as the device does; one on a thread, by its thread's.
 
 use crate::address::Address;
 use crate::advice::{self, Advised};
@@ -40,9 +42,9 @@ pub struct Qp {
 
 /// Names registered memory: to this NIC as a local key, to the other end as a remote one.
 ///
-/// It is a name and no secret: on many devices the next is told from the last. What keeps others from memory is that a READ
-/// takes a connection to the NIC that registered it. Whoever has that may read all that is registered with
-/// [`Access::RemoteRead`], named to it or not (docs/rdma.md, "Who may read what").
+/// It is a name and no secret: on many devices the next is told from the last. What keeps others from memory
+/// is that a READ takes a connection to the NIC that registered it. Whoever has that may read all that is
+/// registered with [`Access::RemoteRead`], named to it or not (docs/rdma.md, "Who may read what").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MemoryKey(pub u32);
 
@@ -224,8 +226,8 @@ pub enum Event {
         qp: Qp,
         /// What the accepting end said (empty at that end itself).
         private_data: PrivateData,
-        /// READs that this end may have outstanding on it: the least of what it was made for, of what its device makes, and
-        /// of what the peer said that it answers. 0: none at all.
+        /// READs that this end may have outstanding on it: the least of what it was made for, of what its
+        /// device makes, and of what the peer said that it answers. 0: none at all.
         reads_max: u32,
     },
     /// A connection was refused by the other end.
@@ -242,8 +244,8 @@ pub enum Event {
         /// Why.
         reason: DisconnectReason,
     },
-    /// The NIC's device is gone, or failed for good: whatever is connected ends, and nothing can be begun any more. The
-    /// NIC is to be dropped, once its work is back, so that the device can leave.
+    /// The NIC's device is gone, or failed for good: whatever is connected ends, and nothing can be begun any
+    /// more. The NIC is to be dropped, once its work is back, so that the device can leave.
     Gone,
 }
 
@@ -264,7 +266,8 @@ pub struct Limits {
     pub inline_bytes_max: u32,
     /// Connections.
     pub qps_max: u32,
-    /// The NUMA node that its device is attached to, where the system knows it: memory that it writes is best there.
+    /// The NUMA node that its device is attached to, where the system knows it: memory that it writes is best
+    /// there.
     pub numa_node: Option<u32>,
 }
 
@@ -401,7 +404,8 @@ pub enum PostError {
     /// A local key is unknown, or a stretch lies outside its region.
     #[error("a local stretch of memory is not registered")]
     LocalProtection,
-    /// More scatter entries or bytes than [`Limits`] allows, or a READ on a connection that takes none at all.
+    /// More scatter entries or bytes than [`Limits`] allows, or a READ on a connection that takes none at
+    /// all.
     #[error("the request exceeds the NIC's limits")]
     Limit,
 }
@@ -420,8 +424,8 @@ pub trait Nic: Send {
     /// [`RegisterError`].
     fn register(&mut self, memory: &Arc<SharedMemory>, access: Access) -> Result<MemoryKey, RegisterError>;
 
-    /// Takes a registration back. Requests in flight that name the key fail with an access error; peers' READs too.
-    /// Unknown keys are ignored.
+    /// Takes a registration back. Requests in flight that name the key fail with an access error; peers'
+    /// READs too. Unknown keys are ignored.
     fn deregister(&mut self, key: MemoryKey);
 
     /// What a peer writes into [`ReadRequest::address`] to read registered memory from `offset` on.
@@ -445,15 +449,15 @@ pub trait Nic: Send {
     /// Accepts a connection request.
     ///
     /// # Errors
-    /// [`PostError::Stale`] where the peer has gone meanwhile, or said that it answers no READ though this end makes some:
-    /// then [`Event::Disconnected`] follows, with [`DisconnectReason::Protocol`].
+    /// [`PostError::Stale`] where the peer has gone meanwhile, or said that it answers no READ though this
+    /// end makes some: then [`Event::Disconnected`] follows, with [`DisconnectReason::Protocol`].
     fn accept(&mut self, qp: Qp, private_data: &PrivateData) -> Result<(), PostError>;
 
     /// Refuses a connection request; the QP is stale after this and no event follows.
     fn reject(&mut self, qp: Qp, private_data: &PrivateData);
 
-    /// Ends a connection: flushes its work, then [`Event::Disconnected`]. SENDs posted before that the peer's NIC can
-    /// still take are tried first, for a bounded time, so that a farewell arrives.
+    /// Ends a connection: flushes its work, then [`Event::Disconnected`]. SENDs posted before that the peer's
+    /// NIC can still take are tried first, for a bounded time, so that a farewell arrives.
     fn disconnect(&mut self, qp: Qp);
 
     /// Gives the SRQ an entry.
@@ -486,7 +490,7 @@ pub trait Nic: Send {
     /// Becomes readable when there is something to poll, once [`Self::arm`] said that there is nothing now.
     fn wait_fd(&self) -> BorrowedFd<'_>;
 
-    /// Prepares to sleep on [`Self::wait_fd`]. `false`: there is work, poll instead. It is `now_ns`: the descriptor becomes
-    /// readable in time for what has to happen at a time, too.
+    /// Prepares to sleep on [`Self::wait_fd`]. `false`: there is work, poll instead. It is `now_ns`: the
+    /// descriptor becomes readable in time for what has to happen at a time, too.
     fn arm(&mut self, now_ns: u64) -> bool;
 }

@@ -14,7 +14,8 @@ pub const FDS_MAX: usize = 8;
 
 const ANCILLARY_BYTES: usize = rustix::cmsg_space!(ScmRights(FDS_MAX));
 
-/// Sends bytes with descriptors in one call; returns how many bytes were taken (the descriptors go with the first).
+/// Sends bytes with descriptors in one call; returns how many bytes were taken (the descriptors go with the
+/// first).
 ///
 /// # Errors
 /// What the system says; `WouldBlock` where the socket does not wait and is full.
@@ -63,9 +64,9 @@ pub enum Rung {
 
 /// One end of a pair of doorbells: ring the other end, wait for a ring at this one.
 ///
-/// A socket pair and not an eventfd, because both ends of an eventfd are one open file: a hostile peer could fill its
-/// counter, clear `O_NONBLOCK`, and block whoever rings next. Sending with `MSG_DONTWAIT` never blocks, whatever the
-/// peer does; and a closed end is seen, which an eventfd cannot tell.
+/// A socket pair and not an eventfd, because both ends of an eventfd are one open file: a hostile peer could
+/// fill its counter, clear `O_NONBLOCK`, and block whoever rings next. Sending with `MSG_DONTWAIT` never
+/// blocks, whatever the peer does; and a closed end is seen, which an eventfd cannot tell.
 #[derive(Debug)]
 pub struct Doorbell(OwnedFd);
 

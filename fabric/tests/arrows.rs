@@ -1,7 +1,8 @@
 //! Which module of the software NIC uses which: what the code says, beside what docs/architecture.md draws.
 //!
-//! The page has a block for each folder, a line for each module: `shm -> transport, tables`. The code has paths: those that begin
-//! with `crate`, `super`, `self` or a module's own child. Tests are left out: they may look anywhere.
+//! The page has a block for each folder, a line for each module: `shm -> transport, tables`. The code has
+//! paths: those that begin with `crate`, `super`, `self` or a module's own child. Tests are left out: they
+//! may look anywhere.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -194,7 +195,8 @@ fn absolute(module: &Module, inline: usize, path: &[String]) -> Option<Vec<Strin
     Some(within.to_vec())
 }
 
-/// The arrow of a use: between two children of the folder where their ways part, or between a folder's own file and a child.
+/// The arrow of a use: between two children of the folder where their ways part, or between a folder's own
+/// file and a child.
 fn arrow(from: &Module, to: &Module) -> Option<Arrow> {
     let common = from.iter().zip(to).take_while(|(a, b)| a == b).count();
     if common == from.len() && common == to.len() {
@@ -276,7 +278,8 @@ fn paths_are_found_as_they_are_written() {
     assert_eq!(found("#[cfg(test)]\nmod tests { use super::super::c::X; }"), [""; 0]);
 }
 
-/// A NIC in virtual time can stand beside the others only where none of them knows another time than the one that it is told.
+/// A NIC in virtual time can stand beside the others only where none of them knows another time than the one
+/// that it is told.
 #[test]
 fn no_software_nic_asks_a_clock() {
     let mut all = BTreeMap::new();

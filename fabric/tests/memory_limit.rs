@@ -1,4 +1,5 @@
-//! What happens at the limit of a real control group, and where huge pages do not suffice: an error, and nobody is killed.
+//! What happens at the limit of a real control group, and where huge pages do not suffice: an error, and
+//! nobody is killed.
 
 use jet_fabric::memory::{NoRoom, Pages, SharedMemory};
 use std::fs;

@@ -1,4 +1,5 @@
-//! The two ends of Jet that a program links: receiving from the daemon of this host, and sending to a daemon anywhere.
+//! The two ends of Jet that a program links: receiving from the daemon of this host, and sending to a daemon
+//! anywhere.
 //!
 //! An application registers a name and receives where the NIC put the bytes:
 //!
@@ -47,8 +48,8 @@
 //! * [`receive`]: sessions, messages, slices.
 //! * [`send`]: senders, buffers, and the protocol between them and a receiver as a state machine without I/O.
 //!
-//! With the feature `tokio` (default) waits have an async form. What this crate does *not* do: it spawns no runtime,
-//! and has no opinion on what a message means.
+//! With the feature `tokio` (default) waits have an async form. What this crate does *not* do: it spawns no
+//! runtime, and has no opinion on what a message means.
 
 // A library says nothing: it returns errors.
 #![deny(clippy::print_stderr, clippy::print_stdout)]

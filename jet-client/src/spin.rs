@@ -1,19 +1,20 @@
 //! Spinning before sleeping, for as long as it pays.
 //!
-//! Waking a sleeper costs 20-30 us across cores, a spinner about 0.2 us. So spin first; but spinning that was in vain
-//! took a core from somebody. The budget halves where spinning found nothing, and grows to twice what it took to find something.
+//! Waking a sleeper costs 20-30 us across cores, a spinner about 0.2 us. So spin first; but spinning that was
+//! in vain took a core from somebody. The budget halves where spinning found nothing, and grows to twice what
+//! it took to find something.
 //!
-//! That alone is a trap: where both ends sleep, what each waits for takes a wake-up of the other, longer than a short budget, and
-//! neither spins ever again. So one wait in a few tries the longest spin, which is longer than a wake-up: it finds what comes, and
-//! its end is awake when the other's next word is due.
+//! That alone is a trap: where both ends sleep, what each waits for takes a wake-up of the other, longer than
+//! a short budget, and neither spins ever again. So one wait in a few tries the longest spin, which is longer
+//! than a wake-up: it finds what comes, and its end is awake when the other's next word is due.
 
 use std::time::{Duration, Instant};
 
 const BUDGET_MIN: Duration = Duration::from_micros(1);
 /// One of so many waits that follow each other in vain tries the longest spin.
 const VAIN_PER_TRIAL: u32 = 16;
-/// Looks between two readings of the clock. A yield follows each: who is waited for may have only this core, and a sender's
-/// looks are long, so that sixty-four of them take as long as several messages.
+/// Looks between two readings of the clock. A yield follows each: who is waited for may have only this core,
+/// and a sender's looks are long, so that sixty-four of them take as long as several messages.
 const LOOKS_PER_READING: u32 = 16;
 
 /// The longest spin where nothing else is said: longer than waking somebody takes.

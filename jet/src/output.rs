@@ -1,6 +1,7 @@
 //! Results, on standard output. What else programs say goes to the [log](crate::log).
 //!
-//! A result that cannot be printed makes the exit code 1, unless its reader went away: what was asked is done then.
+//! A result that cannot be printed makes the exit code 1, unless its reader went away: what was asked is done
+//! then.
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;

@@ -106,8 +106,8 @@ impl<N: Nic, A: Application> Driver<N, A> {
         }
     }
 
-    /// Takes nothing new, finishes what there is until the deadline, and parts with everybody. Said again: another deadline, as long
-    /// as there is something to finish.
+    /// Takes nothing new, finishes what there is until the deadline, and parts with everybody. Said again:
+    /// another deadline, as long as there is something to finish.
     pub fn drain(&mut self, deadline_ns: u64) {
         match &mut self.drain {
             Drain::Not => {
@@ -129,7 +129,8 @@ impl<N: Nic, A: Application> Driver<N, A> {
         }
     }
 
-    /// Parts with everybody where nothing is left to be finished, or the time is up; `true`: the drain is over.
+    /// Parts with everybody where nothing is left to be finished, or the time is up; `true`: the drain is
+    /// over.
     pub fn go_on_draining(&mut self, now_ns: u64) -> bool {
         match self.drain {
             Drain::Not => false,
@@ -155,8 +156,8 @@ impl<N: Nic, A: Application> Driver<N, A> {
         }
     }
 
-    /// From now on whoever has something for the driver rings: applications at their doorbells, the NIC, the workers. `false`: there
-    /// is something already. Take it back with [`Self::wake_up`].
+    /// From now on whoever has something for the driver rings: applications at their doorbells, the NIC, the
+    /// workers. `false`: there is something already. Take it back with [`Self::wake_up`].
     pub fn prepare_sleep(&mut self, now_ns: u64) -> bool {
         if !self.handler.sessions.prepare_sleep() {
             return false;

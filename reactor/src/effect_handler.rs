@@ -1,4 +1,5 @@
-//! Carries out what the receiver says: posts to the NIC, writes to sessions' rings, has workers copy and check.
+//! Carries out what the receiver says: posts to the NIC, writes to sessions' rings, has workers copy and
+//! check.
 
 use crate::application::Application;
 use crate::memory::{EscapeRegion, Memory, PoolMemory};
@@ -103,7 +104,8 @@ impl<N: Nic, A: Application> Commands for EffectHandler<N, A> {
         let header = self.memory.header_sge(entry);
         let payload = self.memory.sge(Run { first: slab, count: 1 }, SLAB_BYTES_U32);
         let posted = self.nic.post_srq(SrqEntry { id: entry, header, payload: Some(payload) });
-        // Each entry is posted once until it comes back, and a NIC has room for all that it was asked to have, or is not made.
+        // Each entry is posted once until it comes back, and a NIC has room for all that it was asked to
+        // have, or is not made.
         posted.expect("the NIC's SRQ has room for every entry, and both regions are registered");
     }
 
@@ -144,9 +146,10 @@ impl<N: Nic, A: Application> Commands for EffectHandler<N, A> {
         let bytes = copy.from.count as usize * SLAB_BYTES;
         let (from, to) = (self.memory.run(copy.from, bytes), self.memory.run(copy.to, bytes));
         let job = Job::Copy(CopyJob { id: copy.id.0, from, to, bytes });
-        // SAFETY: both runs are mapped for as long as the workers live, which are dropped before the memory. The receiver
-        // uses neither for anything else before it has heard of the copy's end, and they do not overlap: the one is in use,
-        // the other was free. What is in use nobody writes: no READ, SEND or copy is told to before it is released.
+        // SAFETY: both runs are mapped for as long as the workers live, which are dropped before the memory.
+        // The receiver uses neither for anything else before it has heard of the copy's end, and they do not
+        // overlap: the one is in use, the other was free. What is in use nobody writes: no READ, SEND or copy
+        // is told to before it is released.
         unsafe { self.workers.submit(job) }.map_err(|_| CopyRefused::NoRoom)
     }
 
@@ -155,15 +158,15 @@ impl<N: Nic, A: Application> Commands for EffectHandler<N, A> {
         let (from, to) = (self.memory.slab(source), self.memory.slab(target));
         let bytes = (bytes as usize).min(SLAB_BYTES);
         let touched = [Piece { start: from, bytes }, Piece { start: to, bytes }];
-        // SAFETY: two different slabs, each within its mapping and at least `bytes` long; nobody else uses either: the
-        // one was just filled and is not delivered, the other comes out of the reserve. A copy that is half made is thrown
-        // away.
+        // SAFETY: two different slabs, each within its mapping and at least `bytes` long; nobody else uses
+        // either: the one was just filled and is not delivered, the other comes out of the reserve. A copy
+        // that is half made is thrown away.
         let made = unsafe { guarded(&touched, || std::ptr::copy_nonoverlapping(from, to, bytes)) };
         if let Err(page) = made {
             self.memory.note_poisoned(page);
         }
-        // Somebody else may have met it before, and had it replaced: then zeros were copied, or they were put where nobody
-        // else finds them.
+        // Somebody else may have met it before, and had it replaced: then zeros were copied, or they were put
+        // where nobody else finds them.
         self.memory.note_lost();
         let is_lost = |slab: u32| self.memory.is_poisoned(slab);
         match made {
@@ -190,9 +193,9 @@ impl<N: Nic, A: Application> Commands for EffectHandler<N, A> {
         assert_eq!(left, 0, "a READ's runs hold all of its bytes");
         let job = Job::Check(CheckJob { id: read.0, pieces: pieces.as_ptr(), count: pieces.len() });
         self.pieces[read.0 as usize] = pieces;
-        // SAFETY: the runs are mapped for as long as the workers live, and hold what the READ brought: the receiver uses them
-        // for nothing else before it has heard of the check's end. The list is kept beside, and changed by the next check of
-        // this READ, of which there is at most one under way.
+        // SAFETY: the runs are mapped for as long as the workers live, and hold what the READ brought: the
+        // receiver uses them for nothing else before it has heard of the check's end. The list is kept
+        // beside, and changed by the next check of this READ, of which there is at most one under way.
         let submitted = unsafe { self.workers.submit(job) };
         submitted.expect("there are workers, and room for a check of every READ beside every copy");
     }
@@ -206,7 +209,8 @@ impl<N: Nic, A: Application> Questions for EffectHandler<N, A> {
     }
 
     fn payload(&self, slab: u32, bytes: u32) -> &[u8] {
-        // SAFETY: the receiver asks about a slab that a completed SEND filled; it is posted again only with `&mut self`.
+        // SAFETY: the receiver asks about a slab that a completed SEND filled; it is posted again only with
+        // `&mut self`.
         unsafe { self.memory.bytes(Run { first: slab, count: 1 }, bytes) }
     }
 }

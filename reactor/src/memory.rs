@@ -12,8 +12,8 @@ use std::sync::Arc;
 const HEADER_BYTES_U32: u32 = 128;
 const _: () = assert!(HEADER_BYTES_U32 as usize == HEADER_BYTES);
 
-/// The memory that the NIC fills. Nobody else writes there: applications have read-only mappings of it, sealed against being made
-/// anything else.
+/// The memory that the NIC fills. Nobody else writes there: applications have read-only mappings of it,
+/// sealed against being made anything else.
 pub struct PoolMemory {
     /// Slabs.
     pub pool: Arc<SharedMemory>,
@@ -55,7 +55,8 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Memory of a receiver of this configuration; none of escape memory where it could not be had, or is off.
+    /// Memory of a receiver of this configuration; none of escape memory where it could not be had, or is
+    /// off.
     pub fn new(pool: PoolMemory, escape: Option<EscapeRegion>, config: &jet_core::Config) -> Self {
         let shape = config.escape_shape();
         Self {
@@ -74,8 +75,8 @@ impl Memory {
         let headers = &self.pool.headers;
         let at = entry as usize * HEADER_BYTES;
         assert!(at + HEADER_BYTES <= headers.bytes(), "entry {entry} has no header area");
-        // SAFETY: within a mapping that `self` keeps, as just checked; any bytes are a header. Header areas are 128 bytes each in
-        // page-aligned memory. Applications do not map them.
+        // SAFETY: within a mapping that `self` keeps, as just checked; any bytes are a header. Header areas
+        // are 128 bytes each in page-aligned memory. Applications do not map them.
         unsafe { headers.base().add(at).cast::<HeaderBytes>().read() }
     }
 
@@ -135,16 +136,16 @@ impl Memory {
     /// The first bytes of a run.
     ///
     /// # Safety
-    /// Nothing writes there while they are looked at: the request that filled the run is completed, and the run is neither posted nor
-    /// copied to.
+    /// Nothing writes there while they are looked at: the request that filled the run is completed, and the
+    /// run is neither posted nor copied to.
     ///
     /// # Panics
     /// As [`Self::run`].
     #[inline]
     pub unsafe fn bytes(&self, run: Run, bytes: u32) -> &[u8] {
         let start = self.run(run, bytes as usize);
-        // SAFETY: the run lies within one of the two mappings, which `self` keeps and no application can write; the NIC and the
-        // workers do not, either.
+        // SAFETY: the run lies within one of the two mappings, which `self` keeps and no application can
+        // write; the NIC and the workers do not, either.
         unsafe { std::slice::from_raw_parts(start, bytes as usize) }
     }
 
@@ -181,7 +182,8 @@ impl Memory {
         }
     }
 
-    /// The slabs on a page are lost. What of the page lies behind the last slab is nobody's: memory ends on a whole page.
+    /// The slabs on a page are lost. What of the page lies behind the last slab is nobody's: memory ends on a
+    /// whole page.
     #[cold]
     pub fn note_poisoned(&mut self, page: Poisoned) {
         let end = page.start.saturating_add(page.bytes);

@@ -27,7 +27,8 @@ impl Application for Silent {
     fn ended(self, _: SessionEnd) {}
 }
 
-/// The effect handler on a software NIC that takes one READ and one SEND a connection, and a sender's NIC with a region that can be READ.
+/// The effect handler on a software NIC that takes one READ and one SEND a connection, and a sender's NIC
+/// with a region that can be READ.
 pub(crate) struct Pair {
     pub(crate) handler: EffectHandler<SoftNic, Silent>,
     sender: SoftNic,

@@ -1,11 +1,13 @@
-//! Touching memory that the hardware may have lost (a machine check, Jet §4.3): the system answers with SIGBUS, which ends a
-//! process. Work that runs under [`guarded`] is abandoned instead, and its caller hears where. Whatever else touches memory that
-//! is [watched](watch) (the warmer, a software NIC) finds a fresh page in its place, in this process alone, and [`take_lost`]
-//! says which, so that nothing there is taken for a message: neither those zeros nor what a software NIC writes over them. An
-//! application that reads there is still ended by the system; kernels before 5.16 give it zeros, too.
+//! Touching memory that the hardware may have lost (a machine check, Jet §4.3): the system answers with
+//! SIGBUS, which ends a process. Work that runs under [`guarded`] is abandoned instead, and its caller hears
+//! where. Whatever else touches memory that is [watched](watch) (the warmer, a software NIC) finds a fresh
+//! page in its place, in this process alone, and [`take_lost`] says which, so that nothing there is taken for
+//! a message: neither those zeros nor what a software NIC writes over them. An application that reads there
+//! is still ended by the system; kernels before 5.16 give it zeros, too.
 //!
-//! The handler changes where the thread goes on, behind the call that [`call`] made, with the stack as it was; or it maps a
-//! page. It knows no locks and allocates nothing. On other processors than x86-64 no work is guarded.
+//! The handler changes where the thread goes on, behind the call that [`call`] made, with the stack as it
+//! was; or it maps a page. It knows no locks and allocates nothing. On other processors than x86-64 no work
+//! is guarded.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
@@ -60,17 +62,18 @@ const LOST_MAX: usize = 64;
 /// First byte and end of what is watched.
 static WATCHED: [(AtomicUsize, AtomicUsize); WATCHED_MAX] =
     [const { (AtomicUsize::new(0), AtomicUsize::new(0)) }; WATCHED_MAX];
-/// Addresses of pages that were lost and replaced; in the lowest bits, which are zero in them, their sizes' logarithms.
+/// Addresses of pages that were lost and replaced; in the lowest bits, which are zero in them, their sizes'
+/// logarithms.
 static LOST: [AtomicUsize; LOST_MAX] = [const { AtomicUsize::new(0) }; LOST_MAX];
 /// There is something to take.
 static ANY_LOST: AtomicBool = AtomicBool::new(false);
 
-/// Has pages of this memory replaced where they are lost. Said before anybody touches it; it stays mapped until the process
-/// ends.
+/// Has pages of this memory replaced where they are lost. Said before anybody touches it; it stays mapped
+/// until the process ends.
 ///
 /// # Safety
-/// The bytes are a mapping that stays until the process ends, and that is used as bytes alone: pages of it may become zeros, in this
-/// process only.
+/// The bytes are a mapping that stays until the process ends, and that is used as bytes alone: pages of it
+/// may become zeros, in this process only.
 ///
 /// # Panics
 /// Where more is watched than there are places for.
@@ -82,8 +85,8 @@ pub unsafe fn watch(start: *const u8, bytes: usize) {
     place.1.store(start as usize + bytes, Ordering::Release);
 }
 
-/// A page of watched memory that was lost, and replaced or about to be. To be asked after hearing of work that may have met
-/// it, and before its outcome is relied on: what was read in its place is zeros.
+/// A page of watched memory that was lost, and replaced or about to be. To be asked after hearing of work
+/// that may have met it, and before its outcome is relied on: what was read in its place is zeros.
 #[inline]
 pub fn take_lost() -> Option<Poisoned> {
     if ANY_LOST.load(Ordering::Relaxed) { take_one_lost() } else { None }
@@ -176,8 +179,8 @@ pub fn install() -> io::Result<()> {
 /// [`Poisoned`]: the work was abandoned.
 ///
 /// # Safety
-/// The work may be abandoned wherever it touches a piece: it takes no lock, and leaves nothing half done that anybody relies
-/// on.
+/// The work may be abandoned wherever it touches a piece: it takes no lock, and leaves nothing half done that
+/// anybody relies on.
 pub unsafe fn guarded<T: Copy, F: Fn() -> T + Copy>(touched: &[Piece], work: F) -> Result<T, Poisoned> {
     struct Call<T, F> {
         work: F,
@@ -197,8 +200,8 @@ pub unsafe fn guarded<T: Copy, F: Fn() -> T + Copy>(touched: &[Piece], work: F) 
         found: Poisoned { start: 0, bytes: 0 },
     };
     let before = GUARD.replace(&raw mut guard);
-    // SAFETY: the function gets what it takes; what it may lose is the caller's answer, and neither `T` nor `F` is to be
-    // dropped.
+    // SAFETY: the function gets what it takes; what it may lose is the caller's answer, and neither `T` nor
+    // `F` is to be dropped.
     let abandoned = unsafe { call(&raw mut guard, run::<T, F>, (&raw mut this).cast()) };
     GUARD.set(before);
     if abandoned {
@@ -211,7 +214,8 @@ pub unsafe fn guarded<T: Copy, F: Fn() -> T + Copy>(touched: &[Piece], work: F) 
 
 /// Calls a function; whether it was abandoned.
 ///
-/// All that a function has to leave as it was lies on the stack, so that the stack pointer is all that the handler sets.
+/// All that a function has to leave as it was lies on the stack, so that the stack pointer is all that the
+/// handler sets.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 unsafe extern "sysv64" fn call(
@@ -262,7 +266,8 @@ extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut
     let (code, page) = unsafe { ((*info).si_code, page_of(info)) };
     let guard = GUARD.get();
     if code > 0 && code != libc::BUS_MCEERR_AO && !guard.is_null() {
-        // SAFETY: it is the guard of work that this thread is at, so `guarded` keeps it, and the pieces; nobody uses it.
+        // SAFETY: it is the guard of work that this thread is at, so `guarded` keeps it, and the pieces;
+        // nobody uses it.
         unsafe {
             let pieces = std::slice::from_raw_parts((*guard).touched, (*guard).touched_count);
             let end = page.start.saturating_add(page.bytes);
@@ -285,7 +290,8 @@ extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut
         return;
     }
     let Some(before) = BEFORE.get() else { return };
-    // SAFETY: it is what the kernel gave. Where this returns to, the same comes again, and is dealt with as before.
+    // SAFETY: it is what the kernel gave. Where this returns to, the same comes again, and is dealt with as
+    // before.
     unsafe {
         libc::sigaction(libc::SIGBUS, before, ptr::null_mut());
         if code <= 0 {
@@ -319,7 +325,8 @@ unsafe fn page_of(info: *const libc::siginfo_t) -> Poisoned {
 /// Has the thread go on where its guard says.
 ///
 /// # Safety
-/// `context` is what the kernel passed to the handler, and the guard is that of the work that was interrupted.
+/// `context` is what the kernel passed to the handler, and the guard is that of the work that was
+/// interrupted.
 #[cfg(target_arch = "x86_64")]
 unsafe fn go_on(context: *mut c_void, guard: &Guard) {
     /// Strings are copied upwards, as every function may rely on.

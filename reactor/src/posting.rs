@@ -1,4 +1,5 @@
-//! Posting READs and headers: what the NIC has no room for waits, what it refuses for any other reason ends its connection.
+//! Posting READs and headers: what the NIC has no room for waits, what it refuses for any other reason ends
+//! its connection.
 
 use crate::memory::Memory;
 use crate::peers::Peers;
@@ -135,7 +136,8 @@ impl Posting {
         self.unposted.pop()
     }
 
-    /// Posts a header, now or when there is room: behind those that wait already, so that a peer's keep their order.
+    /// Posts a header, now or when there is room: behind those that wait already, so that a peer's keep their
+    /// order.
     #[inline]
     pub fn header<N: Nic>(&mut self, peer: PeerId, header: &HeaderBytes, way: &mut Way<'_, N>) {
         let Some(qp) = way.peers.qp(peer) else { return };

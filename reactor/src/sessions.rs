@@ -112,7 +112,8 @@ impl<A: Application> Sessions<A> {
             let slot = to.segment.slot(delivery.slot).expect("the receiver's slots are the segment's");
             slot.publish(delivery.slot_generation(), place);
         }
-        // Slots bound what an honest application can have unread, so a full ring is as broken as a wild index.
+        // Slots bound what an honest application can have unread, so a full ring is as broken as a wild
+        // index.
         if to.segment.deliveries.push(*delivery).is_err() && !self.faulted.contains(&session) {
             self.faulted.push(session);
         }

@@ -17,9 +17,10 @@ const NOTHING: Completion =
     Completion { qp: Qp { index: 0, generation: 0 }, work: Work::Send { id: 0 }, status: Status::Success };
 
 impl<N: Nic, A: Application> Driver<N, A> {
-    /// Takes what the NIC, applications and workers have, then has `others` done, which is whatever else is asked of the driver, and
-    /// carries out what comes of all that. `others` says whether it did anything. It comes after what applications gave back: one that
-    /// is gone gave it back before. `false`: there was nothing to do.
+    /// Takes what the NIC, applications and workers have, then has `others` done, which is whatever else is
+    /// asked of the driver, and carries out what comes of all that. `others` says whether it did anything. It
+    /// comes after what applications gave back: one that is gone gave it back before. `false`: there was
+    /// nothing to do.
     pub fn turn(&mut self, now_ns: u64, others: impl FnOnce(&mut Self) -> bool) -> bool {
         // Headers that wait for room in the NIC are work: no sleep before they are gone.
         let mut worked = self.handler.post_waiting_headers();
@@ -53,7 +54,8 @@ impl<N: Nic, A: Application> Driver<N, A> {
             self.receiver.handle_tick(now_ns, &mut self.handler);
         }
         if worked || due {
-            // Before anything is posted, for what was given back may be among it; and before what is delivered is shown.
+            // Before anything is posted, for what was given back may be among it; and before what is
+            // delivered is shown.
             self.tell_poisoned();
             self.handler.post_waiting_reads();
             self.receiver.flush(now_ns, &mut self.handler);

@@ -1,5 +1,6 @@
-//! Threads that copy (Jet §4.3) and make checksums (Jet §4.2.2). They decide nothing: a job says what is to be done with
-//! which bytes, and its end is reported. Memory that the hardware lost ends the job, not the process.
+//! Threads that copy (Jet §4.3) and make checksums (Jet §4.2.2). They decide nothing: a job says what is to
+//! be done with which bytes, and its end is reported. Memory that the hardware lost ends the job, not the
+//! process.
 
 use crate::poison::{self, Piece, Poisoned};
 use crossbeam_queue::ArrayQueue;
@@ -133,7 +134,8 @@ struct Shared {
     bell: Box<dyn Fn() + Send + Sync>,
 }
 
-/// The working threads. Dropping this waits until they carried out every job that was submitted, and ends them.
+/// The working threads. Dropping this waits until they carried out every job that was submitted, and ends
+/// them.
 pub struct Workers {
     shared: Arc<Shared>,
     /// Submitted, and their ends not taken.
@@ -143,8 +145,8 @@ pub struct Workers {
 }
 
 impl Workers {
-    /// Starts so many threads, at most [`WORKERS_MAX`], for at most `capacity` jobs whose ends were not taken. `bell` is
-    /// rung when there is something to take, at most once after each [`Self::arm`].
+    /// Starts so many threads, at most [`WORKERS_MAX`], for at most `capacity` jobs whose ends were not
+    /// taken. `bell` is rung when there is something to take, at most once after each [`Self::arm`].
     ///
     /// # Errors
     /// What the system says about starting threads.
@@ -179,9 +181,10 @@ impl Workers {
     ///
     /// # Safety
     /// Until the job's end is taken, or these workers are dropped:
-    /// * of a copy: both places are valid for so many bytes and do not overlap, nobody writes the source, and nobody else
-    ///   touches the destination;
-    /// * of a check: there are so many pieces, each is valid for its bytes, and nobody writes any of them, the list included.
+    /// * of a copy: both places are valid for so many bytes and do not overlap, nobody writes the source, and
+    ///   nobody else touches the destination;
+    /// * of a check: there are so many pieces, each is valid for its bytes, and nobody writes any of them,
+    ///   the list included.
     ///
     /// # Errors
     /// [`QueueFull`]: as many jobs are under way as there is room for; always where there are no threads.
@@ -214,14 +217,14 @@ impl Workers {
         Some(done)
     }
 
-    /// From now on the bell rings for the next job that is done. The last thing before sleeping until it rings;
-    /// `false`: something is done already, so do not sleep.
+    /// From now on the bell rings for the next job that is done. The last thing before sleeping until it
+    /// rings; `false`: something is done already, so do not sleep.
     pub fn arm(&self) -> bool {
         if self.under_way == 0 {
             return true;
         }
-        // Armed each time, not when the queue runs empty: a worker may be so slow to ring that it rings for a job that
-        // was taken, and then nobody would be rung for the next.
+        // Armed each time, not when the queue runs empty: a worker may be so slow to ring that it rings for a
+        // job that was taken, and then nobody would be rung for the next.
         self.shared.taker.sleeps();
         self.shared.done.is_empty()
     }

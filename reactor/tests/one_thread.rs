@@ -1,5 +1,5 @@
-//! Sender, driver and application on one thread, with a time that is made up: what a simulator does. It takes no clock, no socket of
-//! the daemon's and no second thread, and comes out the same each time.
+//! Sender, driver and application on one thread, with a time that is made up: what a simulator does. It takes
+//! no clock, no socket of the daemon's and no second thread, and comes out the same each time.
 
 use jet_client::send::{Driver as SenderDriver, Ended, NicSource, SendConnectError, SenderOptions};
 use jet_core::{Config, Receiver, ReleaseError, SessionEnd, Standstill};

@@ -9,8 +9,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-/// What starts a daemon: `program` and the words that make one of it (none for `jetd`), its control socket, where it listens, and
-/// its settings, as in `read.checksums=off`.
+/// What starts a daemon: `program` and the words that make one of it (none for `jetd`), its control socket,
+/// where it listens, and its settings, as in `read.checksums=off`.
 pub fn command(
     program: impl AsRef<OsStr>,
     words: &[&str],

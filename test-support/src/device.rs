@@ -24,7 +24,8 @@ pub fn fabrics() -> &'static [&'static str] {
     if device_address().is_some() { &["rdma"] } else { &["shm", "tcp"] }
 }
 
-/// Where senders leave from that go to this address: `JET_RDMA_SOURCE`, where another device was named for them.
+/// Where senders leave from that go to this address: `JET_RDMA_SOURCE`, where another device was named for
+/// them.
 pub fn source_for(address: &Address) -> Option<IpAddr> {
     let source = std::env::var("JET_RDMA_SOURCE").ok().filter(|_| matches!(address, Address::Rdma(_)))?;
     Some(source.parse().expect("JET_RDMA_SOURCE is an address"))

@@ -5,7 +5,8 @@ use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A folder for one test, which is gone at its end. The output of processes that are started in it is numbered in their order.
+/// A folder for one test, which is gone at its end. The output of processes that are started in it is
+/// numbered in their order.
 pub struct Folder {
     dir: tempfile::TempDir,
     started: Cell<u32>,

@@ -1,7 +1,8 @@
-//! What tests of several crates share: processes that are started and watched, daemons among them, and what they are given.
+//! What tests of several crates share: processes that are started and watched, daemons among them, and what
+//! they are given.
 //!
-//! For tests alone, so whatever fails here panics. Every wait is for a condition, and ends after [`waiting::PATIENCE`]. Nothing
-//! here changes the process of the tests, which others share.
+//! For tests alone, so whatever fails here panics. Every wait is for a condition, and ends after
+//! [`waiting::PATIENCE`]. Nothing here changes the process of the tests, which others share.
 
 pub mod daemon;
 pub mod device;

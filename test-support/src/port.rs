@@ -6,8 +6,8 @@ use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 
-/// A port of loopback: below those that the system gives out by itself, and kept from other tests for as long as this lives, by an
-/// abstract socket of its name.
+/// A port of loopback: below those that the system gives out by itself, and kept from other tests for as long
+/// as this lives, by an abstract socket of its name.
 pub struct Port {
     number: u16,
     _lock: UnixListener,
@@ -37,8 +37,9 @@ impl Port {
     }
 }
 
-/// A socket that has the port and does not listen; an error where somebody listens. A process that another test starts has this
-/// one's sockets for a moment, and one that listened would keep the daemon from the port.
+/// A socket that has the port and does not listen; an error where somebody listens. A process that another
+/// test starts has this one's sockets for a moment, and one that listened would keep the daemon from the
+/// port.
 fn probe(port: u16) -> rustix::io::Result<OwnedFd> {
     let probe = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     sockopt::set_socket_reuseaddr(&probe, true)?;

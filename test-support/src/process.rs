@@ -10,8 +10,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-/// A process of the test's. It ends when this is dropped, and with the test's thread at the latest. What it said is printed where
-/// the test fails.
+/// A process of the test's. It ends when this is dropped, and with the test's thread at the latest. What it
+/// said is printed where the test fails.
 pub struct Process {
     child: Child,
     /// What it prints to standard output.

@@ -9,7 +9,8 @@ impl Random {
         Self(fastrand::Rng::with_seed(seed))
     }
 
-    /// The numbers of the seed that this environment variable has, or else of this one. Says of which, under that name.
+    /// The numbers of the seed that this environment variable has, or else of this one. Says of which, under
+    /// that name.
     ///
     /// # Panics
     /// If the variable has something else.

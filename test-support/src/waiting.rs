@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-/// How long anything may take before the test fails. The demo over a lossy wire takes a minute in an emulated guest on a busy
-/// host.
+/// How long anything may take before the test fails. The demo over a lossy wire takes a minute in an emulated
+/// guest on a busy host.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Between two looks at a condition.

@@ -1,16 +1,18 @@
-//! What the two ends of a connection over shared memory tell each other beside the rings: a few words, each written by one
-//! end alone.
+//! What the two ends of a connection over shared memory tell each other beside the rings: a few words, each
+//! written by one end alone.
 //!
 //! The pairs of orderings, by label:
-//! * *fault*: the Release in [`EndWords::set_fault`] pairs with the Acquire in [`EndWords::fault`]: who sees the fault sees the
-//!   count that belongs to it.
-//! * *announced*: the Release in [`EndWords::set_announced`] pairs with the Acquire in [`EndWords::announced`].
+//! * *fault*: the Release in [`EndWords::set_fault`] pairs with the Acquire in [`EndWords::fault`]: who sees
+//!   the fault sees the count that belongs to it.
+//! * *announced*: the Release in [`EndWords::set_announced`] pairs with the Acquire in
+//!   [`EndWords::announced`].
 //! * *sleep*: see [`crate::sleep`].
 
 use crate::sleep::Sleeper;
 use crate::sync::{AtomicU32, Ordering};
 
-/// The words of one end, on cache lines of their own. All bits 0 is how they begin; a stranger may write anything.
+/// The words of one end, on cache lines of their own. All bits 0 is how they begin; a stranger may write
+/// anything.
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub struct EndWords {
@@ -47,7 +49,8 @@ impl EndWords {
         self.announced.load(Ordering::Acquire) // label: announced
     }
 
-    /// Where this end says that it sleeps until its SENDs are taken, and the other end looks after it took some.
+    /// Where this end says that it sleeps until its SENDs are taken, and the other end looks after it took
+    /// some.
     #[inline]
     pub fn room(&self) -> &Sleeper {
         &self.room

@@ -1,15 +1,18 @@
 //! A single-producer single-consumer ring between two parties that need not trust each other.
 //!
-//! Power-of-two capacity; free-running 32-bit indices, each on cache lines of its own. Each end keeps its own index in
-//! private memory and never reads it back, so a peer that scribbles over the shared words can only make this end
-//! report [`RingError`]; what is popped is copied out once, word by word, before anybody looks at it.
+//! Power-of-two capacity; free-running 32-bit indices, each on cache lines of its own. Each end keeps its own
+//! index in private memory and never reads it back, so a peer that scribbles over the shared words can only
+//! make this end report [`RingError`]; what is popped is copied out once, word by word, before anybody looks
+//! at it.
 //!
 //! The pairs of orderings, by label:
-//! * *items*: the producer's Release store of `tail` in [`Producer::publish`] pairs with the consumer's Acquire load
-//!   in [`Consumer::pop`]: an item is written before it is seen.
-//! * *room*: the consumer's Release store of `head` in [`Consumer::advance`] pairs with the producer's Acquire load in
+//! * *items*: the producer's Release store of `tail` in [`Producer::publish`] pairs with the consumer's
+//!   Acquire load in [`Consumer::pop`]: an item is written before it is seen.
+//! * *room*: the consumer's Release store of `head` in [`Consumer::advance`] pairs with the producer's
+//!   Acquire load in
 //!   [`Producer::push`]: an item is read before its cell is written again.
-//! * *sleep*: [`Producer::wake_needed`] and [`Consumer::prepare_sleep`] are the two sides of [`crate::sleep`].
+//! * *sleep*: [`Producer::wake_needed`] and [`Consumer::prepare_sleep`] are the two sides of
+//!   [`crate::sleep`].
 
 use crate::sleep::Sleeper;
 use crate::sync::{AtomicU32, Ordering, UnsafeCell};
@@ -93,8 +96,8 @@ pub struct Consumer<T> {
     tail: u32,
 }
 
-// SAFETY: an end is the sole owner of its side of the ring, whatever thread holds it; the shared words are atomics
-// and the cells change hands by the labelled Release/Acquire pairs.
+// SAFETY: an end is the sole owner of its side of the ring, whatever thread holds it; the shared words are
+// atomics and the cells change hands by the labelled Release/Acquire pairs.
 unsafe impl<T: Send> Send for Producer<T> {}
 // SAFETY: as for the producer.
 unsafe impl<T: Send> Send for Consumer<T> {}
@@ -139,8 +142,8 @@ impl<T: Item> Producer<T> {
     /// Takes the writing end of a ring whose indices are all zero.
     ///
     /// # Safety
-    /// `indices` and `capacity` cells from `cells` are valid, 8-byte aligned, and stay mapped while this end lives;
-    /// no other producer exists. The peer may write anything into them at any time.
+    /// `indices` and `capacity` cells from `cells` are valid, 8-byte aligned, and stay mapped while this end
+    /// lives; no other producer exists. The peer may write anything into them at any time.
     ///
     /// # Panics
     /// Where the capacity is no power of two.
@@ -157,7 +160,8 @@ impl<T: Item> Producer<T> {
     /// Writes an item without showing it yet; [`Self::publish`] shows all that were written.
     ///
     /// # Errors
-    /// [`PushError::Full`] where the consumer has not made room; [`PushError::Broken`] where its index is impossible.
+    /// [`PushError::Full`] where the consumer has not made room; [`PushError::Broken`] where its index is
+    /// impossible.
     #[inline]
     pub fn push(&mut self, item: T) -> Result<(), PushError> {
         if self.tail.wrapping_sub(self.head) == self.capacity {
@@ -178,7 +182,8 @@ impl<T: Item> Producer<T> {
         Ok(())
     }
 
-    /// Cells that can be written before the next look at the consumer's index would be needed, after one such look.
+    /// Cells that can be written before the next look at the consumer's index would be needed, after one such
+    /// look.
     ///
     /// # Errors
     /// [`RingError`] where the consumer's index is impossible.
@@ -206,7 +211,8 @@ impl<T: Item> Producer<T> {
         }
     }
 
-    /// After [`Self::publish`]: whether the consumer sleeps and must be woken (by its doorbell). Says so once a sleep.
+    /// After [`Self::publish`]: whether the consumer sleeps and must be woken (by its doorbell). Says so once
+    /// a sleep.
     #[inline]
     pub fn wake_needed(&mut self) -> bool {
         self.indices().consumer.0.must_be_woken()
@@ -254,8 +260,8 @@ impl<T: Item> Consumer<T> {
             if unread == 0 {
                 return Ok(None);
             }
-            // The producer may be ahead of `advanced` by at most the capacity, and never goes back behind `head`:
-            // an index between the two would make this end read four thousand million old cells.
+            // The producer may be ahead of `advanced` by at most the capacity, and never goes back behind
+            // `head`: an index between the two would make this end read four thousand million old cells.
             let room = self.capacity - self.head.wrapping_sub(self.advanced);
             if unread > room {
                 return Err(RingError { found, own: self.head, capacity: self.capacity });
@@ -289,8 +295,8 @@ impl<T: Item> Consumer<T> {
         self.head == self.tail && self.indices().tail.0.load(Ordering::Acquire) == self.head // label: items
     }
 
-    /// Says "about to sleep" and looks once more. `true`: the ring is empty and the producer will wake this end;
-    /// `false`: items came meanwhile, do not sleep.
+    /// Says "about to sleep" and looks once more. `true`: the ring is empty and the producer will wake this
+    /// end; `false`: items came meanwhile, do not sleep.
     pub fn prepare_sleep(&mut self) -> bool {
         self.indices().consumer.0.sleeps();
         if self.is_empty() {
@@ -306,16 +312,17 @@ impl<T: Item> Consumer<T> {
     }
 }
 
-/// Copies an item that its writer may be changing meanwhile: each word is read exactly once, so what the caller checks
-/// is what the caller uses.
+/// Copies an item that its writer may be changing meanwhile: each word is read exactly once, so what the
+/// caller checks is what the caller uses.
 #[inline]
 fn copy_once<T: Item>(place: *const T) -> T {
     let mut item = T::new_zeroed();
     let words = size_of::<T>() / 8;
     let (from, to) = (place.cast::<u64>(), (&raw mut item).cast::<u64>());
     for word in 0..words {
-        // SAFETY: both places hold `words` whole words (checked by `check_capacity`), the cells are 8-byte aligned by
-        // the contract of `new`, and volatile keeps the compiler from reading a word twice. `to` may be less aligned.
+        // SAFETY: both places hold `words` whole words (checked by `check_capacity`), the cells are 8-byte
+        // aligned by the contract of `new`, and volatile keeps the compiler from reading a word twice. `to`
+        // may be less aligned.
         unsafe { to.add(word).write_unaligned(from.add(word).read_volatile()) };
     }
     item

@@ -1,14 +1,14 @@
 //! Words by which whoever is about to sleep and whoever has something for it never miss each other.
 //!
-//! Who sleeps says so, and then looks once more whether there is something; who has something shows it, and then looks who
-//! sleeps. Each has a `SeqCst` fence between its two steps (label *sleep*), so that one of the two sees the other, whatever
-//! orderings the thing itself is shown with. How somebody is woken (a doorbell, `unpark`) is the user's; it must not be lost
-//! where it comes before the sleep.
+//! Who sleeps says so, and then looks once more whether there is something; who has something shows it, and
+//! then looks who sleeps. Each has a `SeqCst` fence between its two steps (label *sleep*), so that one of the
+//! two sees the other, whatever orderings the thing itself is shown with. How somebody is woken (a doorbell,
+//! `unpark`) is the user's; it must not be lost where it comes before the sleep.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// The word of one that sleeps. May lie in shared memory: any bit pattern is one of its values, and a stranger that writes it
-/// can only cause a wake-up too many or too few, of itself or of this end's peer.
+/// The word of one that sleeps. May lie in shared memory: any bit pattern is one of its values, and a
+/// stranger that writes it can only cause a wake-up too many or too few, of itself or of this end's peer.
 #[repr(transparent)]
 #[derive(Debug)]
 pub struct Sleeper(AtomicU32);
@@ -24,7 +24,8 @@ impl Sleeper {
         Self(AtomicU32::new(1))
     }
 
-    /// Who sleeps: "wake me from now on". Look once more for something to do after this, and sleep only if there is nothing.
+    /// Who sleeps: "wake me from now on". Look once more for something to do after this, and sleep only if
+    /// there is nothing.
     #[inline]
     pub fn sleeps(&self) {
         self.0.store(1, Ordering::Relaxed);
@@ -58,7 +59,8 @@ impl Sleepers {
         Self(AtomicU64::new(0))
     }
 
-    /// This one is about to sleep. It looks once more for something to do after this, and sleeps only if there is nothing.
+    /// This one is about to sleep. It looks once more for something to do after this, and sleeps only if
+    /// there is nothing.
     ///
     /// # Panics
     /// Where `who` is [`Self::MAX`] or more.

@@ -1,6 +1,8 @@
-//! Recorded conversations between hosts: each line is read as the values that stand beside it, and written as the same bytes.
+//! Recorded conversations between hosts: each line is read as the values that stand beside it, and written as
+//! the same bytes.
 //!
-//! `conversations/version-1.txt` says what a line is. A recording is never changed: hosts that speak its version are out there.
+//! `conversations/version-1.txt` says what a line is. A recording is never changed: hosts that speak its
+//! version are out there.
 
 use jet_wire::message::hello::{Hello, Refusal, Welcome};
 use jet_wire::message::{

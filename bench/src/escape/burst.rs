@@ -1,7 +1,7 @@
 //! Ten times the pool at once, to an application that takes a message a millisecond.
 //!
-//! Eight senders submit 60 messages of 256 KiB each in one go: 120 MiB. Every word of what arrives is checked. A daemon
-//! of its own for each sample, because what is shown is the most since its start.
+//! Eight senders submit 60 messages of 256 KiB each in one go: 120 MiB. Every word of what arrives is
+//! checked. A daemon of its own for each sample, because what is shown is the most since its start.
 
 use super::feed::Depth;
 use super::load::{HEALTHY, Load, Standing, mebibytes, milliseconds};

@@ -1,11 +1,11 @@
-//! What the escape controller itself takes: an evaluation of Algorithm 1 with a thousand sessions, and what every message
-//! pays.
+//! What the escape controller itself takes: an evaluation of Algorithm 1 with a thousand sessions, and what
+//! every message pays.
 //!
-//! An evaluation is `begin` and `next` until there is nothing more, with the calls that carrying out an action makes.
-//! Each is timed alone (what taking the time costs is part of it), and told as the median and as what one in a hundred
-//! exceeds: when stragglers may be due all sessions are looked through, which not every evaluation does. The
-//! controller's time is counted, 50 us between two evaluations as in the daemon; meanwhile a run of every session comes and
-//! goes every 1.5 ms, beside those that the case holds.
+//! An evaluation is `begin` and `next` until there is nothing more, with the calls that carrying out an
+//! action makes. Each is timed alone (what taking the time costs is part of it), and told as the median and
+//! as what one in a hundred exceeds: when stragglers may be due all sessions are looked through, which not
+//! every evaluation does. The controller's time is counted, 50 us between two evaluations as in the daemon;
+//! meanwhile a run of every session comes and goes every 1.5 ms, beside those that the case holds.
 //!
 //! It cannot see caches that others emptied between two evaluations.
 
@@ -20,8 +20,9 @@ const SESSIONS: u32 = 1000;
 const SLOTS: u32 = 1024;
 /// Slot of a session's run that comes and goes.
 const PASSING: u16 = 0;
-/// Evaluations between its coming and its going: 1.5 ms, so that it is no straggler. A thousand sessions then have 33 of
-/// them between two evaluations; these, too, an evaluation passes when it looks for stragglers, 64 at most.
+/// Evaluations between its coming and its going: 1.5 ms, so that it is no straggler. A thousand sessions then
+/// have 33 of them between two evaluations; these, too, an evaluation passes when it looks for stragglers, 64
+/// at most.
 const PASSING_EVALUATIONS: u32 = 30;
 /// Of its slabs: with 33 runs between two evaluations 200 Gbps, so that the pool is used as quickly as there.
 const PASSING_SLABS: u32 = 9;
@@ -50,7 +51,8 @@ enum Case {
     NoStraggler,
     /// So many become stragglers before each evaluation, and are replaced in it.
     Replaced,
-    /// A straggler in each session, and no memory to replace it with; less than half of what it holds, so that none is slow.
+    /// A straggler in each session, and no memory to replace it with; less than half of what it holds, so
+    /// that none is slow.
     AllStraggle,
     /// A session that is slow, all of whose runs are being read: none can be copied.
     Pinned,
@@ -112,7 +114,8 @@ fn evaluations(case: Case) -> (f64, f64) {
             escape.hold(session, PASSING, PASSING_SLABS, now_ns);
         }
         if case == Case::Replaced {
-            // Their turn comes when a straggler's time has passed; then each is replaced, and its slot free again.
+            // Their turn comes when a straggler's time has passed; then each is replaced, and its slot free
+            // again.
             for n in 0..STRAGGLERS {
                 escape.hold((evaluation * STRAGGLERS + n) % SESSIONS, STAYING, 1, now_ns);
             }

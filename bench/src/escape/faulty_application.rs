@@ -10,8 +10,8 @@ use std::error::Error;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// What is kept in flight for it: more than the pool holds (64 messages of 256 KiB are 16 MiB, and the most that a daemon
-/// lets one sender have unfinished), so that without escape nothing is left for others.
+/// What is kept in flight for it: more than the pool holds (64 messages of 256 KiB are 16 MiB, and the most
+/// that a daemon lets one sender have unfinished), so that without escape nothing is left for others.
 pub const DEPTH_LARGE: usize = 64;
 /// How long it runs beside the others before anything happens to it.
 const BEFORE: Duration = Duration::from_millis(300);
@@ -83,7 +83,8 @@ impl FaultyApplication {
         Ok(())
     }
 
-    /// Runs it beside the others for a moment and kills it, with slabs in its hands: it is stopped before until it has some.
+    /// Runs it beside the others for a moment and kills it, with slabs in its hands: it is stopped before
+    /// until it has some.
     ///
     /// # Errors
     /// As [`Self::run_and_stop`].
@@ -98,8 +99,8 @@ impl FaultyApplication {
         Ok(Killed { at, held })
     }
 
-    /// Has it go on, while the others rest, and checks what it got. `starved`: the others' messages end only when it
-    /// went on, so that they rest after it.
+    /// Has it go on, while the others rest, and checks what it got. `starved`: the others' messages end only
+    /// when it went on, so that they rest after it.
     ///
     /// # Errors
     /// As [`Self::run_and_stop`].

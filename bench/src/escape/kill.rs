@@ -1,8 +1,8 @@
 //! One of four applications is killed at full load.
 //!
-//! A: three alone, for a second; B: the second that begins when the fourth, which ran beside them, is killed. Then the
-//! load rests, and what the dead one held has to be back when its quarantine is over, and not before: its own I/O may
-//! still be reading those slabs. Its messages have to end.
+//! A: three alone, for a second; B: the second that begins when the fourth, which ran beside them, is killed.
+//! Then the load rests, and what the dead one held has to be back when its quarantine is over, and not
+//! before: its own I/O may still be reading those slabs. Its messages have to end.
 
 use super::faulty_application::FaultyApplication;
 use super::feed::Depth;
@@ -19,10 +19,12 @@ const DEPTH: Depth = Depth { large: 16, small: 0 };
 /// Longer than a span and what it takes the load to rest, so that there is time to look before its end.
 const QUARANTINE: Duration = Duration::from_secs(3);
 
-/// Turns in which nobody looked before the quarantine was over: so many, and the machine is too busy for this.
+/// Turns in which nobody looked before the quarantine was over: so many, and the machine is too busy for
+/// this.
 const MISSED_MAX: u32 = 10;
 
-/// What is kept of a dead application's slabs, as the daemon tells it while the load rests: nobody else holds anything then.
+/// What is kept of a dead application's slabs, as the daemon tells it while the load rests: nobody else holds
+/// anything then.
 struct Quarantine {
     end: Instant,
     slabs_min: Option<u64>,
@@ -43,7 +45,8 @@ impl Quarantine {
         }
     }
 
-    /// The least that was seen, beside what the application held when it was killed; nothing where nobody looked in time.
+    /// The least that was seen, beside what the application held when it was killed; nothing where nobody
+    /// looked in time.
     #[allow(clippy::cast_precision_loss)] // some thousands
     fn of_held(&self, held: u64) -> Option<f64> {
         self.slabs_min.map(|slabs| slabs as f64 / held as f64)

@@ -1,13 +1,15 @@
 //! A load at its full rate on two cores: the daemon has one, the load the other.
 //!
-//! One thread drives all senders and the healthy applications, each with a session of its own, and never sleeps. With a
-//! process for each of them nine would share two cores, and what is seen is whom the kernel runs. Whoever stops, is
-//! killed or is slow is a process of its own: it does not run while it is being measured what that costs the others.
+//! One thread drives all senders and the healthy applications, each with a session of its own, and never
+//! sleeps. With a process for each of them nine would share two cores, and what is seen is whom the kernel
+//! runs. Whoever stops, is killed or is slow is a process of its own: it does not run while it is being
+//! measured what that costs the others.
 //!
-//! It cannot see what waking and switching between processes costs, nor an application that reads all bytes: those of
-//! the healthy ones check the first word of each slab, so that the daemon, which copies as the NIC would, is what bounds
-//! the rate (it spends five sixths of its core on that, and the load two thirds of its own on looking for more).
-//! Over `tcp:` each sender has a NIC thread beside it, and there the scheduler is seen after all.
+//! It cannot see what waking and switching between processes costs, nor an application that reads all bytes:
+//! those of the healthy ones check the first word of each slab, so that the daemon, which copies as the NIC
+//! would, is what bounds the rate (it spends five sixths of its core on that, and the load two thirds of its
+//! own on looking for more). Over `tcp:` each sender has a NIC thread beside it, and there the scheduler is
+//! seen after all.
 
 use super::feed::{Depth, Feed, Latencies};
 use crate::consumer::{Behaviour, Consumer, Look};
@@ -18,9 +20,11 @@ use std::error::Error;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Everything that is stuck for as long fails the benchmark: so long that being slow on a busy machine is not being stuck.
+/// Everything that is stuck for as long fails the benchmark: so long that being slow on a busy machine is not
+/// being stuck.
 const LIMIT: Duration = Duration::from_secs(120);
-/// A stopped application's slabs do not become fewer over so many looks: the daemon has seen its last releases.
+/// A stopped application's slabs do not become fewer over so many looks: the daemon has seen its last
+/// releases.
 const LOOKS: usize = 8;
 /// The name of the daemon's thread that does the work.
 const REACTOR: &str = "jet-reactor";
@@ -36,10 +40,11 @@ pub struct Measured {
     pub span: Duration,
     /// Of the messages that ended in it.
     pub latencies: Latencies,
-    /// How the daemon stood at its end, while the load was on. Not asked meanwhile: asking holds the load up for some
-    /// 100 us, which p99.9 would show.
+    /// How the daemon stood at its end, while the load was on. Not asked meanwhile: asking holds the load up
+    /// for some 100 us, which p99.9 would show.
     pub standing: Standing,
-    /// How long the daemon and this thread were ready to run and had no core, together: what others on the machine took.
+    /// How long the daemon and this thread were ready to run and had no core, together: what others on the
+    /// machine took.
     pub waited: Duration,
 }
 
@@ -178,7 +183,8 @@ impl Load {
         .map(drop)
     }
 
-    /// Sends nothing more and waits until another's messages have their ends; says when the last one was there.
+    /// Sends nothing more and waits until another's messages have their ends; says when the last one was
+    /// there.
     ///
     /// # Errors
     /// As [`Self::drain`].
@@ -188,8 +194,8 @@ impl Load {
         })
     }
 
-    /// The load goes on, with another's sender beside it, until the application of such a name, which is stopped, holds slabs and
-    /// the daemon has seen all that it released before; gives how many.
+    /// The load goes on, with another's sender beside it, until the application of such a name, which is
+    /// stopped, holds slabs and the daemon has seen all that it released before; gives how many.
     ///
     /// # Errors
     /// As [`Self::drain`].
@@ -228,8 +234,8 @@ impl Load {
         Ok(Instant::now())
     }
 
-    /// Waits until the pool is whole and no escape memory is in use, and says when that was seen; `look` is shown what the
-    /// daemon says meanwhile, and at the end. The load is drained.
+    /// Waits until the pool is whole and no escape memory is in use, and says when that was seen; `look` is
+    /// shown what the daemon says meanwhile, and at the end. The load is drained.
     ///
     /// # Errors
     /// As [`Self::drain`].

@@ -6,8 +6,8 @@
 //! - `kill`: one of four applications is killed at full load;
 //! - `cost`: what one evaluation of Algorithm 1 takes.
 //!
-//! Where a row says that the daemon or the load had no core for more than a few percent of the time, somebody else was
-//! busy on the machine, and rates and latencies of that run mean little.
+//! Where a row says that the daemon or the load had no core for more than a few percent of the time, somebody
+//! else was busy on the machine, and rates and latencies of that run mean little.
 //!
 //! See [`load`] for how the load is made, and what it cannot see.
 
@@ -55,7 +55,8 @@ pub struct Args {
     /// Set a key of the daemon's configuration, as in --set escape.replace_bytes=0; may be repeated
     #[arg(long, value_name = "SECTION.KEY=VALUE")]
     set: Vec<String>,
-    /// How long a straggler is held, in microseconds: by default two and a half times escape.straggler_us's default
+    /// How long a straggler is held, in microseconds: by default two and a half times escape.straggler_us's
+    /// default
     #[arg(long, default_value_t = 5000)]
     hold_us: u64,
 }

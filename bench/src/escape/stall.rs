@@ -1,14 +1,14 @@
 //! One of four applications stops reading for five seconds at full load.
 //!
-//! In turns, on one daemon: A, the fourth absent; B, it lives and does not read; A; B, it is stopped by SIGSTOP. Beside
-//! them, on a daemon with `escape.enabled = false`: C, it does not read. A span of B or C begins when it has just
-//! stopped, with all that it has in flight, so that moving its backlog away is part of what is measured. Latency is a
-//! sender's: from the submission of a message to its end.
+//! In turns, on one daemon: A, the fourth absent; B, it lives and does not read; A; B, it is stopped by
+//! SIGSTOP. Beside them, on a daemon with `escape.enabled = false`: C, it does not read. A span of B or C
+//! begins when it has just stopped, with all that it has in flight, so that moving its backlog away is part
+//! of what is measured. Latency is a sender's: from the submission of a message to its end.
 //!
-//! Then the others rest (a pool at full load is never whole) and it goes on: it reads its backlog, every word of it is
-//! checked, every message has to end as consumed, and the pool to be whole and escape memory empty. How long that takes
-//! is told twice: from its going on, which is when the cause goes away and what the bound is for; and from the end of
-//! its last message, which leaves out how long it takes to read 16 MiB.
+//! Then the others rest (a pool at full load is never whole) and it goes on: it reads its backlog, every word
+//! of it is checked, every message has to end as consumed, and the pool to be whole and escape memory empty.
+//! How long that takes is told twice: from its going on, which is when the cause goes away and what the bound
+//! is for; and from the end of its last message, which leaves out how long it takes to read 16 MiB.
 
 use super::faulty_application::{FaultyApplication, Recovery, Stop};
 use super::feed::{Depth, Latencies};
@@ -19,8 +19,8 @@ use crate::report::{Bound, Row, median, pairwise};
 use std::error::Error;
 use std::time::Duration;
 
-/// How long the fourth stops: far longer than the straggler threshold (2 ms), so that all that escape does is done, and most of the
-/// span shows how the others fare then.
+/// How long the fourth stops: far longer than the straggler threshold (2 ms), so that all that escape does is
+/// done, and most of the span shows how the others fare then.
 const STOPPED: Duration = Duration::from_secs(5);
 const STOPPED_BRIEF: Duration = Duration::from_millis(500);
 /// Spans of A, and of C: long enough for 99.9 % of 256 KiB messages to be dozens of them.
@@ -84,7 +84,8 @@ pub fn run(plan: &Plan<'_>, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
         load.run(spans.base / 4, None)?;
         let (mut not_reading, mut signal) = (Samples::default(), Samples::default());
         let mut without = Samples::default();
-        // Mixed traffic is there to be compared, and SIGSTOP differs by nothing but what it holds in its hands.
+        // Mixed traffic is there to be compared, and SIGSTOP differs by nothing but what it holds in its
+        // hands.
         let ways: &mut [(Stop, &mut Samples)] =
             &mut [(Stop::NotReading, &mut not_reading), (Stop::Signal, &mut signal)];
         let ways = if kind == "mixed" { &mut ways[..1] } else { ways };

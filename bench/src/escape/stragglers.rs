@@ -1,12 +1,13 @@
 //! One slice in so many is held for longer than the others, at full load.
 //!
-//! One application, two senders, messages of 256 KiB, each one slice: A, each is released at once; B, one in 25 (4 %, the
-//! paper's figure) stays pinned for a while, two and a half times the straggler threshold unless told otherwise. Without
-//! a bound: one in ten; and 4 % held for so long that together they would take up most of the pool, far more than
-//! MEM_ESC can stand in for.
+//! One application, two senders, messages of 256 KiB, each one slice: A, each is released at once; B, one in
+//! 25 (4 %, the paper's figure) stays pinned for a while, two and a half times the straggler threshold unless
+//! told otherwise. Without a bound: one in ten; and 4 % held for so long that together they would take up
+//! most of the pool, far more than MEM_ESC can stand in for.
 //!
-//! Memory traffic that escape adds is counted, not measured: a copied or granted slab is written to memory once and read
-//! from it once (2 x 4096 bytes); a replaced one is written back once, when the cache gives its lines to others (4096).
+//! Memory traffic that escape adds is counted, not measured: a copied or granted slab is written to memory
+//! once and read from it once (2 x 4096 bytes); a replaced one is written back once, when the cache gives its
+//! lines to others (4096).
 //!
 //! It cannot see what the stragglers' application does with them meanwhile: here nothing reads them.
 
@@ -21,8 +22,8 @@ use std::time::Duration;
 
 const SPAN: Duration = Duration::from_secs(1);
 const WARM: Duration = Duration::from_millis(200);
-/// As many as a daemon lets one sender have unfinished: a held slice keeps its message from its end, and so takes one of
-/// these.
+/// As many as a daemon lets one sender have unfinished: a held slice keeps its message from its end, and so
+/// takes one of these.
 const DEPTH: Depth = Depth { large: 64, small: 0 };
 const SENDERS: usize = 2;
 /// What of the pool is held where stragglers are to take up most of it, in thousandths.
@@ -98,7 +99,8 @@ fn compare(plan: &Plan<'_>, case: &Case, rows: &mut Vec<Row>) -> Result<(), Box<
     Ok(())
 }
 
-/// How long one slice in so many is held if together they are to take up most of the pool, at the rate measured.
+/// How long one slice in so many is held if together they are to take up most of the pool, at the rate
+/// measured.
 fn most_of_the_pool(warm: &Measured, one_in: u32) -> Duration {
     let pool_bytes = 12u32 << 20;
     let held_bytes = f64::from(pool_bytes) * f64::from(MOST_PERMILLE) / 1000.0;

@@ -1,8 +1,9 @@
 //! A load on a daemon that runs elsewhere: sizes, depths and rates in turn, each for a while.
 //!
-//! Without a rate the loop is closed: a message goes when another has ended. With rates it is open: messages are due at times that
-//! do not wait for the receiver, and latency counts from a message's time, also where it could not go then. So a receiver that
-//! stops for a while shows in all messages that were due meanwhile, not in the few that were under way.
+//! Without a rate the loop is closed: a message goes when another has ended. With rates it is open: messages
+//! are due at times that do not wait for the receiver, and latency counts from a message's time, also where
+//! it could not go then. So a receiver that stops for a while shows in all messages that were due meanwhile,
+//! not in the few that were under way.
 //!
 //! It cannot see the processor time of the other host: `jet-bench receive` prints that there.
 
@@ -48,7 +49,8 @@ pub struct Args {
     /// The application there
     #[arg(long, value_name = "NAME", default_value = crate::rig::APP)]
     app: String,
-    /// Bytes of a message, several as 4096,262144; up to 4096 they are copied and sent at once, more are READ by the receiver
+    /// Bytes of a message, several as 4096,262144; up to 4096 they are copied and sent at once, more are READ
+    /// by the receiver
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "262144",
           value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
     bytes: Vec<u32>,
@@ -77,7 +79,8 @@ pub struct Args {
     /// The core that the sending thread stays on; over tcp: and rdma: the NIC's thread goes where it likes
     #[arg(long, visible_alias = "cpu")]
     core: Option<u32>,
-    /// How long the sender looks for ends before it sleeps, in microseconds; on a core of its own, a million never sleeps
+    /// How long the sender looks for ends before it sleeps, in microseconds; on a core of its own, a million
+    /// never sleeps
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
     spin_us: u64,
 }

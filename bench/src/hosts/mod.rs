@@ -1,7 +1,8 @@
-//! Measuring between two hosts: `load` and `probe` send to a daemon that runs elsewhere, `receive` is the application behind it.
+//! Measuring between two hosts: `load` and `probe` send to a daemon that runs elsewhere, `receive` is the
+//! application behind it.
 //!
-//! A run is one size, depth and rate for so many seconds. Its messages carry its number as their tag, so that the receiving end,
-//! which hears nothing else of it, counts it on its own: docs/measuring.md joins the two.
+//! A run is one size, depth and rate for so many seconds. Its messages carry its number as their tag, so that
+//! the receiving end, which hears nothing else of it, counts it on its own: docs/measuring.md joins the two.
 
 pub mod load;
 pub mod probe;

@@ -1,12 +1,14 @@
-//! One message at a time beside whatever else there is: what a latency-sensitive sender sees, alone or beside loads of others.
+//! One message at a time beside whatever else there is: what a latency-sensitive sender sees, alone or beside
+//! loads of others.
 //!
-//! As RPerf does it (Katebzadeh, Costa, Grot: "Evaluation of an InfiniBand Switch", IV): each message over the wire is followed by
-//! one to this host itself, and the difference is noted. What both ways have in common, the software and the NIC at this end, is
-//! taken away, message by message.
+//! As RPerf does it (Katebzadeh, Costa, Grot: "Evaluation of an InfiniBand Switch", IV): each message over
+//! the wire is followed by one to this host itself, and the difference is noted. What both ways have in
+//! common, the software and the NIC at this end, is taken away, message by message.
 //!
-//! RPerf's messages are answered by the far NIC, and no software runs there. Jet's are answered when the application gave them back:
-//! so the way to this host has a daemon and an application, too, and what is left is the network's, and what the far host's software
-//! takes longer than this one's. It cannot see the network alone.
+//! RPerf's messages are answered by the far NIC, and no software runs there. Jet's are answered when the
+//! application gave them back: so the way to this host has a daemon and an application, too, and what is left
+//! is the network's, and what the far host's software takes longer than this one's. It cannot see the network
+//! alone.
 
 use super::load::{sender_options, stay, us};
 use super::run::{PATIENCE, histogram};
@@ -39,7 +41,8 @@ pub struct Args {
     /// The application there, and here with --loopback
     #[arg(long, value_name = "NAME", default_value = crate::rig::APP)]
     app: String,
-    /// A daemon of this host with such an application: each message is followed by one to it, and the difference is noted
+    /// A daemon of this host with such an application: each message is followed by one to it, and the
+    /// difference is noted
     #[arg(long, value_name = "ADDR")]
     loopback: Option<Address>,
     /// Bytes of a message

@@ -1,7 +1,8 @@
-//! The application behind a daemon that is measured from another host: takes what comes, and says at its end what that was.
+//! The application behind a daemon that is measured from another host: takes what comes, and says at its end
+//! what that was.
 //!
-//! It reads the bytes or only gives them back, and keeps nothing. What each run took of processor time at this end is told here,
-//! because nothing of it crosses the wire.
+//! It reads the bytes or only gives them back, and keeps nothing. What each run took of processor time at
+//! this end is told here, because nothing of it crosses the wire.
 
 use super::run_of;
 use super::runs::{Key, Runs, Spent};

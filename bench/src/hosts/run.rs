@@ -193,11 +193,12 @@ fn nanoseconds(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Of the messages that were due in a span, the share that had ended when it was over, in percent. Those that are in flight at any
-/// moment count as ended: they had no time.
+/// Of the messages that were due in a span, the share that had ended when it was over, in percent. Those that
+/// are in flight at any moment count as ended: they had no time.
 ///
-/// How many these are is told by the median latency (Little's law), but they are no more than may be in flight. Where the receiver
-/// cannot keep up and everything that is due is in flight, the median is that of half the backlog: then half of it counts as ended.
+/// How many these are is told by the median latency (Little's law), but they are no more than may be in
+/// flight. Where the receiver cannot keep up and everything that is due is in flight, the median is that of
+/// half the backlog: then half of it counts as ended.
 fn kept_percent(due: u64, ended: u64, in_flight: f64) -> f64 {
     #[allow(clippy::cast_precision_loss)] // a share
     let (due, ended) = (due as f64, ended as f64);

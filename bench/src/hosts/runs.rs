@@ -1,7 +1,7 @@
 //! The runs of senders as the receiving end sees them: what came of each, and what it cost here.
 //!
-//! Processor time belongs to a run while its messages are the only ones. Where runs of several senders mix, nobody can tell whose it
-//! is, and none of them has any.
+//! Processor time belongs to a run while its messages are the only ones. Where runs of several senders mix,
+//! nobody can tell whose it is, and none of them has any.
 
 use std::collections::HashMap;
 use std::io;

@@ -1,7 +1,8 @@
-//! When messages arrive in an open loop: a Poisson process, as of many senders that do not know of each other.
+//! When messages arrive in an open loop: a Poisson process, as of many senders that do not know of each
+//! other.
 //!
-//! It knows nothing of how the receiver fares: who is late with one message has the next ones coming all the same, and each is timed
-//! from when it was to arrive.
+//! It knows nothing of how the receiver fares: who is late with one message has the next ones coming all the
+//! same, and each is timed from when it was to arrive.
 
 use crate::pattern::scatter;
 use crate::schedule::{Arrivals, Schedule};
@@ -51,7 +52,8 @@ impl Iterator for Poisson {
         let drawn = scatter(self.seed ^ scatter(self.number));
         self.number += 1;
         let at_ns = u64::try_from(due.as_nanos()).expect("within the turn");
-        // The upper half of the product: below the number of connections, and each as likely up to 2^-64 of them.
+        // The upper half of the product: below the number of connections, and each as likely up to 2^-64 of
+        // them.
         #[allow(clippy::cast_possible_truncation)] // below `connections`
         let connection = ((u128::from(drawn) * self.connections as u128) >> 64) as usize;
         Some(Arrival { at_ns, connection })

@@ -29,7 +29,8 @@ impl Ring {
         let bytes = self.source.len();
         let (start, mut messages, mut sum) = (Instant::now(), 0u32, 0u64);
         while start.elapsed() < span {
-            // SAFETY: within the ring, whose length is whole messages and more; nobody else knows of this memory.
+            // SAFETY: within the ring, whose length is whole messages and more; nobody else knows of this
+            // memory.
             let place = unsafe { std::slice::from_raw_parts_mut(self.memory.base().add(self.next), bytes) };
             place.copy_from_slice(&self.source);
             sum = sum.wrapping_add(read_all(std::hint::black_box(place)));
@@ -46,7 +47,8 @@ impl Ring {
     }
 }
 
-/// The sizes of rings that are told: what a core's own cache holds, the pool, and a conventional receiver's buffers.
+/// The sizes of rings that are told: what a core's own cache holds, the pool, and a conventional receiver's
+/// buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
     /// 1.5 MiB.

@@ -1,10 +1,12 @@
-//! Where a conventional receiver puts what arrives: buffers of each connection's own, or one pool that all of them share.
+//! Where a conventional receiver puts what arrives: buffers of each connection's own, or one pool that all of
+//! them share.
 //!
-//! The pool is SPDK's of its NVMe-oF target over RDMA by default: `SPDK_NVMF_RDMA_DEFAULT_NUM_SHARED_BUFFERS` is 4095, and a buffer has
-//! `SPDK_NVMF_RDMA_DEFAULT_MAX_IO_SIZE / SPDK_NVMF_MAX_SGL_ENTRIES` = 131,072 / 16 bytes (`lib/nvmf/rdma.c`). SPDK hands out the last
-//! in first only from what each thread keeps at hand, 32 buffers (`SPDK_NVMF_RDMA_DEFAULT_BUFFER_CACHE_SIZE`); what lies beneath is a
-//! ring, first in first out (`spdk_iobuf_get` and `spdk_iobuf_put` in `lib/thread/iobuf.c`). Here the whole pool is a stack: of the two
-//! that is the order which is better for the cache.
+//! The pool is SPDK's of its NVMe-oF target over RDMA by default: `SPDK_NVMF_RDMA_DEFAULT_NUM_SHARED_BUFFERS`
+//! is 4095, and a buffer has `SPDK_NVMF_RDMA_DEFAULT_MAX_IO_SIZE / SPDK_NVMF_MAX_SGL_ENTRIES` = 131,072 / 16
+//! bytes (`lib/nvmf/rdma.c`). SPDK hands out the last in first only from what each thread keeps at hand, 32
+//! buffers (`SPDK_NVMF_RDMA_DEFAULT_BUFFER_CACHE_SIZE`); what lies beneath is a ring, first in first out
+//! (`spdk_iobuf_get` and `spdk_iobuf_put` in `lib/thread/iobuf.c`). Here the whole pool is a stack: of the
+//! two that is the order which is better for the cache.
 
 use super::traffic::Shape;
 use jet_wire::SLAB_BYTES;

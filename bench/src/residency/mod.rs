@@ -1,13 +1,16 @@
-//! The cache's effect: the same senders and the same reading application through Jet's pool, and through receivers as RDMA applications
-//! usually are (`conventional`): with buffers of each connection's own, with those and no more READs at once than Jet has, so that one
-//! sees what that limit gives and what the cache does, and with a shared pool as SPDK has.
+//! The cache's effect: the same senders and the same reading application through Jet's pool, and through
+//! receivers as RDMA applications usually are (`conventional`): with buffers of each connection's own, with
+//! those and no more READs at once than Jet has, so that one sees what that limit gives and what the cache
+//! does, and with a shared pool as SPDK has.
 //!
-//! All receivers run over the NIC in software, whose copies fill the cache as a device's writes do; each with one thread for the
-//! NIC and one that reads every byte. They have turns in one run, one at a time, in an order that rotates, without and with an
-//! antagonist that takes memory bandwidth; beside it also at loads that are the same for all, in an open loop.
+//! All receivers run over the NIC in software, whose copies fill the cache as a device's writes do; each with
+//! one thread for the NIC and one that reads every byte. They have turns in one run, one at a time, in an
+//! order that rotates, without and with an antagonist that takes memory bandwidth; beside it also at loads
+//! that are the same for all, in an open loop.
 //!
-//! It cannot see a device's own way to memory (DDIO, its buffer), nor processors of one's own for each thread: senders, receiver,
-//! application and antagonist share those of this host. The senders' bytes are one hot stretch of memory (`traffic`).
+//! It cannot see a device's own way to memory (DDIO, its buffer), nor processors of one's own for each
+//! thread: senders, receiver, application and antagonist share those of this host. The senders' bytes are one
+//! hot stretch of memory (`traffic`).
 
 mod arrivals;
 mod bare;
@@ -40,7 +43,8 @@ use std::path::PathBuf;
 use traffic::Shape;
 use turns::{Measured, Setting, Spans};
 
-/// Receiver and application share a core, whose own cache then has what has just arrived; senders and antagonist the other one.
+/// Receiver and application share a core, whose own cache then has what has just arrived; senders and
+/// antagonist the other one.
 const RECEIVERS_CORE: u32 = 0;
 const OTHERS_CORE: u32 = 1;
 /// Connections, as in the paper's setting.
@@ -144,7 +148,8 @@ fn one_size(
     Ok(())
 }
 
-/// What judges `resident`, on the receivers' core; where that cannot be, why is said, and no receiver has that row.
+/// What judges `resident`, on the receivers' core; where that cannot be, why is said, and no receiver has
+/// that row.
 fn calibrated() -> std::io::Result<Option<Judge>> {
     let _there = CpuSet::from_iter([RECEIVERS_CORE]).stay()?;
     Ok(Judge::calibrate().inspect_err(|error| tracing::warn!("resident is not told: {error}")).ok())

@@ -1,4 +1,5 @@
-//! The picture: throughput by message size without and with the antagonist, and tail latency by load, drawn by gnuplot.
+//! The picture: throughput by message size without and with the antagonist, and tail latency by load, drawn
+//! by gnuplot.
 
 use super::BOUND_BYTES;
 use super::bare::Size;
@@ -15,7 +16,8 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// What gnuplot is told; it finds each line's points in a file of their own, and writes `residency.svg` and `.png`.
+/// What gnuplot is told; it finds each line's points in a file of their own, and writes `residency.svg` and
+/// `.png`.
 const SCRIPT: &str = include_str!("picture.gnuplot");
 
 /// A folder that the picture goes to, and a gnuplot that can draw it.

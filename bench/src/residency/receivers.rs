@@ -1,11 +1,13 @@
-//! The receivers that are compared, each as processes of its own with senders of its own. One at a time runs: the others are stopped,
-//! so that none warms its pool, polls or answers while another has its turn.
+//! The receivers that are compared, each as processes of its own with senders of its own. One at a time runs:
+//! the others are stopped, so that none warms its pool, polls or answers while another has its turn.
 //!
-//! Stopping (`SIGSTOP`) instead of starting anew: it takes well below a millisecond where a start takes tenths of a second, and what a
-//! receiver has learned of its load stays: Jet's footprint takes 5 to 20 s of load to find its size.
+//! Stopping (`SIGSTOP`) instead of starting anew: it takes well below a millisecond where a start takes
+//! tenths of a second, and what a receiver has learned of its load stays: Jet's footprint takes 5 to 20 s of
+//! load to find its size.
 //!
-//! On a machine that is busy with something else the kernel gives a receiver less of the processor after a stop than it had before. So
-//! figures of such a machine say nothing; beside real-time priority, stopped or left alone, receivers were equally fast.
+//! On a machine that is busy with something else the kernel gives a receiver less of the processor after a
+//! stop than it had before. So figures of such a machine say nothing; beside real-time priority, stopped or
+//! left alone, receivers were equally fast.
 
 use super::buffers::Kind;
 use super::conventional::{BUFFERS, ConventionalProcess, Most};
@@ -70,8 +72,9 @@ impl Receiver {
         }
     }
 
-    /// Whose turns come in a round, in this order. Over as many rounds as there are receivers each is first, second and so on once; after
-    /// that they go the other way round, so that nobody always follows the same one.
+    /// Whose turns come in a round, in this order. Over as many rounds as there are receivers each is first,
+    /// second and so on once; after that they go the other way round, so that nobody always follows the same
+    /// one.
     pub fn order(round: usize) -> [Self; 5] {
         let count = Self::ALL.len();
         std::array::from_fn(|place| {
@@ -210,8 +213,9 @@ impl Standing {
         self.pids().into_iter().map(processor_time::of).sum()
     }
 
-    /// What of the pool is in use for large messages, in MiB: on average over a turn, which is its rate times how long a slab is in
-    /// use (Little's law), and at most. Asking costs the daemon a little: no turn of these counts for anything else.
+    /// What of the pool is in use for large messages, in MiB: on average over a turn, which is its rate times
+    /// how long a slab is in use (Little's law), and at most. Asking costs the daemon a little: no turn of
+    /// these counts for anything else.
     ///
     /// # Errors
     /// What the daemon or the NIC says.

@@ -1,9 +1,11 @@
-//! What of a receiver's buffers is in the cache: judged in the same way for all of them, by the same code, in the same process.
+//! What of a receiver's buffers is in the cache: judged in the same way for all of them, by the same code, in
+//! the same process.
 //!
-//! After a turn, with its receiver stopped, lines of the pages that the application has read in that turn are touched in random order and
-//! each touch is timed, as the daemon's warmer does (`jet_cat::residency`). It is done on the receiver's core, since lines that lie in
-//! a core's own cache look like memory from another one. The daemon's own reading is not used: its warmer touches memory all the time
-//! to keep it warm, and the others' have none.
+//! After a turn, with its receiver stopped, lines of the pages that the application has read in that turn are
+//! touched in random order and each touch is timed, as the daemon's warmer does (`jet_cat::residency`). It is
+//! done on the receiver's core, since lines that lie in a core's own cache look like memory from another one.
+//! The daemon's own reading is not used: its warmer touches memory all the time to keep it warm, and the
+//! others' have none.
 
 use super::touched::Touched;
 use jet_cat::residency::{Calibration, CalibrationOptions, Region, Resident, Warmer, WarmerOptions};
@@ -139,7 +141,8 @@ mod tests {
         assert_ne!(watched.mapping.base(), memory.base());
         let touched = Touched::new().unwrap();
         let marks = Marks::open(&touched.path()).unwrap();
-        // SAFETY: the mapping has so many bytes, and nobody writes them. It is the process's first of that name or its second.
+        // SAFETY: the mapping has so many bytes, and nobody writes them. It is the process's first of that
+        // name or its second.
         let bytes = |first: usize, pages: usize| unsafe {
             let base = std::ptr::with_exposed_provenance::<u8>(watched.address);
             std::slice::from_raw_parts(base.add(first * SLAB_BYTES), pages * SLAB_BYTES)

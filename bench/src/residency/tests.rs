@@ -71,7 +71,8 @@ fn no_more_reads_run_at_once_than_are_allowed() {
     assert!(most.reads > 5, "{most:?}: nothing to hold back");
 }
 
-/// The senders are held up for 100 ms, in which a hundred messages were to arrive on one connection that takes one at a time.
+/// The senders are held up for 100 ms, in which a hundred messages were to arrive on one connection that
+/// takes one at a time.
 #[test]
 fn a_message_is_timed_from_when_it_was_to_arrive() {
     let shape = Shape { connections: 2, depth: 1, message_bytes: 4096 };

@@ -1,7 +1,7 @@
 //! How much memory a receiver goes through: its application marks every page that it reads.
 //!
-//! The marks lie in memory that both processes map. One is a byte, stored once for 4 KiB that are read, so what it costs is in
-//! no figure.
+//! The marks lie in memory that both processes map. One is a byte, stored once for 4 KiB that are read, so
+//! what it costs is in no figure.
 
 use jet_fabric::memory::{Mapping, Protection, SharedMemory};
 use jet_wire::SLAB_BYTES;
@@ -13,7 +13,8 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Marks: as many as 512 MiB have pages. A page's is found by its address, so that neighbours never share one.
+/// Marks: as many as 512 MiB have pages. A page's is found by its address, so that neighbours never share
+/// one.
 const MARKS: usize = 1 << 17;
 
 /// Where marks are counted.
@@ -37,7 +38,8 @@ impl Touched {
     }
 
     fn marks(&self) -> &[AtomicU8] {
-        // SAFETY: the mapping has so many bytes and lives as long as `self`; everybody touches them as atomics.
+        // SAFETY: the mapping has so many bytes and lives as long as `self`; everybody touches them as
+        // atomics.
         unsafe { std::slice::from_raw_parts(self.0.base().cast(), MARKS) }
     }
 

@@ -1,8 +1,9 @@
 //! What arrives: many connections of one NIC, each with so many messages under way.
 //!
-//! A network delivers bytes that do not come out of this host's memory. So that the senders' side is no part of what is measured,
-//! every message of every connection is the same stretch of memory, which stays in the cache; `jet-client`'s sender has a buffer of
-//! its own for each message. Otherwise it says and heeds what that sender does, but for congestion signals, which it counts.
+//! A network delivers bytes that do not come out of this host's memory. So that the senders' side is no part
+//! of what is measured, every message of every connection is the same stretch of memory, which stays in the
+//! cache; `jet-client`'s sender has a buffer of its own for each message. Otherwise it says and heeds what
+//! that sender does, but for congestion signals, which it counts.
 
 use super::arrivals::Arrival;
 use crate::rig::APP;
@@ -71,14 +72,15 @@ pub struct Seen {
     pub elapsed: Duration,
     /// Payload that ended consumed, a second, up to the last end.
     pub gigabytes_per_s: f64,
-    /// To a message's end, in microseconds: from its submission in a closed loop, from its intended arrival in an open one. Quantiles.
+    /// To a message's end, in microseconds: from its submission in a closed loop, from its intended arrival
+    /// in an open one. Quantiles.
     pub p50_us: f64,
     /// See above.
     pub p99_us: f64,
     /// See above.
     pub p999_us: f64,
-    /// From a message's intended arrival to when the senders' thread took it up, microseconds: what the senders themselves are late by.
-    /// 0 in a closed loop.
+    /// From a message's intended arrival to when the senders' thread took it up, microseconds: what the
+    /// senders themselves are late by. 0 in a closed loop.
     pub late_p999_us: f64,
 }
 
@@ -96,7 +98,8 @@ struct Connection {
     in_flight: usize,
     /// Messages of an open loop that have arrived and are not submitted: when they were to arrive.
     arrived_ns: VecDeque<u64>,
-    /// From when each message is timed, nanoseconds of the turn's clock, by its number modulo the places; [`FREE`]: none.
+    /// From when each message is timed, nanoseconds of the turn's clock, by its number modulo the places;
+    /// [`FREE`]: none.
     begun_ns: Box<[u64]>,
 }
 
@@ -220,8 +223,8 @@ impl Traffic {
         }
     }
 
-    /// An open loop: submits each message when it arrives, or as soon after that as its connection has room; and waits for the last
-    /// one's end. It does not sleep, so that it is not late with the next one.
+    /// An open loop: submits each message when it arrives, or as soon after that as its connection has room;
+    /// and waits for the last one's end. It does not sleep, so that it is not late with the next one.
     ///
     /// # Errors
     /// As of [`Self::run`].
@@ -391,7 +394,8 @@ impl Traffic {
         Ok(())
     }
 
-    /// Submits what one connection may: of what has arrived, and, while a closed loop goes on, as much as there is room for.
+    /// Submits what one connection may: of what has arrived, and, while a closed loop goes on, as much as
+    /// there is room for.
     fn submit(&mut self, at: usize, goes_on: bool) -> Result<(), Box<dyn Error>> {
         let Shape { depth, message_bytes, .. } = self.shape;
         loop {

@@ -1,8 +1,9 @@
-//! Turns: each receiver's, in a round, in an order that rotates; first in a closed loop, then at loads that are the same for all.
+//! Turns: each receiver's, in a round, in an order that rotates; first in a closed loop, then at loads that
+//! are the same for all.
 //!
-//! In a closed loop as much is always under way as may be, so a tail latency there says what the throughput says. The loads offered in
-//! the open loop are shares of what the slowest receiver did in the closed loop just before; all receivers of a round are offered the
-//! same arrivals, at the same times.
+//! In a closed loop as much is always under way as may be, so a tail latency there says what the throughput
+//! says. The loads offered in the open loop are shares of what the slowest receiver did in the closed loop
+//! just before; all receivers of a round are offered the same arrivals, at the same times.
 
 use super::arrivals::Poisson;
 use super::bare::{self, Ring};
@@ -89,7 +90,8 @@ pub struct Turn {
     pub offered: Option<Offered>,
     /// What the senders saw.
     pub seen: Seen,
-    /// Of an open loop: what was offered in the turn's time, to how long it took until all of it was consumed; 1: as long.
+    /// Of an open loop: what was offered in the turn's time, to how long it took until all of it was
+    /// consumed; 1: as long.
     pub delivered: Option<f64>,
     /// Of the pages that the application read, what was in the cache afterwards; `None`: cannot be told here.
     pub resident: Option<f64>,
@@ -141,7 +143,8 @@ pub fn warm_up(standing: &mut [Standing], spans: Spans) -> Result<(), Box<dyn Er
     Ok(())
 }
 
-/// All rounds of a setting: first those of the closed loop, with the bare loop's turns, then those of each load.
+/// All rounds of a setting: first those of the closed loop, with the bare loop's turns, then those of each
+/// load.
 ///
 /// # Errors
 /// What a receiver or a sender says.

@@ -1,4 +1,5 @@
-//! Two NICs without receiver and application: what a message costs in allocations and system calls, and how long one takes.
+//! Two NICs without receiver and application: what a message costs in allocations and system calls, and how
+//! long one takes.
 
 use super::end::{self, AREA_BYTES, End, SLAB};
 use crate::allocations;
@@ -35,7 +36,8 @@ fn two_ends(ip: IpAddr) -> Result<[End; 2], Box<dyn Error>> {
     Ok(ends)
 }
 
-/// As long as nothing is received: an end waits for the other without a limit of its own, as `ib_send_lat` does.
+/// As long as nothing is received: an end waits for the other without a limit of its own, as `ib_send_lat`
+/// does.
 fn until_received(end: &mut End, count: u64) -> Result<(), Box<dyn Error>> {
     while end.received < count {
         end.step()?;
@@ -60,8 +62,8 @@ pub struct Carried {
     pub read_polls: u64,
 }
 
-/// Half of what a message of 64 bytes and one back take, in microseconds, the median: two threads, each with one end, as
-/// `ib_send_lat` has two processes. The header goes with each.
+/// Half of what a message of 64 bytes and one back take, in microseconds, the median: two threads, each with
+/// one end, as `ib_send_lat` has two processes. The header goes with each.
 ///
 /// # Errors
 /// What the NICs say.
@@ -92,8 +94,9 @@ pub fn half_round_trip(ip: IpAddr, trips: usize) -> Result<f64, Box<dyn Error>> 
     Ok(crate::report::median(&spans))
 }
 
-/// Carries messages, SENDs in chains of [`BURST`] and READs in chains of [`READ_BURST`]. Tells `mark` twice before, so that what
-/// marking itself takes is known; then when the SENDs begin, when the READs begin, and when all is over.
+/// Carries messages, SENDs in chains of [`BURST`] and READs in chains of [`READ_BURST`]. Tells `mark` twice
+/// before, so that what marking itself takes is known; then when the SENDs begin, when the READs begin, and
+/// when all is over.
 ///
 /// # Errors
 /// What the NICs say.

@@ -1,16 +1,19 @@
 //! Jet over verbs beside perftest, on one device, both ends of each on this host, in turns.
 //!
 //! * 256 KiB: `ib_read_bw` with 32 READs outstanding, and messages through sender, daemon and application.
-//! * 4 KiB: `ib_send_bw --use-srq`, and small messages; Jet's carry a header of 128 bytes, so each is two packets at an
-//!   MTU of 4096. What is compared is perftest with 4224 bytes, which are the same two packets; 4096, which are one, beside it.
-//! * 64 B: `ib_send_lat`, and the way from the sender to the application, which live in one thread beside the daemon's, as
-//!   perftest has two.
-//! * 200 connected senders of which 32 are active, beside 32; and what a connection's queues are of the daemon's memory.
-//! * A NIC of a daemon's sizes: how much of completion queues cycles through the cache, and whether all fits that can complete.
+//! * 4 KiB: `ib_send_bw --use-srq`, and small messages; Jet's carry a header of 128 bytes, so each is two
+//!   packets at an MTU of 4096. What is compared is perftest with 4224 bytes, which are the same two packets;
+//!   4096, which are one, beside it.
+//! * 64 B: `ib_send_lat`, and the way from the sender to the application, which live in one thread beside the
+//!   daemon's, as perftest has two.
+//! * 200 connected senders of which 32 are active, beside 32; and what a connection's queues are of the
+//!   daemon's memory.
+//! * A NIC of a daemon's sizes: how much of completion queues cycles through the cache, and whether all fits
+//!   that can complete.
 //! * Two NICs without receiver and application: allocations and system calls a message while polling.
 //!
-//! It cannot see a wire, an RNIC, or cores of one's own: on soft-RoCE the kernel's own work on the same cores is most of
-//! what is measured, and Jet's three processes share them where perftest's two do.
+//! It cannot see a wire, an RNIC, or cores of one's own: on soft-RoCE the kernel's own work on the same cores
+//! is most of what is measured, and Jet's three processes share them where perftest's two do.
 
 mod bare;
 mod end;
@@ -37,8 +40,8 @@ const SMALL_MESSAGES: u64 = 8000;
 const ROUND_TRIPS: usize = 4000;
 const BARE_SENDS: u64 = 4096;
 const BARE_READS: u64 = 256;
-/// Polls for which a NIC looks at most once whether anything happened to its connections, which is a system call: 4096 in
-/// vain, and one that brought something counts as sixteen of them.
+/// Polls for which a NIC looks at most once whether anything happened to its connections, which is a system
+/// call: 4096 in vain, and one that brought something counts as sixteen of them.
 const LOOK_EVERY_POLLS: u64 = 4096 / 16;
 const CONNECTED: usize = 200;
 /// The pool's share that small messages arrive in (Jet §4.1.1).
@@ -47,8 +50,8 @@ const SRQ_SHARE_MIB: f64 = 4.0;
 const SLAB_MIB: f64 = SLAB_BYTES as f64 / 1_048_576.0;
 const CROWD_MESSAGES: usize = 512;
 const ACTIVE: usize = 32;
-/// What a connection's queues may be of the daemon's memory, and the least that they can be: a kilobyte would be a place of 32
-/// bytes for each of 32 requests.
+/// What a connection's queues may be of the daemon's memory, and the least that they can be: a kilobyte would
+/// be a place of 32 bytes for each of 32 requests.
 const QUEUES_KIB_MAX: f64 = 24.0;
 const QUEUES_KIB_LEAST: f64 = 1.0;
 /// What of completion queues may cycle through the cache.
@@ -126,7 +129,8 @@ fn throughput(place: &Place, fabric: &str, samples: u32, rows: &mut Vec<Row>) ->
 }
 
 fn latency(place: &Place, fabric: &str, samples: u32, rows: &mut Vec<Row>) -> Result<(), Box<dyn Error>> {
-    // As many threads look all the time as perftest has: the daemon's, and one that is sender and application.
+    // As many threads look all the time as perftest has: the daemon's, and one that is sender and
+    // application.
     let spin = format!("reactor.spin_us_max={}", 100_000);
     let rig = Rig::start_daemon(fabric, &[spin])?;
     let mut app = Consumer::register(&rig.control_socket(), crate::rig::APP, Behaviour::default())?;
@@ -199,7 +203,8 @@ fn crowd(fabric: &str, samples: u32, rows: &mut Vec<Row>) -> Result<(), Box<dyn 
     let more = queues::mapped_kib(many.daemon_pid())? - queues::mapped_kib(few.daemon_pid())?;
     #[allow(clippy::cast_precision_loss)] // hundreds
     let each = vec![more / (CONNECTED - ACTIVE) as f64];
-    // Where the provider allocates queues itself (mlx5), the device's mappings do not grow, and the second of these says so.
+    // Where the provider allocates queues itself (mlx5), the device's mappings do not grow, and the second of
+    // these says so.
     let what = "queues of a connection, mapped of the device";
     rows.push(exact(what, "KiB", each.clone(), Bound::AtMost(QUEUES_KIB_MAX)));
     rows.push(exact(&format!("{what}, the least"), "KiB", each, Bound::AtLeast(QUEUES_KIB_LEAST)));
@@ -218,7 +223,8 @@ fn completion_queues(address: IpAddr, rows: &mut Vec<Row>) -> Result<(), Box<dyn
     rows.push(row(cycled, "KiB", kibibytes(far.ring, queues::RXE_BYTES), Bound::None));
     let there = kibibytes(far.ring, queues::MLX5_BYTES);
     rows.push(exact(&format!("{cycled}, with mlx5"), "KiB", there, Bound::AtMost(CYCLED_KIB_MAX)));
-    // That of arrivals, and one for each that is active: none is counted that nobody used, and none is left out.
+    // That of arrivals, and one for each that is active: none is counted that nobody used, and none is left
+    // out.
     #[allow(clippy::cast_precision_loss)] // tens
     let (queues, all) = (far.queues as f64, (1 + ACTIVE) as f64);
     rows.push(exact("completion queues of those", "queues", vec![queues], Bound::Exactly(all)));

@@ -1,5 +1,5 @@
-//! What connections cost in queues: the memory of one's own, how much of completion queues cycles through the cache, and
-//! whether everything fits that can complete at once.
+//! What connections cost in queues: the memory of one's own, how much of completion queues cycles through the
+//! cache, and whether everything fits that can complete at once.
 //!
 //! It cannot see what an RNIC has of a connection on its own board, nor what the kernel keeps.
 
@@ -32,7 +32,8 @@ pub struct Cycled {
     pub places_left: f64,
 }
 
-/// A NIC of a daemon's sizes and `connected` peers, of which `active` send and are read from, as far from each other as can be.
+/// A NIC of a daemon's sizes and `connected` peers, of which `active` send and are read from, as far from
+/// each other as can be.
 ///
 /// # Errors
 /// What the NICs say.
@@ -82,7 +83,8 @@ pub fn cycled(ip: IpAddr, connected: usize, active: usize) -> Result<Cycled, Box
     Ok(Cycled { queues: in_use.len(), ring, places_left })
 }
 
-/// What a process has mapped of RDMA devices, in KiB: the queues, where the provider lets the kernel allocate them (soft-RoCE).
+/// What a process has mapped of RDMA devices, in KiB: the queues, where the provider lets the kernel allocate
+/// them (soft-RoCE).
 ///
 /// # Errors
 /// There is no such process, or the kernel tells its mappings in another form.

@@ -13,7 +13,8 @@ pub fn mark() {
     unsafe { libc::raise(libc::SIGSTOP) };
 }
 
-/// Runs a command that marks, and gives the calls between its marks, by number, and what it printed: no more than a pipe holds.
+/// Runs a command that marks, and gives the calls between its marks, by number, and what it printed: no more
+/// than a pipe holds.
 ///
 /// # Errors
 /// What the system says, or that the command failed.

@@ -1,4 +1,5 @@
-//! What the kernel's files hold, or an operator writes: read without a panic, and what was read prints as what it was.
+//! What the kernel's files hold, or an operator writes: read without a panic, and what was read prints as
+//! what it was.
 
 #![no_main]
 

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 /// By domain.
 pub(super) type Bandwidth = BTreeMap<DomainId, u64>;
 
-/// What the kernel gives to a domain whose processors were all offline: per cent, eighths of GB/s, and MiB/s without a limit.
+/// What the kernel gives to a domain whose processors were all offline: per cent, eighths of GB/s, and MiB/s
+/// without a limit.
 const RESET: [u64; 3] = [100, 2048, u32::MAX as u64];
 
 /// One group's.
@@ -84,8 +85,8 @@ impl Throttle {
         Ok(self.after.iter().all(|(domain, after)| found.get(domain) == Some(after)))
     }
 
-    /// What is still as it was left; what is neither that nor as before is told. A group that is gone needs nothing, and a
-    /// domain without processors has what all have when they are back.
+    /// What is still as it was left; what is neither that nor as before is told. A group that is gone needs
+    /// nothing, and a domain without processors has what all have when they are back.
     pub fn to_be_put_back(
         &self,
         resctrl: &Resctrl,
@@ -114,7 +115,8 @@ impl Throttle {
         if returns.is_empty() { Ok(()) } else { self.write(resctrl, returns) }
     }
 
-    /// Each domain for itself: what cannot be put back in one is no reason that another's is not. What is refused is told.
+    /// Each domain for itself: what cannot be put back in one is no reason that another's is not. What is
+    /// refused is told.
     pub fn put_back_what_is_taken(&self, resctrl: &Resctrl, returns: Bandwidth, refused: &mut Vec<String>) {
         for (domain, before) in returns {
             if let Err(error) = self.write(resctrl, [(domain, before)].into()) {

@@ -15,7 +15,8 @@ pub(super) enum Returns {
     Nothing,
     /// They are to have none of their own.
     None,
-    /// These are still as they were left. Devices had none of their own before, and have others in other domains now: so these stay.
+    /// These are still as they were left. Devices had none of their own before, and have others in other
+    /// domains now: so these stay.
     Stay(Ways),
     /// These.
     Ways(Ways),
@@ -92,8 +93,8 @@ impl DeviceWays {
         Ok(self.after.iter().all(|(domain, after)| found.get(domain) == Some(after)))
     }
 
-    /// What is still as it was left; what is neither that nor as before is told. Where devices had no ways of their own, it is all
-    /// of it or nothing.
+    /// What is still as it was left; what is neither that nor as before is told. Where devices had no ways of
+    /// their own, it is all of it or nothing.
     pub fn to_be_put_back(
         &self,
         resctrl: &Resctrl,
@@ -104,8 +105,8 @@ impl DeviceWays {
             return Ok(Returns::Nothing);
         }
         let found = resctrl.io_ways()?;
-        // Enabled, and the end came before it was written down what that gave: within a few microseconds nobody else can
-        // have come by.
+        // Enabled, and the end came before it was written down what that gave: within a few microseconds
+        // nobody else can have come by.
         let Some(others) = self.before.as_ref().or(self.initial.as_ref()) else { return Ok(Returns::None) };
         let (mut returns, mut left, mut fits) = (Ways::new(), Ways::new(), true);
         for (domain, &has) in &found {
@@ -142,7 +143,8 @@ impl DeviceWays {
         }
     }
 
-    /// Each domain for itself: what cannot be put back in one is no reason that another's is not. What is refused is told.
+    /// Each domain for itself: what cannot be put back in one is no reason that another's is not. What is
+    /// refused is told.
     pub fn put_back_what_is_taken(resctrl: &Resctrl, returns: &Returns, refused: &mut Vec<String>) {
         let mut put_back = |returns: &Returns, what: &str| {
             if let Err(error) = Self::put_back(resctrl, returns) {

@@ -101,7 +101,8 @@ pub enum AdjustError {
 }
 
 impl AdjustError {
-    /// Whether what was set cannot be put back as long as somebody else's hand is in it, or what was written down cannot be read.
+    /// Whether what was set cannot be put back as long as somebody else's hand is in it, or what was written
+    /// down cannot be read.
     pub fn may_stay_for_ever(&self) -> bool {
         match self {
             Self::Misfit { .. } | Self::Journal(JournalError::Format { .. }) => true,

@@ -1,5 +1,6 @@
-//! What is changed of resctrl beside ways of one's own: other groups' memory bandwidth (MBA), and the ways that devices fill
-//! (`io_alloc`). Nothing is by default, only groups that are named are touched, and all of it is put back.
+//! What is changed of resctrl beside ways of one's own: other groups' memory bandwidth (MBA), and the ways
+//! that devices fill (`io_alloc`). Nothing is by default, only groups that are named are touched, and all of
+//! it is put back.
 
 mod bandwidth;
 mod device_ways;
@@ -19,8 +20,8 @@ use std::path::Path;
 /// What is wanted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
-    /// The most memory bandwidth that groups may use, in the unit of the kernel's files: per cent on Intel, eighths of GB/s on
-    /// AMD, MiB/s where resctrl is mounted with `mba_MBps`.
+    /// The most memory bandwidth that groups may use, in the unit of the kernel's files: per cent on Intel,
+    /// eighths of GB/s on AMD, MiB/s where resctrl is mounted with `mba_MBps`.
     pub bandwidth: BTreeMap<GroupName, u64>,
     /// The caches and memories that are meant, for all of this; none: each.
     pub domains: Option<Vec<DomainId>>,
@@ -45,8 +46,8 @@ struct Record {
 }
 
 impl Record {
-    /// Whether the bandwidth that it is about is still of this mount. Unmounting gives groups back what they had; what devices
-    /// may fill stays as it is.
+    /// Whether the bandwidth that it is about is still of this mount. Unmounting gives groups back what they
+    /// had; what devices may fill stays as it is.
     fn is_of_this_mount(&self, resctrl: &Resctrl) -> bool {
         match (self.mount, resctrl.mount_number()) {
             (Some(then), Some(now)) => then == now,
@@ -202,7 +203,8 @@ pub fn recover(resctrl: &Resctrl, folder: &Path) -> Result<bool, AdjustError> {
     journals::recover::<Record>(resctrl, folder)
 }
 
-/// Of what [`recover`] could not put back as much is as can be, the rest stays as it is, and the journal is removed.
+/// Of what [`recover`] could not put back as much is as can be, the rest stays as it is, and the journal is
+/// removed.
 ///
 /// # Errors
 /// [`AdjustError`]; the journal stays then.

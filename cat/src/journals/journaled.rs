@@ -1,5 +1,5 @@
-//! Something that is changed for as long as a process wants it, by the rule of all journals: what was there is written down
-//! first, and put back at the end or by the next start.
+//! Something that is changed for as long as a process wants it, by the rule of all journals: what was there
+//! is written down first, and put back at the end or by the next start.
 
 use super::{JournalError, Journals, Owner, boot};
 use serde::de::DeserializeOwned;
@@ -22,20 +22,21 @@ pub(crate) trait Record: Serialize + DeserializeOwned {
     /// Held from before anything is looked at until it is carried out or put back.
     fn lock(place: &Self::Place) -> Result<Self::Guard, Self::Error>;
 
-    /// Carries it out; `save` writes down what is learnt on the way. Where it fails, what was done so far is put back by the
-    /// caller.
+    /// Carries it out; `save` writes down what is learnt on the way. Where it fails, what was done so far is
+    /// put back by the caller.
     fn carry_out(
         &mut self,
         place: &Self::Place,
         save: &dyn Fn(&Self) -> Result<(), JournalError>,
     ) -> Result<(), Self::Error>;
 
-    /// Looks at everything, and puts back what is still as it was left; says whether there was anything. Where something is
-    /// neither that nor as before, or cannot be looked at, nothing is changed, and `journal` is named.
+    /// Looks at everything, and puts back what is still as it was left; says whether there was anything.
+    /// Where something is neither that nor as before, or cannot be looked at, nothing is changed, and
+    /// `journal` is named.
     fn put_back(&self, place: &Self::Place, journal: &Path) -> Result<bool, Self::Error>;
 
-    /// Looks at everything, and puts back of it what is still as it was left. Gives what stays as it is, in words. Where something
-    /// cannot be looked at, nothing is changed.
+    /// Looks at everything, and puts back of it what is still as it was left. Gives what stays as it is, in
+    /// words. Where something cannot be looked at, nothing is changed.
     fn put_back_what_fits(&self, place: &Self::Place) -> Result<Vec<String>, Self::Error>;
 
     /// It was refused halfway, and what was done could not be undone.
@@ -49,7 +50,8 @@ pub enum GivenUp {
     Nothing,
     /// A living process has it, and nothing was done.
     InUse,
-    /// What could be put back is, and its journal is removed. In words what stays as it is; nothing where everything is put back.
+    /// What could be put back is, and its journal is removed. In words what stays as it is; nothing where
+    /// everything is put back.
     Stays(Vec<String>),
 }
 
@@ -90,8 +92,8 @@ impl<R: Record> fmt::Debug for Journaled<R> {
 }
 
 impl<R: Record> Journaled<R> {
-    /// Puts back what a process before had left, plans, and carries out all of it or nothing. None where another process has
-    /// changed the same.
+    /// Puts back what a process before had left, plans, and carries out all of it or nothing. None where
+    /// another process has changed the same.
     pub fn make(
         place: R::Place,
         folder: &Path,
@@ -168,7 +170,8 @@ pub(crate) fn recover<R: Record>(place: &R::Place, folder: &Path) -> Result<bool
     }
 }
 
-/// Puts back what can be put back of what a process that is gone had left, lets the rest stay as it is, and removes the journal.
+/// Puts back what can be put back of what a process that is gone had left, lets the rest stay as it is, and
+/// removes the journal.
 pub(crate) fn forget<R: Record>(place: &R::Place, folder: &Path) -> Result<GivenUp, R::Error> {
     let journals = Journals::open(folder)?;
     let _transaction = journals.transaction()?;

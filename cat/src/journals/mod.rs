@@ -1,4 +1,5 @@
-//! The folder where it is written down what was there before something was changed, and the locks of who changes.
+//! The folder where it is written down what was there before something was changed, and the locks of who
+//! changes.
 
 mod journaled;
 mod owner;
@@ -16,7 +17,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Where journals are, unless told otherwise. Of all who reserve: who comes next must find what somebody left.
+/// Where journals are, unless told otherwise. Of all who reserve: who comes next must find what somebody
+/// left.
 pub const FOLDER: &str = "/run/jet-cache";
 
 /// Why a journal cannot be kept or read.
@@ -141,8 +143,8 @@ impl Journals {
         }
     }
 
-    /// For as long as what was changed stands: the system gives it up when its process ends, however it does. None where
-    /// another process has it.
+    /// For as long as what was changed stands: the system gives it up when its process ends, however it does.
+    /// None where another process has it.
     pub fn ownership(&self, name: &str) -> Result<Option<File>, JournalError> {
         let (path, file) = self.lock_file(&format!("{name}.lock"))?;
         match try_lock(&file) {
@@ -151,8 +153,8 @@ impl Journals {
         }
     }
 
-    /// As [`Self::ownership`], of what `owner` made: one that is ending is waited for, as its lock is about to be free. None
-    /// where it lives, or another process has the lock.
+    /// As [`Self::ownership`], of what `owner` made: one that is ending is waited for, as its lock is about
+    /// to be free. None where it lives, or another process has the lock.
     pub fn inherit(&self, name: &str, owner: Option<Owner>) -> Result<Option<File>, JournalError> {
         // What this process made and could not undo it may try again.
         let life = owner.filter(|owner| *owner != Owner::this()).map(Owner::life);

@@ -1,4 +1,5 @@
-//! Who made a change, so that a process that ends is told from one that lives, even where a lock's file is gone.
+//! Who made a change, so that a process that ends is told from one that lives, even where a lock's file is
+//! gone.
 
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -54,7 +55,8 @@ fn stat(pid: u32) -> Option<Stat> {
     parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// Of proc_pid_stat(5): the name, in parentheses, may hold anything; the state follows, the flags, and when it began.
+/// Of proc_pid_stat(5): the name, in parentheses, may hold anything; the state follows, the flags, and when
+/// it began.
 fn parse(text: &str) -> Option<Stat> {
     let mut fields = text.get(text.rfind(')')? + 1..)?.split_whitespace();
     let state = fields.next()?;

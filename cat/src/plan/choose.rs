@@ -3,7 +3,8 @@
 use super::{Holder, Holdings, Placement, Refusal, Request};
 use crate::resctrl::{DomainId, Mode, WayMask, WayUsage};
 
-/// Ways that are tried at most for one choice with gaps: some 0.1 s. Half a dozen groups that overlap in all ways need thousands.
+/// Ways that are tried at most for one choice with gaps: some 0.1 s. Half a dozen groups that overlap in all
+/// ways need thousands.
 const TRIES_MAX: u32 = 1 << 18;
 
 /// A search used up [`TRIES_MAX`]. Where it found nothing, there may be a choice, or none.
@@ -25,8 +26,8 @@ struct Rules<'a> {
     groups: WayMask,
 }
 
-/// What a group keeps of its ways when some are taken: all that is left, or, where its ways must stand side by side, the
-/// longest run of that, the lowest of several.
+/// What a group keeps of its ways when some are taken: all that is left, or, where its ways must stand side
+/// by side, the longest run of that, the lowest of several.
 pub(super) fn kept_of(had: WayMask, taken: WayMask, sparse: bool) -> WayMask {
     let left = had.without(taken);
     if sparse || left.is_contiguous() {
@@ -104,7 +105,8 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// Ways that may be chosen. For telling what stands in the way, groups or devices are left out of account.
+    /// Ways that may be chosen. For telling what stands in the way, groups or devices are left out of
+    /// account.
     fn allowed(&self, respect_groups: bool, respect_devices: bool) -> WayMask {
         let mut allowed = self.found.cache.ways.without(self.fixed);
         if respect_groups && !self.request.take_from_groups {
@@ -130,7 +132,8 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// Ways with gaps: those that cost least together, or the least of those that were tried until the tries were used up.
+    /// Ways with gaps: those that cost least together, or the least of those that were tried until the tries
+    /// were used up.
     fn scattered(&self, allowed: WayMask) -> Result<Option<WayMask>, Unfinished> {
         let ways = (0..64).map(|way| WayMask::run(way, 1)).filter(|way| allowed.contains(*way));
         let mut each: Vec<(Cost, WayMask)> = ways.map(|way| (self.cost(way), way)).collect();
@@ -144,13 +147,15 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// Whether the same groups have both ways, for the same resources: then each is as much of a loss as the other.
+    /// Whether the same groups have both ways, for the same resources: then each is as much of a loss as the
+    /// other.
     fn are_alike(&self, one: WayMask, other: WayMask) -> bool {
         let all = self.found.holders.iter();
         all.flat_map(|holder| self.of_resources(holder)).all(|had| had.overlaps(one) == had.overlaps(other))
     }
 
-    /// Ways that are not devices', where theirs are wanted; then what other tools' groups lose; then what the default group does.
+    /// Ways that are not devices', where theirs are wanted; then what other tools' groups lose; then what the
+    /// default group does.
     fn cost(&self, ways: WayMask) -> Cost {
         let devices = (ways & self.found.cache.shareable).count();
         let off_devices = match self.request.placement {
@@ -247,8 +252,8 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Adds some of these ways, the cheapest first, to those that are chosen. Costs add up, since with gaps nobody loses more
-    /// than what is taken.
+    /// Adds some of these ways, the cheapest first, to those that are chosen. Costs add up, since with gaps
+    /// nobody loses more than what is taken.
     fn add(&mut self, chosen: WayMask, cost: Cost, rest: &[(Cost, WayMask)]) -> Result<(), Unfinished> {
         let missing = (self.rules.count - chosen.count()) as usize;
         if missing == 0 {

@@ -1,7 +1,9 @@
-//! From bytes wanted to ways: which, who loses them, and what is left to others. Decides, and touches nothing.
+//! From bytes wanted to ways: which, who loses them, and what is left to others. Decides, and touches
+//! nothing.
 //!
-//! A class of its own shields ways from other classes; it pins nothing (Jet §5). So the pool gets ways that nobody else fills:
-//! unused ones first, then the default group's, whose mask shrinks. Other tools' groups are left alone unless told.
+//! A class of its own shields ways from other classes; it pins nothing (Jet §5). So the pool gets ways that
+//! nobody else fills: unused ones first, then the default group's, whose mask shrinks. Other tools' groups
+//! are left alone unless told.
 
 pub(crate) mod as_schemata;
 mod choose;
@@ -44,25 +46,27 @@ pub struct Holdings {
     pub way_bytes: BTreeMap<DomainId, u64>,
     /// The default group, then the others.
     pub holders: Vec<Holder>,
-    /// Groups of standing reservations, with the domains that each asked for. In all other domains they have what the default
-    /// group had, and give way as it does.
+    /// Groups of standing reservations, with the domains that each asked for. In all other domains they have
+    /// what the default group had, and give way as it does.
     pub reservations: BTreeMap<GroupName, Vec<DomainId>>,
     /// Groups that can be, the default one counted.
     pub groups_max: u32,
-    /// Whether other caches are shared out as well (L2): a group that is exclusive is so in all of them, which is not asked
-    /// for.
+    /// Whether other caches are shared out as well (L2): a group that is exclusive is so in all of them,
+    /// which is not asked for.
     pub other_caches: bool,
 }
 
 impl Holdings {
     /// Whether a group's ways may have gaps between them.
     fn is_sparse(&self) -> bool {
-        // Before 6.7 the kernel does not say; AMD's processors, which all take gaps, are told by taking no way at all.
+        // Before 6.7 the kernel does not say; AMD's processors, which all take gaps, are told by taking no
+        // way at all.
         self.cache.sparse.unwrap_or(self.cache.min_ways == 0)
     }
 }
 
-/// Whether the ways may be those that devices fill (DDIO, a GPU), as far as the processor tells which these are.
+/// Whether the ways may be those that devices fill (DDIO, a GPU), as far as the processor tells which these
+/// are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Placement {
@@ -107,14 +111,14 @@ pub struct Request {
     pub others_ways_min: u32,
     /// Whether groups of other tools may lose ways, too. Those that are exclusive never do.
     pub take_from_groups: bool,
-    /// Whether it becomes memory that lies in the ways (pseudo-locking), instead of a class that threads are in: in one domain,
-    /// of one resource, for nobody else.
+    /// Whether it becomes memory that lies in the ways (pseudo-locking), instead of a class that threads are
+    /// in: in one domain, of one resource, for nobody else.
     pub locked: bool,
 }
 
 impl Request {
-    /// So many bytes, and the documented choices: in each domain, away from devices' ways, exclusive where it can be, two ways
-    /// for others, nothing from other tools' groups.
+    /// So many bytes, and the documented choices: in each domain, away from devices' ways, exclusive where it
+    /// can be, two ways for others, nothing from other tools' groups.
     pub fn new(group: GroupName, bytes: u64) -> Self {
         Self {
             group,
@@ -261,7 +265,8 @@ fn exclusiveness(
     } else if found.other_caches {
         Some("an exclusive group is so in the second-level cache, too, which is shared out here as well")
     } else if !everywhere && (found.cache.min_ways > 0 || request.exclusive == Exclusiveness::Prefer) {
-        // With masks that may be empty it could have nothing elsewhere, which is too much to give for a preference.
+        // With masks that may be empty it could have nothing elsewhere, which is too much to give for a
+        // preference.
         Some("an exclusive group is so in every domain, and not all are asked for")
     } else if chosen.values().any(|ways| ways.overlaps(found.cache.shareable)) {
         Some("ways that devices fill cannot be exclusive")

@@ -1,8 +1,9 @@
-//! What a processor has beside resctrl: the ways that devices fill (Intel's DDIO), and its prefetchers. Registers of a model, known
-//! from what others found out rather than from manuals; so nothing is written on a processor that is not in the list.
+//! What a processor has beside resctrl: the ways that devices fill (Intel's DDIO), and its prefetchers.
+//! Registers of a model, known from what others found out rather than from manuals; so nothing is written on
+//! a processor that is not in the list.
 //!
-//! Read by anybody who may, set only where asked for, and put back like a reservation: journal first, at the end, and by the next
-//! start after a crash.
+//! Read by anybody who may, set only where asked for, and put back like a reservation: journal first, at the
+//! end, and by the next start after a crash.
 
 mod msr;
 mod processor;
@@ -17,7 +18,8 @@ use crate::resctrl::{DomainId, WayMask};
 use crate::topology::Topology;
 use std::collections::BTreeMap;
 
-/// `IIO LLC WAYS`: which ways devices' writes may fill, of a socket. In no manual; measured by Farshin et al. (USENIX ATC'20, §4.4).
+/// `IIO LLC WAYS`: which ways devices' writes may fill, of a socket. In no manual; measured by Farshin et al.
+/// (USENIX ATC'20, §4.4).
 const DDIO_WAYS: u32 = 0xc8b;
 /// Intel: a bit switches a prefetcher of the core off.
 const INTEL_PREFETCH: u32 = 0x1a4;

@@ -71,7 +71,8 @@ pub enum SettingError {
 }
 
 impl SettingError {
-    /// Whether what was set cannot be put back as long as somebody else's hand is in it, or what was written down cannot be read.
+    /// Whether what was set cannot be put back as long as somebody else's hand is in it, or what was written
+    /// down cannot be read.
     pub fn may_stay_for_ever(&self) -> bool {
         matches!(self, Self::Misfit { .. } | Self::Journal(JournalError::Format { .. }))
     }
@@ -114,8 +115,8 @@ impl Record {
         let (mut returns, mut misfits) = (Vec::new(), Vec::new());
         for change in &self.changes {
             let Change { cpu, register, before, after } = *change;
-            // A processor that is offline, or whose registers cannot be seen from here, is not taken for one that has
-            // forgotten: the journal stays until it can be looked at.
+            // A processor that is offline, or whose registers cannot be seen from here, is not taken for one
+            // that has forgotten: the journal stays until it can be looked at.
             let found = change.read(driver)?;
             if found == after && found != before {
                 returns.push(change);
@@ -216,7 +217,8 @@ pub fn recover(folder: &Path) -> Result<bool, SettingError> {
     journals::recover::<Record>(&DRIVER.into(), folder)
 }
 
-/// Of what [`recover`] could not put back as much is as can be, the rest stays as it is, and the journal is removed.
+/// Of what [`recover`] could not put back as much is as can be, the rest stays as it is, and the journal is
+/// removed.
 ///
 /// # Errors
 /// [`SettingError`]; the journal stays then.
@@ -238,7 +240,8 @@ fn changes(topology: &Topology, wanted: &Wanted) -> Result<Vec<Change>, SettingE
     }
     for (&domain, &ways) in &wanted.ddio {
         let found = topology.domain(domain).ok_or(SettingError::NoDomain { domain })?;
-        // One way alone is refused by other tools, too (fastclick's ddiotune): devices would fill nothing else.
+        // One way alone is refused by other tools, too (fastclick's ddiotune): devices would fill nothing
+        // else.
         if ways.count() < 2 || !ways.is_contiguous() || !WayMask::run(0, found.ways).contains(ways) {
             return Err(SettingError::Ways { ways, count: found.ways });
         }

@@ -131,8 +131,8 @@ impl AccessError {
         self.errno() == Some(libc::ENOENT)
     }
 
-    /// Whether trying again in a second may help: the kernel gives ids of monitoring back only when their lines have left
-    /// the cache.
+    /// Whether trying again in a second may help: the kernel gives ids of monitoring back only when their
+    /// lines have left the cache.
     pub fn is_draining(&self) -> bool {
         matches!(self, Self::Refused { action: Action::Make, source, .. } if source.raw_os_error() == Some(libc::EBUSY))
     }

@@ -193,7 +193,8 @@ impl<'a> Group<'a> {
             .read_as(self.name.file("tasks"), |text| text.lines().map(str::parse).collect::<Result<_, _>>())
     }
 
-    /// Moves one thread into it; its children will be there, too. The lines that it has in the cache stay where they are.
+    /// Moves one thread into it; its children will be there, too. The lines that it has in the cache stay
+    /// where they are.
     ///
     /// # Errors
     /// The kernel's reason.
@@ -201,8 +202,8 @@ impl<'a> Group<'a> {
         self.tree.write(self.name.file("tasks"), &format!("{thread}\n"))
     }
 
-    /// The number of its folder, which no other group has while this one is there, and a later one is unlikely to have;
-    /// none where there is no such group.
+    /// The number of its folder, which no other group has while this one is there, and a later one is
+    /// unlikely to have; none where there is no such group.
     pub fn inode(&self) -> Option<u64> {
         std::fs::metadata(self.tree.path(self.name.folder())).ok().map(|found| found.ino())
     }

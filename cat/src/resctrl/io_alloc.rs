@@ -1,5 +1,5 @@
-//! Where writes of devices may land: the files `io_alloc` and `io_alloc_cbm` (Linux 6.19 and later, processors of AMD with
-//! SDCIAE). Intel's DDIO is not told by them.
+//! Where writes of devices may land: the files `io_alloc` and `io_alloc_cbm` (Linux 6.19 and later,
+//! processors of AMD with SDCIAE). Intel's DDIO is not told by them.
 
 use super::error::AccessError;
 use super::mask::WayMask;

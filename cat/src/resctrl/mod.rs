@@ -1,7 +1,7 @@
 //! The kernel's resctrl file system, typed: what can be shared out, who has what, and changing it.
 //!
-//! Nothing is kept: each call asks the kernel, which other tools talk to as well. A change is one write, and what the kernel
-//! says about a failing one is in the error beside the text that was written.
+//! Nothing is kept: each call asks the kernel, which other tools talk to as well. A change is one write, and
+//! what the kernel says about a failing one is in the error beside the text that was written.
 
 mod error;
 mod group;
@@ -50,9 +50,9 @@ impl Resctrl {
         if tree.is_mounted() { Ok(Self { tree, mount }) } else { Err(OpenError::Other { path: mount.path }) }
     }
 
-    /// A folder of ordinary files laid out like it, for trying what reads and writes them where the kernel has none. As with the
-    /// kernel's, a group begins with all ways, and keeps what a written schemata does not name. It refuses nothing that the kernel
-    /// would.
+    /// A folder of ordinary files laid out like it, for trying what reads and writes them where the kernel
+    /// has none. As with the kernel's, a group begins with all ways, and keeps what a written schemata does
+    /// not name. It refuses nothing that the kernel would.
     #[cfg(test)]
     fn imitation(folder: &Path, cdp: bool) -> Self {
         let mount = Mount {
@@ -75,8 +75,8 @@ impl Resctrl {
         self.tree.is_mounted()
     }
 
-    /// A number that tells this mount from others since the kernel's start; none where it cannot be told. Before Linux 6.8, which
-    /// numbers mounts: that of a folder that is made anew with each.
+    /// A number that tells this mount from others since the kernel's start; none where it cannot be told.
+    /// Before Linux 6.8, which numbers mounts: that of a folder that is made anew with each.
     pub fn mount_number(&self) -> Option<u64> {
         // STATX_MNT_ID_UNIQUE of linux/stat.h.
         let unique = rustix::fs::StatxFlags::from_bits_retain(0x4000);
@@ -174,7 +174,8 @@ impl Resctrl {
         io_alloc::state(&self.tree)
     }
 
-    /// Gives devices ways of their own, or all again. It takes the highest class, so there must be one fewer groups.
+    /// Gives devices ways of their own, or all again. It takes the highest class, so there must be one fewer
+    /// groups.
     ///
     /// # Errors
     /// The kernel's reason.

@@ -23,7 +23,8 @@ pub enum Resource {
     L2Code,
     /// The same, for data only.
     L2Data,
-    /// Memory bandwidth: per cent on Intel, eighths of GB/s on AMD, MiB/s where the software controller is on.
+    /// Memory bandwidth: per cent on Intel, eighths of GB/s on AMD, MiB/s where the software controller is
+    /// on.
     MemoryBandwidth,
     /// The same of slow memory (CXL).
     SlowMemoryBandwidth,

@@ -49,8 +49,8 @@ impl Tree {
         }
     }
 
-    /// As [`Self::refused`], with what the kernel says about the command before: only a failing call sets it, and some
-    /// failing calls do not.
+    /// As [`Self::refused`], with what the kernel says about the command before: only a failing call sets it,
+    /// and some failing calls do not.
     fn refused_with_status(
         &self,
         action: Action,
@@ -120,7 +120,8 @@ impl Tree {
         Ok(names)
     }
 
-    /// One write(2): the kernel takes a change of several lines as one only so, and none without its last newline.
+    /// One write(2): the kernel takes a change of several lines as one only so, and none without its last
+    /// newline.
     pub fn write(&self, relative: impl AsRef<Path>, text: &str) -> Result<(), AccessError> {
         let path = self.path(relative);
         #[cfg(test)]
@@ -158,7 +159,8 @@ impl Tree {
         removed.map_err(|source| self.refused_with_status(Action::Remove, &path, None, source))
     }
 
-    /// The lock that tools which change resctrl agree on (the kernel's resctrl documentation), until the file is dropped.
+    /// The lock that tools which change resctrl agree on (the kernel's resctrl documentation), until the file
+    /// is dropped.
     pub fn lock(&self) -> Result<File, AccessError> {
         let refused = |source: io::Error| self.refused(Action::Lock, &self.root, None, source);
         let folder = File::open(&self.root).map_err(refused)?;

@@ -32,7 +32,8 @@ impl Class {
         Ok(self.resctrl.group(&self.group).add_thread(thread)?)
     }
 
-    /// The group of another tool that a thread is in; none where it is in the default group or in this one, or has ended.
+    /// The group of another tool that a thread is in; none where it is in the default group or in this one,
+    /// or has ended.
     pub fn other_group_of(&self, thread: i32) -> Option<String> {
         // Kernels without that file cannot tell.
         let text = fs::read_to_string(format!("/proc/{thread}/cpu_resctrl_groups")).ok()?;

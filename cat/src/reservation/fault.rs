@@ -85,8 +85,8 @@ pub(super) struct Made<'a> {
 }
 
 impl Made<'_> {
-    /// Whether these ways of a domain are the reservation's matter. In domains that were not asked for the group gives way to others,
-    /// unless it is to have nothing there.
+    /// Whether these ways of a domain are the reservation's matter. In domains that were not asked for the
+    /// group gives way to others, unless it is to have nothing there.
     pub fn is_kept(&self, domain: DomainId, made: WayMask) -> bool {
         self.journal.domains.contains(&domain) || made.is_empty()
     }

@@ -16,7 +16,8 @@ pub enum HoldingsError {
     Topology(#[from] TopologyError),
 }
 
-/// What there is to reserve of, and who has it; none where the last-level cache is not shared out here at all.
+/// What there is to reserve of, and who has it; none where the last-level cache is not shared out here at
+/// all.
 ///
 /// # Errors
 /// [`HoldingsError`].
@@ -31,7 +32,8 @@ pub(super) fn holdings_without_sizes(resctrl: &Resctrl) -> Result<Option<Holding
     Ok(Some(shared_out(resctrl, cache, None)?))
 }
 
-/// As [`holdings`], of a cache whose sizes a topology tells. The kernel's sizes of a group would not do: a group may have no way.
+/// As [`holdings`], of a cache whose sizes a topology tells. The kernel's sizes of a group would not do: a
+/// group may have no way.
 fn shared_out(
     resctrl: &Resctrl,
     cache: CacheInfo,

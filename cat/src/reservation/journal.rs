@@ -22,8 +22,8 @@ pub(super) struct Journal {
     /// It outlives the process that made it: only whoever is asked to gives it back.
     #[serde(default)]
     pub standing: bool,
-    /// Tells this mount of the file system from others, where the kernel can (6.8): unmounting undoes everything, and a later
-    /// group may have the number of this one.
+    /// Tells this mount of the file system from others, where the kernel can (6.8): unmounting undoes
+    /// everything, and a later group may have the number of this one.
     #[serde(default)]
     pub mount: Option<u64>,
     /// Who made it.
@@ -71,7 +71,8 @@ impl Journal {
         Some((of(&loss.before)?, of(&loss.after)?))
     }
 
-    /// Somebody gave a group other ways of a domain since: these are what it is to have, and no loss there is to be made good.
+    /// Somebody gave a group other ways of a domain since: these are what it is to have, and no loss there is
+    /// to be made good.
     pub fn settle(&mut self, group: &GroupName, resource: &Resource, domain: DomainId) {
         let forget = |ways: &mut Ways| {
             ways.entry(resource.clone()).or_default().remove(&domain);
@@ -84,7 +85,8 @@ impl Journal {
         self.losses.retain(|loss| !loss.before.is_empty());
     }
 
-    /// Another loss, of a group with that folder. What the group had before anything was taken stays as it is written.
+    /// Another loss, of a group with that folder. What the group had before anything was taken stays as it is
+    /// written.
     pub fn lose(&mut self, loss: &Change, inode: Option<u64>) {
         let group = &loss.group;
         if self.losers.get(group).copied() != inode {

@@ -53,7 +53,8 @@ pub fn reserved(folder: &Path) -> Result<Vec<GroupName>, JournalError> {
     if folder.is_dir() { Journals::open(folder)?.groups() } else { Ok(Vec::new()) }
 }
 
-/// Looks for what processes that are gone had left, and puts it back. What was made to outlive its process stays.
+/// Looks for what processes that are gone had left, and puts it back. What was made to outlive its process
+/// stays.
 ///
 /// # Errors
 /// The folder of journals cannot be read. What cannot be put back is in the list.
@@ -63,8 +64,8 @@ pub fn recover(resctrl: &Resctrl, folder: &Path) -> Result<Vec<Left>, JournalErr
     recover_locked(resctrl, &journals, Extent::Gone)
 }
 
-/// As [`recover`], and puts back what was made to outlive its process ([`Reservation::leave`](super::Reservation::leave)), too, where
-/// no process uses it.
+/// As [`recover`], and puts back what was made to outlive its process
+/// ([`Reservation::leave`](super::Reservation::leave)), too, where no process uses it.
 ///
 /// # Errors
 /// As for [`recover`].
@@ -74,7 +75,8 @@ pub fn restore_all(resctrl: &Resctrl, folder: &Path) -> Result<Vec<Left>, Journa
     recover_locked(resctrl, &journals, Extent::Standing)
 }
 
-/// As [`restore_all`]. What cannot be put back stays as it is. The journal is removed, so nothing remembers what was before.
+/// As [`restore_all`]. What cannot be put back stays as it is. The journal is removed, so nothing remembers
+/// what was before.
 ///
 /// # Errors
 /// As for [`recover`].

@@ -1,7 +1,8 @@
 //! Memory that lies in ways of the cache and is evicted from them by nobody (the kernel's pseudo-locking).
 //!
-//! The kernel has it for some processors only, and gives at most 4 MiB at once. What it gives is memory of a device's: it can
-//! be read and written, and no NIC can register it, nor can a file be read into it past the page cache (both answer EFAULT).
+//! The kernel has it for some processors only, and gives at most 4 MiB at once. What it gives is memory of a
+//! device's: it can be read and written, and no NIC can register it, nor can a file be read into it past the
+//! page cache (both answer EFAULT).
 
 use super::{Reservation, ReserveError, RestoreError, Restored};
 use crate::plan::{Plan, Request};
@@ -58,7 +59,8 @@ pub struct LockedRegion {
 }
 
 impl LockedRegion {
-    /// Takes the ways, locks memory into them, and maps it. The request is for one domain, and [`Request::locked`].
+    /// Takes the ways, locks memory into them, and maps it. The request is for one domain, and
+    /// [`Request::locked`].
     ///
     /// # Errors
     /// [`LockError`].
@@ -113,7 +115,8 @@ struct Mapping {
     bytes: usize,
 }
 
-// SAFETY: it is memory, valid from any thread for as long as this lives; what is done with it is the caller's promise.
+// SAFETY: it is memory, valid from any thread for as long as this lives; what is done with it is the caller's
+// promise.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}

@@ -1,7 +1,7 @@
 //! Reserving ways: what was there is written down first, and put back at the end, however that comes.
 //!
-//! Between two processes of this kind stand locks in the journals' folder; between this and other tools the lock on resctrl
-//! that the kernel's documentation asks for.
+//! Between two processes of this kind stand locks in the journals' folder; between this and other tools the
+//! lock on resctrl that the kernel's documentation asks for.
 
 mod class;
 mod error;
@@ -58,7 +58,8 @@ pub enum Step {
     Shareable,
 }
 
-/// What would be reserved. Changes nothing, and takes no lock: somebody may be about to change what it rests on.
+/// What would be reserved. Changes nothing, and takes no lock: somebody may be about to change what it rests
+/// on.
 ///
 /// # Errors
 /// [`ReserveError`], as for [`Reservation::make`]; of what processes that are gone had left nothing is said.
@@ -104,8 +105,8 @@ fn plan_beside_others(
     Ok(plan(request, &found)?)
 }
 
-/// Whether a group has the ways that a journal says, in the domains that were asked for. In all others it gives way to who comes
-/// after it.
+/// Whether a group has the ways that a journal says, in the domains that were asked for. In all others it
+/// gives way to who comes after it.
 fn is_as_made(group: &Holder, journal: &Journal) -> bool {
     let of_domain = |ways: &Ways, domain| -> Vec<Option<WayMask>> {
         ways.values().map(|ways| ways.get(&domain).copied()).collect()
@@ -118,7 +119,8 @@ fn locked<T, E: From<AccessError>>(resctrl: &Resctrl, change: impl FnOnce() -> R
     change()
 }
 
-/// Ways that are reserved. Put back when it is dropped, and by the next start where the process ends otherwise.
+/// Ways that are reserved. Put back when it is dropped, and by the next start where the process ends
+/// otherwise.
 #[derive(Debug)]
 pub struct Reservation {
     resctrl: Resctrl,
@@ -201,7 +203,8 @@ impl Reservation {
             journal,
             ways_all,
             _ownership: ownership,
-            // Not by dropping while the locks are held here, should `watch` panic: the next start does it then.
+            // Not by dropping while the locks are held here, should `watch` panic: the next start does it
+            // then.
             is_restored: true,
         };
         match reservation.carry_out(watch) {
@@ -267,7 +270,8 @@ impl Reservation {
         })
     }
 
-    /// Lets it outlive this process: [`restore_all`] gives it back, and whoever reserves by the same name uses it.
+    /// Lets it outlive this process: [`restore_all`] gives it back, and whoever reserves by the same name
+    /// uses it.
     ///
     /// # Errors
     /// [`JournalError`]; it is put back then.
@@ -312,8 +316,8 @@ impl Reservation {
         Ok(())
     }
 
-    /// A group takes an id of monitoring. Those of groups that were removed come back when the cache holds no line of theirs
-    /// any more, which the kernel looks for every second and tells nobody.
+    /// A group takes an id of monitoring. Those of groups that were removed come back when the cache holds no
+    /// line of theirs any more, which the kernel looks for every second and tells nobody.
     fn make_group(&self, name: &GroupName) -> Result<(), AccessError> {
         let deadline = Instant::now() + DRAIN_MAX;
         loop {

@@ -1,5 +1,5 @@
-//! Making again what was undone of a reservation, with the ways that it had, and as far as nobody loses who would not have lost
-//! at its start.
+//! Making again what was undone of a reservation, with the ways that it had, and as far as nobody loses who
+//! would not have lost at its start.
 
 use super::fault::{Fault, Made};
 use super::found::holdings_without_sizes;
@@ -39,9 +39,10 @@ impl Reservation {
         }
     }
 
-    /// Makes again what the kernel has forgotten and what other tools have removed, with the same ways: from the default group, and from
-    /// others where the request allows it. What another tool has changed stays so. Gives what is still amiss; where resctrl was
-    /// unmounted nothing of this is left, and a new reservation is to be made. `watch` hears of each step once it is done.
+    /// Makes again what the kernel has forgotten and what other tools have removed, with the same ways: from
+    /// the default group, and from others where the request allows it. What another tool has changed stays
+    /// so. Gives what is still amiss; where resctrl was unmounted nothing of this is left, and a new
+    /// reservation is to be made. `watch` hears of each step once it is done.
     ///
     /// Who was given other ways meanwhile gets those back at the end, not the ones from before.
     ///

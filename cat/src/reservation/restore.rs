@@ -27,7 +27,8 @@ pub enum Restored {
 /// Why something was not put back.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
-    /// What is found is neither what was nor what was made of it, or somebody else has what is to be put back. Nothing was changed.
+    /// What is found is neither what was nor what was made of it, or somebody else has what is to be put
+    /// back. Nothing was changed.
     #[error(
         "the journal of the group '{group}' does not fit what is found, so nothing was changed: {problem}. Put that right by \
          hand, as {path} says what was before and after, then: jet cache restore. Or let it stay as it is: jet cache restore --forget"
@@ -87,8 +88,8 @@ pub(super) fn restore(
         return Err(misfit(journals, journal, misfits.join("; ")));
     }
     if journal.standing {
-        // From here on it is not standing any more, whatever becomes of this process. Where that cannot be written down (the disk
-        // is full) it is put back all the same.
+        // From here on it is not standing any more, whatever becomes of this process. Where that cannot be
+        // written down (the disk is full) it is put back all the same.
         let _ = journals.write(&Journal { standing: false, ..journal.clone() });
     }
     if is_there {
@@ -113,7 +114,8 @@ pub(super) fn restore(
     Ok(if is_there || !returns.is_empty() { Restored::Undone } else { Restored::Already })
 }
 
-/// Undoes what can be undone of what a journal says, leaves the rest as it is, and removes the journal. Gives what stays, in words.
+/// Undoes what can be undone of what a journal says, leaves the rest as it is, and removes the journal. Gives
+/// what stays, in words.
 pub(super) fn forget(
     resctrl: &Resctrl,
     journals: &Journals,
@@ -213,8 +215,8 @@ fn check_group(resctrl: &Resctrl, journals: &Journals, journal: &Journal) -> Res
     }
 }
 
-/// Whether a group may be one that was made a moment before its maker's end: it has nobody in it, and still all ways of those that
-/// it was to get.
+/// Whether a group may be one that was made a moment before its maker's end: it has nobody in it, and still
+/// all ways of those that it was to get.
 fn is_just_made(resctrl: &Resctrl, journal: &Journal) -> Result<bool, RestoreError> {
     let group = resctrl.group(&journal.group);
     let found = l3_ways(&group.schemata()?);
@@ -276,8 +278,9 @@ fn ways_kept_for_one(
     Ok(kept)
 }
 
-/// What a group is to get back: ways of those domains in which it has what it was left with. Where it has what it had before,
-/// it got it back already. A domain whose processors are all offline is not there, and has everything when they are back.
+/// What a group is to get back: ways of those domains in which it has what it was left with. Where it has
+/// what it had before, it got it back already. A domain whose processors are all offline is not there, and
+/// has everything when they are back.
 fn to_be_put_back(
     resctrl: &Resctrl,
     journal: &Journal,
@@ -313,12 +316,14 @@ fn to_be_put_back(
             if has == before {
                 continue;
             }
-            // The kernel forgot what was taken there, as the group's own ways tell: what others have was given to them since.
+            // The kernel forgot what was taken there, as the group's own ways tell: what others have was
+            // given to them since.
             let is_forgotten = all.is_some() && of(own, resource, domain) == all;
             if is_forgotten && has != after && Some(has) != all {
                 continue;
             }
-            // What it was left with; or everything, as the kernel gives to a domain whose processors were all offline.
+            // What it was left with; or everything, as the kernel gives to a domain whose processors were all
+            // offline.
             if has != after && Some(has) != all {
                 misfits.push(format!(
                     "{} has {has} of {resource} of domain {domain}, where {after} is left over and {before} was before",

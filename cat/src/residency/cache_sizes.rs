@@ -1,4 +1,5 @@
-//! How large the caches of a core are, as far as the calibration must know: what is its own, and what is shared.
+//! How large the caches of a core are, as far as the calibration must know: what is its own, and what is
+//! shared.
 
 use std::fs;
 use std::path::Path;
@@ -6,9 +7,10 @@ use std::path::Path;
 /// Where the caches of the first core are described.
 const SYSFS: &str = "/sys/devices/system/cpu/cpu0/cache";
 
-/// What is taken where sysfs does not say: the largest private cache of today's servers (2 MiB, Intel since Sapphire
-/// Rapids), and a last level that the smallest of them have. A private cache that is smaller than assumed costs the
-/// calibration a little time; it would be wrong only where the last level were smaller than two of these.
+/// What is taken where sysfs does not say: the largest private cache of today's servers (2 MiB, Intel since
+/// Sapphire Rapids), and a last level that the smallest of them have. A private cache that is smaller than
+/// assumed costs the calibration a little time; it would be wrong only where the last level were smaller than
+/// two of these.
 const ASSUMED: CacheSizes = CacheSizes { private_bytes: 2 << 20, last_level_bytes: 16 << 20, assumed: true };
 
 /// The caches of a core, bytes.

@@ -1,13 +1,13 @@
 //! From how many ticks on a touch came from memory, measured on the spot against lines of known place.
 //!
-//! The two kinds are taken where they are closest: hits in the last-level cache, the slowest there are (lines that
-//! were driven out of the private caches by a set that fits in the last level), and reads of memory in the same DRAM
-//! row as the anchor just read (both flushed before), the fastest there are.
+//! The two kinds are taken where they are closest: hits in the last-level cache, the slowest there are (lines
+//! that were driven out of the private caches by a set that fits in the last level), and reads of memory in
+//! the same DRAM row as the anchor just read (both flushed before), the fastest there are.
 //!
-//! On a busy host neighbours drive a part of the cached set out before it is touched. These touches look just like
-//! those of memory, whose times are known: their share is found from how many of the cached touches lie in the slower
-//! half of memory's times, and taken out. What remains is supposed to be hits; so hits that are as slow as the slower
-//! half of memory would go unnoticed, and no others.
+//! On a busy host neighbours drive a part of the cached set out before it is touched. These touches look just
+//! like those of memory, whose times are known: their share is found from how many of the cached touches lie
+//! in the slower half of memory's times, and taken out. What remains is supposed to be hits; so hits that are
+//! as slow as the slower half of memory would go unnoticed, and no others.
 
 use super::cache_sizes::CacheSizes;
 use super::estimate::{ErrorRates, Judged};
@@ -17,11 +17,12 @@ use super::touch;
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
-/// Touches of each kind in a round. Lines are touched within some 100 us of the set's last filling, before neighbours
-/// on the same host can drive much of it out.
+/// Touches of each kind in a round. Lines are touched within some 100 us of the set's last filling, before
+/// neighbours on the same host can drive much of it out.
 const ROUND_TOUCHES: usize = 256;
 
-/// Rounds after which no more is to be learned: 6144 touches of each kind tell an error rate of 1 % to a quarter of it.
+/// Rounds after which no more is to be learned: 6144 touches of each kind tell an error rate of 1 % to a
+/// quarter of it.
 const ROUNDS_MAX: usize = 24;
 
 /// Rounds that are made even where the time is up.
@@ -33,7 +34,8 @@ const FLUSHED_AT_ONCE: usize = 32;
 /// Cached touches that must be left of those that were driven out.
 const CACHED_MIN: f64 = 256.0;
 
-/// Both error rates together may come to so many thousandths. At 250 a reading of 2048 touches is still good to 3 %.
+/// Both error rates together may come to so many thousandths. At 250 a reading of 2048 touches is still good
+/// to 3 %.
 const ERRORS_PERMILLE_MAX: u32 = 250;
 
 /// How [`Calibration::measure`] goes about it.
@@ -139,7 +141,8 @@ pub enum CalibrationError {
 }
 
 impl Calibration {
-    /// Measures, on the core that this thread runs on. The result is for any region, while the machine stays as it is.
+    /// Measures, on the core that this thread runs on. The result is for any region, while the machine stays
+    /// as it is.
     ///
     /// # Errors
     /// [`CalibrationError`] says what was found and what to do.
@@ -170,9 +173,9 @@ impl Calibration {
     }
 }
 
-/// Twice what is private: by the time all of it is written, its first quarter lies in the last level alone. At most
-/// half of that level, since others use it too; and no more, since all of it is to be written before others drive it
-/// out.
+/// Twice what is private: by the time all of it is written, its first quarter lies in the last level alone.
+/// At most half of that level, since others use it too; and no more, since all of it is to be written before
+/// others drive it out.
 fn set_bytes(caches: CacheSizes) -> usize {
     (2 * caches.private_bytes).min(caches.last_level_bytes / 2).next_multiple_of(PAGE_BYTES)
 }
@@ -307,12 +310,12 @@ impl Kinds {
         ((share_below(&self.cached, ticks) - others) / (1.0 - self.driven_out).max(1e-3)).clamp(0.0, 1.0)
     }
 
-    /// The middle of the thresholds that are as good as the best one up to 2 of 1000: both kinds move when the
-    /// machine gets busy, and so there is room on either side.
+    /// The middle of the thresholds that are as good as the best one up to 2 of 1000: both kinds move when
+    /// the machine gets busy, and so there is room on either side.
     fn best_threshold(&self) -> u32 {
         let errors = |threshold| 1.0 - self.hits_below(threshold) + share_below(&self.memory, threshold);
-        // Between the quickest and memory's median, just above a cached touch or at one of memory: elsewhere nothing is
-        // gained.
+        // Between the quickest and memory's median, just above a cached touch or at one of memory: elsewhere
+        // nothing is gained.
         let range = at(&self.cached, 0)..=at(&self.memory, 500);
         let above = self.cached.iter().map(|ticks| ticks.saturating_add(1));
         let mut candidates: Vec<u32> =

@@ -1,4 +1,5 @@
-//! From judged touches to the share of a region that is resident: no clock, no memory that is touched, no I/O.
+//! From judged touches to the share of a region that is resident: no clock, no memory that is touched, no
+//! I/O.
 
 use serde::Serialize;
 
@@ -54,18 +55,18 @@ pub struct Resident {
 /// Standard deviations that 95 % of a normal distribution lie within.
 const Z: f64 = 1.959_964;
 
-/// The least that touches of the two kinds may differ in how they are judged (1 minus both error rates) for a figure
-/// to be computed from them. A [`super::Calibration`] refuses long before; this only keeps foreign rates from
-/// dividing by 0.
+/// The least that touches of the two kinds may differ in how they are judged (1 minus both error rates) for a
+/// figure to be computed from them. A [`super::Calibration`] refuses long before; this only keeps foreign
+/// rates from dividing by 0.
 const INFORMATION_MIN: f64 = 0.05;
 
 impl Resident {
     /// What so many touches tell; `None` where there were none.
     ///
-    /// The share is that of Rogan and Gladen (1978): of what is judged cached, take away what memory contributes by
-    /// error and scale up for the hits that were missed. The interval is that of Lang and Reiczigel (2014), which
-    /// also counts in that the error rates are themselves measured with so many touches only. Neither knows of rates
-    /// that have changed since the calibration.
+    /// The share is that of Rogan and Gladen (1978): of what is judged cached, take away what memory
+    /// contributes by error and scale up for the hits that were missed. The interval is that of Lang and
+    /// Reiczigel (2014), which also counts in that the error rates are themselves measured with so many
+    /// touches only. Neither knows of rates that have changed since the calibration.
     pub fn estimate(touches: u32, judged_cached: u32, rates: &ErrorRates) -> Option<Self> {
         if touches == 0 {
             return None;
@@ -86,7 +87,8 @@ impl Resident {
     }
 }
 
-/// The interval of Lang and Reiczigel: Wald's, about a value drawn towards the middle as Agresti and Coull do.
+/// The interval of Lang and Reiczigel: Wald's, about a value drawn towards the middle as Agresti and Coull
+/// do.
 fn interval(touches: f64, seen: f64, rates: &ErrorRates) -> (f64, f64) {
     let drawn = |wrong: u32, of: u32| {
         let of = f64::from(of) + 2.0;
@@ -186,8 +188,8 @@ mod tests {
         }
     }
 
-    /// Of 1000 calibrations and readings of a region that is `truth` resident, thousandths whose interval holds the
-    /// truth.
+    /// Of 1000 calibrations and readings of a region that is `truth` resident, thousandths whose interval
+    /// holds the truth.
     fn covered_permille(truth: f64, wrong: (f64, f64), touches: u32, calibration: u32) -> u32 {
         let mut coin = Coin(fastrand::Rng::with_seed(truth.to_bits() ^ u64::from(touches)));
         let covers = (0..1000).filter(|_| {

@@ -4,12 +4,13 @@ use super::region::PAGE_BYTES;
 
 /// An endless walk over `0..lines`: each number once a cycle, every cycle in another order.
 ///
-/// A counter is scrambled by steps that each can be undone (multiply by an odd number, xor the high half onto the low
-/// one), so different counts give different numbers; numbers beyond the last line are skipped. A congruential generator
-/// would also visit each number once, but its low bits, which line of a page, repeat with a short period.
+/// A counter is scrambled by steps that each can be undone (multiply by an odd number, xor the high half onto
+/// the low one), so different counts give different numbers; numbers beyond the last line are skipped. A
+/// congruential generator would also visit each number once, but its low bits, which line of a page, repeat
+/// with a short period.
 ///
-/// The same seed gives the same walk. Taking a number is a few nanoseconds; less than two counts are needed for one on
-/// average.
+/// The same seed gives the same walk. Taking a number is a few nanoseconds; less than two counts are needed
+/// for one on average.
 #[derive(Clone, Debug)]
 pub struct Order {
     lines: u64,
@@ -109,8 +110,8 @@ mod tests {
 
     #[test]
     fn the_first_of_a_large_region_are_spread_over_it_and_over_the_page() {
-        // 12 MiB: a window's worth of touches must be a fair sample. By chance the fullest of 16 parts gets 300 of
-        // 4096.
+        // 12 MiB: a window's worth of touches must be a fair sample. By chance the fullest of 16 parts gets
+        // 300 of 4096.
         for seed in 0..8 {
             let lines: Vec<u64> = Order::new(196_608, seed).take(4096).collect();
             for part in 0..16 {

@@ -1,5 +1,5 @@
-//! How fast to touch: as much as the budget allows while the region is not resident, as little as keeps the reading
-//! fresh once it is. No clock: costs in, the next step out.
+//! How fast to touch: as much as the budget allows while the region is not resident, as little as keeps the
+//! reading fresh once it is. No clock: costs in, the next step out.
 
 use serde::Serialize;
 
@@ -15,11 +15,11 @@ pub struct BatchCost {
 /// What [`Pace`] keeps to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct PaceOptions {
-    /// The most that touching may cost, thousandths of a core, waking up included; 1 to 1000. It is kept even where
-    /// the rate then falls below `rate_hz_min`.
+    /// The most that touching may cost, thousandths of a core, waking up included; 1 to 1000. It is kept even
+    /// where the rate then falls below `rate_hz_min`.
     ///
-    /// 10, 1 %: what an operator does not see. At half a microsecond a touch it is some 15,000 touches a second: all
-    /// lines of a 12 MiB pool in 13 s.
+    /// 10, 1 %: what an operator does not see. At half a microsecond a touch it is some 15,000 touches a
+    /// second: all lines of a 12 MiB pool in 13 s.
     pub budget_permille: u32,
     /// Touches a second while all of the region is resident; at least 1.
     ///
@@ -29,8 +29,8 @@ pub struct PaceOptions {
     ///
     /// 100,000: 12 MiB in 2 s, where the budget allows it.
     pub rate_hz_max: u32,
-    /// What waking up once costs beyond what the thread's own clock shows, nanoseconds: the timer's interrupt, leaving
-    /// idle, and putting back what was displaced.
+    /// What waking up once costs beyond what the thread's own clock shows, nanoseconds: the timer's
+    /// interrupt, leaving idle, and putting back what was displaced.
     ///
     /// 5 us, of 20 to 30 us that a wake-up across cores takes in all.
     pub wake_ns: u64,
@@ -102,8 +102,8 @@ pub struct Step {
 /// What a touch is taken to cost before any was made, nanoseconds.
 const TOUCH_NS_FIRST: u64 = 1_000;
 
-/// The longest that a batch is planned apart from the last, nanoseconds: a low rate makes batches small before it makes
-/// the reading old.
+/// The longest that a batch is planned apart from the last, nanoseconds: a low rate makes batches small
+/// before it makes the reading old.
 const PERIOD_NS_MAX: u64 = 1_000_000_000;
 
 /// The share of the region from which on its absence is answered with the full rate, as a divisor: a quarter.
@@ -111,8 +111,8 @@ const EAGER_DIVISOR: u64 = 4;
 
 /// Adapts the rate of touching to what it costs and to what it finds.
 ///
-/// Each batch is followed by a pause that is so long that batch, waking up and pause together stay within the budget:
-/// so the budget holds over any time, up to one batch, whatever the costs do.
+/// Each batch is followed by a pause that is so long that batch, waking up and pause together stay within the
+/// budget: so the budget holds over any time, up to one batch, whatever the costs do.
 #[derive(Clone, Debug)]
 pub struct Pace {
     options: PaceOptions,
@@ -135,15 +135,16 @@ impl Pace {
         Step { pause_ns: 0, touches: self.batch(self.options.rate_hz_min) }
     }
 
-    /// The step after a batch that took `last`, with `overhead_ns` of the thread's time around it, when so many
-    /// thousandths of the region are resident; `None`: not known yet, which is taken for none.
+    /// The step after a batch that took `last`, with `overhead_ns` of the thread's time around it, when so
+    /// many thousandths of the region are resident; `None`: not known yet, which is taken for none.
     pub fn next(&mut self, last: BatchCost, overhead_ns: u64, resident_permille: Option<u32>) -> Step {
         let each_ns = last.span_ns / u64::from(last.touches.max(1));
         // A batch with an interruption in it must not cut the next ones short for long.
         let each_ns = each_ns.clamp(1, self.touch_ns.saturating_mul(8));
         self.touch_ns = (self.touch_ns * 7 + each_ns).div_ceil(8);
 
-        // One period is the batch, what is around it, and the pause: long enough for the budget and for the rate.
+        // One period is the batch, what is around it, and the pause: long enough for the budget and for the
+        // rate.
         let spent_ns = last.span_ns.saturating_add(overhead_ns);
         let charge_ns = spent_ns.saturating_add(self.options.wake_ns);
         let afford_ns = charge_ns.saturating_mul(1000).div_ceil(u64::from(self.options.budget_permille));
@@ -175,8 +176,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Runs batches whose touches and overheads cost what is given, in turns, for so long; returns what it cost and
-    /// took.
+    /// Runs batches whose touches and overheads cost what is given, in turns, for so long; returns what it
+    /// cost and took.
     fn simulate(options: PaceOptions, costs: &[(u64, u64)], permille: Option<u32>, steps: u32) -> Totals {
         let mut pace = Pace::new(options).unwrap();
         let mut step = pace.first();
@@ -258,7 +259,8 @@ mod tests {
             step = pace.next(BatchCost { touches: step.touches, span_ns }, 5_000, Some(0));
         }
         assert!((90..=100).contains(&step.touches), "{step:?}");
-        // One batch with an interruption of 10 ms in it costs its pause, and no more than halves the next ones.
+        // One batch with an interruption of 10 ms in it costs its pause, and no more than halves the next
+        // ones.
         let step = pace.next(BatchCost { touches: 100, span_ns: 10_000_000 }, 5_000, Some(0));
         assert!(step.pause_ns > 900_000_000 && step.touches >= 45, "{step:?}");
 

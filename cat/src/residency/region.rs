@@ -7,8 +7,8 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// What is touched at once, bytes: a cache line. Where lines are longer (128 bytes on some ARM cores) each is touched
-/// twice a cycle.
+/// What is touched at once, bytes: a cache line. Where lines are longer (128 bytes on some ARM cores) each is
+/// touched twice a cycle.
 pub const LINE_BYTES: usize = 64;
 
 /// A region is taken in whole units of as much, bytes: the smallest page, so that two lines of a unit share a
@@ -43,8 +43,8 @@ pub enum RegionError {
 
 /// Memory that can be touched: the whole pages of a mapping, and what keeps that mapping alive.
 ///
-/// A pointer, a length and a keep-alive instead of a trait: one `unsafe` promise at one place, no generic parameter on
-/// everything that holds one, and it takes the memory of any crate.
+/// A pointer, a length and a keep-alive instead of a trait: one `unsafe` promise at one place, no generic
+/// parameter on everything that holds one, and it takes the memory of any crate.
 #[derive(Clone)]
 pub struct Region {
     base: NonNull<u8>,
@@ -61,8 +61,8 @@ impl fmt::Debug for Region {
     }
 }
 
-// SAFETY: the memory is valid from any thread while `_keep`, which is Send, lives; only reads whose value is thrown
-// away go through the pointer.
+// SAFETY: the memory is valid from any thread while `_keep`, which is Send, lives; only reads whose value is
+// thrown away go through the pointer.
 unsafe impl Send for Region {}
 // SAFETY: as above; `_keep` is Sync.
 unsafe impl Sync for Region {}
@@ -71,9 +71,9 @@ impl Region {
     /// The whole pages of `bytes` bytes from `base` on, kept by `keep`: the mapping's owner, in general.
     ///
     /// # Safety
-    /// While `keep` lives, all of these bytes must stay mapped and readable: not unmapped, not protected, and, where a
-    /// file is behind them, not truncated (a sealed memory file cannot be). Others, in this process, in another or on
-    /// a bus, may write them at any time: what is read is thrown away.
+    /// While `keep` lives, all of these bytes must stay mapped and readable: not unmapped, not protected,
+    /// and, where a file is behind them, not truncated (a sealed memory file cannot be). Others, in this
+    /// process, in another or on a bus, may write them at any time: what is read is thrown away.
     ///
     /// # Errors
     /// [`RegionError::TooSmall`].

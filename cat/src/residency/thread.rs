@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 /// Pages that are warmed in between two looks at whether to stop: 1 MiB, a fraction of a millisecond.
 const WARM_IN_PAGES: usize = 256;
 
-/// How often the whole region is read at start. A cache that keeps what has proved to be used again lets go of much
-/// that was read once: of 12 MiB once read half stayed on the Xeon this was written on, read twice 0.75 to 0.9, read
-/// three times 0.9 and more.
+/// How often the whole region is read at start. A cache that keeps what has proved to be used again lets go
+/// of much that was read once: of 12 MiB once read half stayed on the Xeon this was written on, read twice
+/// 0.75 to 0.9, read three times 0.9 and more.
 const WARM_IN_PASSES: usize = 3;
 
 /// Over how long rate and cost are averaged.
@@ -42,8 +42,8 @@ pub enum StartError {
     Thread(#[from] io::Error),
 }
 
-/// A thread that keeps a region warm and reads what of it is resident. It stops when this is dropped, within the time
-/// of a batch.
+/// A thread that keeps a region warm and reads what of it is resident. It stops when this is dropped, within
+/// the time of a batch.
 #[derive(Debug)]
 pub struct WarmerThread {
     shared: Arc<Shared>,

@@ -1,16 +1,18 @@
-//! One touch of a line and its time, and driving a line out of the caches: the only place that knows the processor.
+//! One touch of a line and its time, and driving a line out of the caches: the only place that knows the
+//! processor.
 //!
-//! x86_64 counts in ticks of the time-stamp counter, read between two LFENCEs: LFENCE waits until all loads before it
-//! are done and lets nothing after it begin, on Intel always and on AMD as Linux sets it. aarch64 counts in ticks of
-//! the generic timer, which some machines run at 25 MHz: a calibration refuses where that is too coarse.
+//! x86_64 counts in ticks of the time-stamp counter, read between two LFENCEs: LFENCE waits until all loads
+//! before it are done and lets nothing after it begin, on Intel always and on AMD as Linux sets it. aarch64
+//! counts in ticks of the generic timer, which some machines run at 25 MHz: a calibration refuses where that
+//! is too coarse.
 
 use super::region::{PAGE_LINES, Region};
 
 /// Whether touches can be timed and lines flushed on this processor.
 pub(super) const SUPPORTED: bool = cfg!(any(target_arch = "x86_64", target_arch = "aarch64"));
 
-/// The lines of a page that are read to fill the TLB: one for each half of the page, 16 lines and more from the lines
-/// of the other half. See [`anchor_of`].
+/// The lines of a page that are read to fill the TLB: one for each half of the page, 16 lines and more from
+/// the lines of the other half. See [`anchor_of`].
 const ANCHORS: [usize; 2] = [48, 16];
 
 /// Which line of the page is read before another one is timed: the one that lies in the other half.
@@ -18,8 +20,8 @@ const fn anchor_of(page_line: usize) -> usize {
     ANCHORS[page_line / (PAGE_LINES / 2)]
 }
 
-/// Whether a line of the region is ever judged: anchors, and the other line of each anchor's pair of 128 bytes, are
-/// read so often that they say nothing of the rest.
+/// Whether a line of the region is ever judged: anchors, and the other line of each anchor's pair of 128
+/// bytes, are read so often that they say nothing of the rest.
 #[inline]
 pub(super) const fn is_judged(line: usize) -> bool {
     let pair = (line % PAGE_LINES) / 2;
@@ -35,8 +37,8 @@ pub(super) fn touch(region: &Region, line: usize) -> u32 {
     let page_line = line % PAGE_LINES;
     let anchor = region.line(line - page_line + anchor_of(page_line));
     let line = region.line(line);
-    // SAFETY: both lie in the region, whose maker promised that it stays readable (`Region::new`). Others may write the
-    // byte meanwhile; it is read volatile and its value is thrown away, so no decision hangs on it.
+    // SAFETY: both lie in the region, whose maker promised that it stays readable (`Region::new`). Others may
+    // write the byte meanwhile; it is read volatile and its value is thrown away, so no decision hangs on it.
     unsafe {
         anchor.read_volatile();
         arch::timed_read(line)
@@ -53,8 +55,8 @@ pub(super) fn read(region: &Region, line: usize) {
     unsafe { region.line(line).read_volatile() };
 }
 
-/// Drives a line, and the anchor that is read before it, out of every cache of the machine. Both are gone after
-/// [`fence`].
+/// Drives a line, and the anchor that is read before it, out of every cache of the machine. Both are gone
+/// after [`fence`].
 ///
 /// # Panics
 /// Where the region has no such line.

@@ -26,9 +26,11 @@ pub struct WarmerOptions {
     pub calibration: CalibrationOptions,
     /// How fast the thread touches.
     pub pace: PaceOptions,
-    /// Whether the thread warms the whole region in at start, which is not paced: reads it in order, three times.
+    /// Whether the thread warms the whole region in at start, which is not paced: reads it in order, three
+    /// times.
     pub warm_in: bool,
-    /// The core that the thread stays on, and through whose caches it therefore sees; `None`: wherever there is room.
+    /// The core that the thread stays on, and through whose caches it therefore sees; `None`: wherever there
+    /// is room.
     pub cpu: Option<usize>,
 }
 
@@ -120,8 +122,8 @@ impl Warmer {
         })
     }
 
-    /// Touches the next so many lines; what that took is time of this thread on its core. It neither allocates nor
-    /// sleeps.
+    /// Touches the next so many lines; what that took is time of this thread on its core. It neither
+    /// allocates nor sleeps.
     pub fn touch_batch(&mut self, touches: u32) -> BatchCost {
         let begun_ns = thread_cpu_ns();
         for line in 0..PRACTICE_TOUCHES {
@@ -139,8 +141,8 @@ impl Warmer {
         BatchCost { touches, span_ns: thread_cpu_ns() - begun_ns }
     }
 
-    /// Reads the whole region once in order: some milliseconds for 12 MiB. Nothing is judged. Some caches keep only
-    /// what was used more than once, and so two or three calls bring in what one does not.
+    /// Reads the whole region once in order: some milliseconds for 12 MiB. Nothing is judged. Some caches
+    /// keep only what was used more than once, and so two or three calls bring in what one does not.
     pub fn warm_in(&mut self) -> BatchCost {
         self.warm_in_pages(0..self.region.pages())
     }
@@ -158,13 +160,14 @@ impl Warmer {
 
     /// What the recent touches tell; `None` before the first one that could be judged.
     ///
-    /// In small regions, or after a long pause, the touches of the window may be from the last cycle and before.
+    /// In small regions, or after a long pause, the touches of the window may be from the last cycle and
+    /// before.
     pub fn resident(&self) -> Option<Resident> {
         self.window.resident()
     }
 
-    /// Measures the calibration anew and forgets the touches judged by the old one: for a machine that has become
-    /// much busier or quieter. On an error all stays as it was.
+    /// Measures the calibration anew and forgets the touches judged by the old one: for a machine that has
+    /// become much busier or quieter. On an error all stays as it was.
     ///
     /// # Errors
     /// [`CalibrationError`].

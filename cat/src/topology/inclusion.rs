@@ -1,4 +1,5 @@
-//! Whether the last-level cache holds what the cores' own caches hold. The kernel does not tell; the processor does.
+//! Whether the last-level cache holds what the cores' own caches hold. The kernel does not tell; the
+//! processor does.
 
 /// What is in the last-level cache of what is in a core's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]

@@ -138,8 +138,8 @@ impl Topology {
         self.domains.iter().find(|domain| domain.cpus.contains(cpu))
     }
 
-    /// The caches of a node's processors. With sub-NUMA clusters several nodes have the same one; a node of memory only has
-    /// none.
+    /// The caches of a node's processors. With sub-NUMA clusters several nodes have the same one; a node of
+    /// memory only has none.
     pub fn of_node(&self, node: u32) -> Near {
         self.nodes.get(&node).map_or(Near::Unknown, |cpus| self.of_cpus(cpus))
     }
@@ -196,7 +196,8 @@ fn numbered(folder: &Path, prefix: &str) -> Result<Vec<u32>, TopologyError> {
     Ok(numbers)
 }
 
-/// The third-level cache of a processor: not every index 3 is one, and a processor that is offline has no folder.
+/// The third-level cache of a processor: not every index 3 is one, and a processor that is offline has no
+/// folder.
 fn last_level(cache: &Path) -> Result<Option<Domain>, TopologyError> {
     if !cache.is_dir() {
         return Ok(None);

@@ -1,5 +1,6 @@
-//! What this binary does when a test starts it again: be a process that is killed, or another user's. In a module of their
-//! own, so that no stage runs them as tests: started by none, they fail instead of passing for nothing.
+//! What this binary does when a test starts it again: be a process that is killed, or another user's. In a
+//! module of their own, so that no stage runs them as tests: started by none, they fail instead of passing
+//! for nothing.
 
 use std::path::PathBuf;
 

@@ -16,8 +16,8 @@ fn word(step: Step) -> String {
     format!("{step:?}")
 }
 
-/// A process that reserves two ways and kills itself after a step; whether it came to that step. One that did not is killed
-/// when it has reserved.
+/// A process that reserves two ways and kills itself after a step; whether it came to that step. One that did
+/// not is killed when it has reserved.
 fn crash_after(mounted: &Mounted, step: Option<Step>) -> bool {
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.args(["--exact", "children::reserves_and_dies", "--ignored", "--nocapture"]);

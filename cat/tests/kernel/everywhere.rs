@@ -316,7 +316,8 @@ fn what_the_kernel_refuses_says_what_was_written_and_why() {
 fn a_cache_whose_processors_went_away_meanwhile_keeps_nothing_from_the_others() {
     let mounted = Mounted::new();
     let before = mounted.picture();
-    // Away and back: the kernel gave everybody everything there. Away still: there is nothing to put back there.
+    // Away and back: the kernel gave everybody everything there. Away still: there is nothing to put back
+    // there.
     for comes_back in [true, false] {
         let reservation = mounted.reserve(&mounted.request(2)).unwrap();
         processor(1, false);

@@ -1,7 +1,8 @@
-//! Against the kernel's own resctrl, in guests that have it (deploy/vm/check, stages `cache-...`): everything here changes
-//! the cache of the machine that it runs on, so all of it is ignored elsewhere.
+//! Against the kernel's own resctrl, in guests that have it (deploy/vm/check, stages `cache-...`): everything
+//! here changes the cache of the machine that it runs on, so all of it is ignored elsewhere.
 //!
-//! Modules are for guests: `everywhere` holds in each that shares out its last-level cache, the others name what is special.
+//! Modules are for guests: `everywhere` holds in each that shares out its last-level cache, the others name
+//! what is special.
 
 mod adjusted;
 mod children;

@@ -22,7 +22,8 @@ pub fn processor(number: u32, online: bool) {
     host(&format!("echo {online} > /sys/devices/system/cpu/cpu{number}/online"));
 }
 
-/// resctrl, mounted for one test and unmounted at its end, which undoes all that is left; and a folder for journals.
+/// resctrl, mounted for one test and unmounted at its end, which undoes all that is left; and a folder for
+/// journals.
 pub struct Mounted {
     pub resctrl: Resctrl,
     pub journals: tempfile::TempDir,

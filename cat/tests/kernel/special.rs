@@ -6,8 +6,9 @@ use jet_cat::resctrl::{GroupName, IoAlloc, Mode, OpenError, Resctrl, WayMask};
 use jet_cat::reservation::{ReserveError, holdings};
 use jet_cat::topology::{Near, Topology};
 
-/// What the processor itself was told of the classes, as `pqos` reads it: `L3CA COS1 => MASK 0xf`. It does so past the
-/// kernel: through the kernel it would make a group for each class, and give up where a group has another's name.
+/// What the processor itself was told of the classes, as `pqos` reads it: `L3CA COS1 => MASK 0xf`. It does so
+/// past the kernel: through the kernel it would make a group for each class, and give up where a group has
+/// another's name.
 fn masks_by_pqos() -> Vec<(u32, u64)> {
     let said = host("modprobe msr && mkdir -p /run/lock && pqos --iface=msr -s");
     let line = |line: &str| {

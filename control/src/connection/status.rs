@@ -22,7 +22,8 @@ impl StatusError {
 }
 
 impl ControlConnection {
-    /// Asks for the daemon's state and counters, with the first of its rows: one frame. What is missing is in `rows.rest`.
+    /// Asks for the daemon's state and counters, with the first of its rows: one frame. What is missing is in
+    /// `rows.rest`.
     ///
     /// # Errors
     /// [`StatusError`].
@@ -34,8 +35,8 @@ impl ControlConnection {
         }
     }
 
-    /// Asks for the daemon's state and counters with all of its rows, however many frames they take. Rows of later frames are some
-    /// milliseconds younger.
+    /// Asks for the daemon's state and counters with all of its rows, however many frames they take. Rows of
+    /// later frames are some milliseconds younger.
     ///
     /// # Errors
     /// [`StatusError`].
@@ -75,7 +76,8 @@ mod tests {
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
 
-    /// A daemon that gives these answers, whatever it is asked; the status that a client makes of them, and the questions.
+    /// A daemon that gives these answers, whatever it is asked; the status that a client makes of them, and
+    /// the questions.
     fn status_of(answers: Vec<ControlResponse>) -> (Result<Status, StatusError>, Vec<ControlRequest>) {
         let (near, far) = UnixStream::pair().unwrap();
         let daemon = std::thread::spawn(move || {

@@ -38,11 +38,11 @@ pub struct EscapeStatus {
     pub signals: u64,
     /// Sessions that are granted nothing new for now.
     pub suspended: u32,
-    /// What is held for so many microseconds is a straggler now: as configured, or longer where the pool takes as long to be
-    /// used twice.
+    /// What is held for so many microseconds is a straggler now: as configured, or longer where the pool
+    /// takes as long to be used twice.
     pub straggler_us: u64,
-    /// Milliseconds altogether for which the reactor did not get to look, beyond what it allows itself: not held against
-    /// applications. Where it grows, others take its core, or the host the machine's.
+    /// Milliseconds altogether for which the reactor did not get to look, beyond what it allows itself: not
+    /// held against applications. Where it grows, others take its core, or the host the machine's.
     pub stalled_ms: u64,
 }
 

@@ -1,4 +1,5 @@
-//! Applications and senders one by one. There may be thousands of each, so they are told in pages: each fits a frame.
+//! Applications and senders one by one. There may be thousands of each, so they are told in pages: each fits
+//! a frame.
 
 use serde::{Deserialize, Serialize};
 
@@ -101,7 +102,8 @@ pub struct QuarantineStatus {
     pub held_slabs: u32,
     /// The same in bytes.
     pub held_bytes: u64,
-    /// Its process may still read them: they come back when it closes its connection or ends. Otherwise time alone ends it.
+    /// Its process may still read them: they come back when it closes its connection or ends. Otherwise time
+    /// alone ends it.
     pub holder_lives: bool,
 }
 

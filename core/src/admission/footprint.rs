@@ -1,17 +1,20 @@
 //! The footprint that follows the load: how much of the READ share may be in use at once.
 //!
-//! Little's law says what a load needs: its rate times how long a slab is in use. More than that only waits, in slabs that fall
-//! out of the nearest cache meanwhile. How long a slab is in use cannot be told from how long it waits, so the window is found by
-//! trying: in turns with the window that stands, another one is used for a while, and what was released under each decides. A
-//! smaller one is taken if it costs next to nothing, a larger one if it gains something.
+//! Little's law says what a load needs: its rate times how long a slab is in use. More than that only waits,
+//! in slabs that fall out of the nearest cache meanwhile. How long a slab is in use cannot be told from how
+//! long it waits, so the window is found by trying: in turns with the window that stands, another one is used
+//! for a while, and what was released under each decides. A smaller one is taken if it costs next to nothing,
+//! a larger one if it gains something.
 //!
-//! First far and wide: windows of all sizes have their turn, since what fits the nearest cache is worth something only once all of
-//! it does. When none was better there is a rest, each one longer than the last; and then only the two windows beside the one that
-//! stands are tried, so that the footprint stays within half as much again of what the load needs. Far and wide again now and then.
+//! First far and wide: windows of all sizes have their turn, since what fits the nearest cache is worth
+//! something only once all of it does. When none was better there is a rest, each one longer than the last;
+//! and then only the two windows beside the one that stands are tried, so that the footprint stays within
+//! half as much again of what the load needs. Far and wide again now and then.
 //!
-//! Trying tells something only while there is always more to read than the window lets in. Where a load comes in bursts, one after
-//! the other, the window grows with them, to no limit at all at last: it is to have what it needs when it needs it. One that never
-//! fills its window is left alone: slabs are reused last used first, and so it touches few of them anyway.
+//! Trying tells something only while there is always more to read than the window lets in. Where a load comes
+//! in bursts, one after the other, the window grows with them, to no limit at all at last: it is to have what
+//! it needs when it needs it. One that never fills its window is left alone: slabs are reused last used
+//! first, and so it touches few of them anyway.
 
 /// How long one window is used before the other has its turn.
 const EPOCH_NS: u64 = 4_000_000;
@@ -23,8 +26,8 @@ const PAIRS_NEAR: u32 = 24;
 /// Turns of each before it is decided where all of them differ plainly: by so many thousandths.
 const PAIRS_PLAIN: u32 = 3;
 const PLAIN_PERMILLE: u64 = 150;
-/// A smaller window does as well if it releases this much of what the other does: less is within what turns differ by. It is taken
-/// if it does in half of the turns.
+/// A smaller window does as well if it releases this much of what the other does: less is within what turns
+/// differ by. It is taken if it does in half of the turns.
 const SHRINK_PERMILLE: u64 = 985;
 /// A larger one does better if it releases so much. It is taken if it does in two thirds of the turns.
 const GROW_PERMILLE: u64 = 1030;
@@ -35,8 +38,8 @@ const REST_NS_MAX: u64 = 8_000_000_000;
 const RESTS_FAR: u32 = 16;
 /// Of an epoch's looks, those with something left to read that make its load a steady one.
 const STEADY_PERMILLE: u64 = 900;
-/// What an epoch of bursts weighs, in epochs without one after which it is forgotten; and how much of it makes the window grow: a
-/// load that ends is no burst.
+/// What an epoch of bursts weighs, in epochs without one after which it is forgotten; and how much of it
+/// makes the window grow: a load that ends is no burst.
 const BURST: u32 = 2;
 const BURSTS_MAX: u32 = 16 * BURST;
 
@@ -56,8 +59,8 @@ impl Seen {
     }
 }
 
-/// One window beside the one that stands. Pairs of turns are counted, not added up: one in which the machine did something else
-/// may then be as wrong as it likes.
+/// One window beside the one that stands. Pairs of turns are counted, not added up: one in which the machine
+/// did something else may then be as wrong as it likes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Trial {
     /// The turn of the window that stands, which has no other yet.
@@ -161,8 +164,8 @@ impl Footprint {
         Self { step: 0, since_ns: u64::MAX, ..Self::new(bytes, 2 * bytes) }
     }
 
-    /// The window of a step: twice that of the second below; between the two, half as much again. With a smallest one of two
-    /// fragments, which are read in one, each holds more of them than the one below.
+    /// The window of a step: twice that of the second below; between the two, half as much again. With a
+    /// smallest one of two fragments, which are read in one, each holds more of them than the one below.
     fn bytes_of(&self, step: u32) -> u64 {
         let whole = self.least_bytes.saturating_mul(1 << (step / 2).min(32));
         let bytes = if step.is_multiple_of(2) { whole } else { whole.saturating_mul(3) / 2 };
@@ -178,8 +181,9 @@ impl Footprint {
         self.next(self.step).unwrap_or(self.step)
     }
 
-    /// What is tried after a window; `None`: all had their turn. Far and wide each is half of the last one, and after the smallest
-    /// comes the largest. Otherwise there are two, the one that likely is better first.
+    /// What is tried after a window; `None`: all had their turn. Far and wide each is half of the last one,
+    /// and after the smallest comes the largest. Otherwise there are two, the one that likely is better
+    /// first.
     fn next(&self, other: u32) -> Option<u32> {
         let above = || (!self.is_last(self.step)).then_some(self.step + 1);
         let below = || self.step.checked_sub(1);
@@ -239,12 +243,14 @@ impl Footprint {
         let span_ns = now_ns - self.counts_since_ns.take().unwrap_or(now_ns);
         let age_ns = now_ns - core::mem::replace(&mut self.since_ns, now_ns);
         if age_ns > 2 * EPOCH_NS || span_ns < EPOCH_NS / 2 {
-            // Nobody looked for a while: nothing came, or the machine did something else. Neither is the window's doing.
+            // Nobody looked for a while: nothing came, or the machine did something else. Neither is the
+            // window's doing.
             return;
         }
         if self.hungry * 1000 < self.looks * STEADY_PERMILLE {
             if self.trying {
-                // All that there is fits the window that is tried, or the load is no steady one: neither speaks for it.
+                // All that there is fits the window that is tried, or the load is no steady one: neither
+                // speaks for it.
                 self.trial.pairs += 1;
                 self.decide(now_ns);
                 return;
@@ -339,8 +345,9 @@ impl Footprint {
     }
 }
 
-/// Expected cache footprint of a message: throughput times post-NIC time of its session, but no more than the message
-/// has and no less than one fragment of it (Jet §3.2, §4). A session that was not measured yet counts in full.
+/// Expected cache footprint of a message: throughput times post-NIC time of its session, but no more than the
+/// message has and no less than one fragment of it (Jet §3.2, §4). A session that was not measured yet counts
+/// in full.
 pub(super) fn footprint_bytes(length: u64, fragment_bytes: u32, bytes_per_ms: u64, post_nic_ns: u64) -> u64 {
     let least = length.min(u64::from(fragment_bytes));
     if bytes_per_ms == 0 || post_nic_ns == 0 {

@@ -1,17 +1,18 @@
 //! Admission: who goes next, and how much of it (Jet §3.2 step 2, §4.1.2). Decided here and nowhere else.
 //!
-//! Large messages wait in queues by class. One is admitted when its footprint fits the pool and the concurrency window has
-//! room; then it takes turns with the others of its class, a fragment each. What comes out is a [`Grant`]: which message, from
-//! which share, how many slabs. Posting the READ is the receiver's.
+//! Large messages wait in queues by class. One is admitted when its footprint fits the pool and the
+//! concurrency window has room; then it takes turns with the others of its class, a fragment each. What comes
+//! out is a [`Grant`]: which message, from which share, how many slabs. Posting the READ is the receiver's.
 //!
-//! Parts of several messages arrive side by side. An application may take its messages one after the other: it then
-//! waits for the next part of the message that began to arrive first, while parts of later ones lie unread and hold
-//! slabs and slots. So that it never waits for ever, the oldest incomplete message of a session has a reserve that later
-//! ones do not touch: a fragment's slabs, a fragment's slots. What it gets from the reserve its application reads and
-//! gives back, so one reserve of slabs serves all sessions. READs end by themselves and need none.
+//! Parts of several messages arrive side by side. An application may take its messages one after the other:
+//! it then waits for the next part of the message that began to arrive first, while parts of later ones lie
+//! unread and hold slabs and slots. So that it never waits for ever, the oldest incomplete message of a
+//! session has a reserve that later ones do not touch: a fragment's slabs, a fragment's slots. What it gets
+//! from the reserve its application reads and gives back, so one reserve of slabs serves all sessions. READs
+//! end by themselves and need none.
 //!
-//! What a peer, a session or later a tenant may have is asked at two places only: [`Admission::next`], which hands out turns,
-//! and the [`View`] that it is given, which says what a session holds.
+//! What a peer, a session or later a tenant may have is asked at two places only: [`Admission::next`], which
+//! hands out turns, and the [`View`] that it is given, which says what a session holds.
 
 mod footprint;
 mod policy;
@@ -157,8 +158,8 @@ impl<P: GrantPolicy> Admission<P> {
             let heads = self.queue_heads(messages);
             let class = usize::from(self.policy.next_class(&heads, now_ns)?);
             let head = self.queues[class].head();
-            // New messages first, while the concurrency window has room: so that 32 short ones run side by side and one
-            // long one does not hold the others up.
+            // New messages first, while the concurrency window has room: so that 32 short ones run side by
+            // side and one long one does not hold the others up.
             if self.admit(class, messages, pool, view) {
                 continue;
             }
@@ -262,7 +263,8 @@ impl<P: GrantPolicy> Admission<P> {
         }
         let slabs = bytes.div_ceil(SLAB_BYTES_U32);
         let room = if share == Share::Granted { pool.memory_room() } else { room };
-        // A shorter fragment is better than none, but only where nothing else is on the way to give room back.
+        // A shorter fragment is better than none, but only where nothing else is on the way to give room
+        // back.
         if room < slabs && (room == 0 || reads_in_use > 0) {
             return None;
         }
@@ -271,8 +273,9 @@ impl<P: GrantPolicy> Admission<P> {
         Some(Grant { message, share, slabs: slabs.min(room).min(slots), bytes })
     }
 
-    /// The class's running message whose turn it is, and where its fragment goes: to the cache, or to memory for those
-    /// that take it instead of waiting (Jet §5). What may not go on now waits elsewhere, with its session.
+    /// The class's running message whose turn it is, and where its fragment goes: to the cache, or to memory
+    /// for those that take it instead of waiting (Jet §5). What may not go on now waits elsewhere, with its
+    /// session.
     fn next_to_read(
         &mut self,
         class: usize,
@@ -317,8 +320,9 @@ impl<P: GrantPolicy> Admission<P> {
         None
     }
 
-    /// Whether the message may use what is reserved. What its application waits for, if it gave back all that it got of
-    /// it; or the first of an application that holds nothing. Who has something to read does not need the reserve.
+    /// Whether the message may use what is reserved. What its application waits for, if it gave back all that
+    /// it got of it; or the first of an application that holds nothing. Who has something to read does not
+    /// need the reserve.
     fn may_use_reserve(&self, message: u32, messages: &Messages, view: &impl View) -> bool {
         let record = &messages[message];
         match view.oldest_incomplete(record.session) {
@@ -330,8 +334,8 @@ impl<P: GrantPolicy> Admission<P> {
         }
     }
 
-    /// What is left in the pool by a session that holds more than half of it: an eighth, for it may be about to sit on
-    /// what it holds, which is known only when its runs are stragglers.
+    /// What is left in the pool by a session that holds more than half of it: an eighth, for it may be about
+    /// to sit on what it holds, which is known only when its runs are stragglers.
     fn room_left_by_most(&self, pool: &Pool) -> u32 {
         if self.limits.leaves_room { pool.total() / 8 } else { 0 }
     }
@@ -342,8 +346,8 @@ impl<P: GrantPolicy> Admission<P> {
         if holds_most { reserve.max(self.room_left_by_most(pool)) } else { reserve }
     }
 
-    /// Whether another fragment fits the window that follows the load. What stragglers hold is no part of what the load needs,
-    /// and comes back in its own time.
+    /// Whether another fragment fits the window that follows the load. What stragglers hold is no part of
+    /// what the load needs, and comes back in its own time.
     fn is_within_window(&self, pool: &Pool) -> bool {
         let Some(window_bytes) = self.following.as_ref().and_then(Footprint::window_bytes) else {
             return true;

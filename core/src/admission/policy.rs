@@ -17,8 +17,8 @@ pub trait GrantPolicy {
     fn next_class(&self, heads: &[Option<QueueHead>; CLASSES_MAX], now_ns: u64) -> Option<u8>;
 }
 
-/// The most urgent class first; but what has waited beyond the aging bound goes ahead, the longest wait first, so that
-/// no class starves.
+/// The most urgent class first; but what has waited beyond the aging bound goes ahead, the longest wait
+/// first, so that no class starves.
 #[derive(Clone, Copy, Debug)]
 pub struct StrictWithAging {
     /// The bound.

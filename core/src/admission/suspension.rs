@@ -1,13 +1,15 @@
 //! Sessions that are granted nothing new for a while, so that nobody sits on the pool at others' cost.
 //!
-//! A session is suspended while its application is slow (Jet §4.3: most of what it holds are stragglers) and the pool is
-//! under pressure, while it holds all the memory that one session may, while it has no slots left, and while it has
-//! something to read and the pool no room but what is reserved. Its waiting messages then wait in lists of their own
-//! instead of at the head of their queues, and where it is its own application's doing its senders get no further
-//! credit. What its application waits for still comes: a suspension never holds up the message that would end it.
+//! A session is suspended while its application is slow (Jet §4.3: most of what it holds are stragglers) and
+//! the pool is under pressure, while it holds all the memory that one session may, while it has no slots
+//! left, and while it has something to read and the pool no room but what is reserved. Its waiting messages
+//! then wait in lists of their own instead of at the head of their queues, and where it is its own
+//! application's doing its senders get no further credit. What its application waits for still comes: a
+//! suspension never holds up the message that would end it.
 //!
-//! What is asked for each READ is inlined whatever the compiler thinks of its size: what one question loads, the next has already.
-//! Together a twentieth of what a message of 256 KiB costs that is given back at once (`jet-bench -- core`).
+//! What is asked for each READ is inlined whatever the compiler thinks of its size: what one question loads,
+//! the next has already. Together a twentieth of what a message of 256 KiB costs that is given back at once
+//! (`jet-bench -- core`).
 
 use super::policy::GrantPolicy;
 use super::{Admission, View};
@@ -23,9 +25,11 @@ use jet_escape::Pressure;
 pub(super) struct Queued {
     /// How many are in the class's queue.
     pub waiting: u32,
-    /// The others: they wait until the session is no longer suspended, or until their class's queue has a place for them.
+    /// The others: they wait until the session is no longer suspended, or until their class's queue has a
+    /// place for them.
     pub deferred: MessageList,
-    /// Of them: the last that came out of its class's queue since the session was suspended. The next one goes behind it.
+    /// Of them: the last that came out of its class's queue since the session was suspended. The next one
+    /// goes behind it.
     deferred_last: u32,
 }
 
@@ -44,7 +48,8 @@ pub(super) struct Suspension {
     was_for_its_application: bool,
     /// It is in the list of sessions that are suspended or have deferred messages.
     reviewed: bool,
-    /// Its messages that were not admitted, by class. Apart, so that what every message passes lies close together.
+    /// Its messages that were not admitted, by class. Apart, so that what every message passes lies close
+    /// together.
     pub queued: Box<[Queued; CLASSES_MAX]>,
 }
 
@@ -72,9 +77,9 @@ impl Suspension {
 }
 
 impl<P: GrantPolicy> Admission<P> {
-    /// Whether the message may have READs now. What its application waits for may, though its session is to be suspended:
-    /// always where all that came of it was given back. One that did not is as slow as it seems: it leaves the reserve to
-    /// the others, and stops where the pool is in danger.
+    /// Whether the message may have READs now. What its application waits for may, though its session is to
+    /// be suspended: always where all that came of it was given back. One that did not is as slow as it
+    /// seems: it leaves the reserve to the others, and stops where the pool is in danger.
     #[inline(always)] // see the file's head
     pub(super) fn may_go_on(&self, message: u32, messages: &Messages, pool: &Pool, view: &impl View) -> bool {
         let record = &messages[message];
@@ -113,7 +118,8 @@ impl<P: GrantPolicy> Admission<P> {
             && !(view.takes_memory(session) && pool.memory_room() >= self.fragment_slabs())
     }
 
-    /// Whether the pool has no room for more that is the session's own, whether it leaves any to others or not.
+    /// Whether the pool has no room for more that is the session's own, whether it leaves any to others or
+    /// not.
     pub fn has_no_room_for(&self, session: u32, pool: &Pool, view: &impl View) -> bool {
         if self.limits.leaves_room {
             self.lacks_room(session, pool, view)
@@ -136,7 +142,8 @@ impl<P: GrantPolicy> Admission<P> {
         self.waits_for_room |= !for_its_application;
     }
 
-    /// A request waits in the queue of its class, or behind those of its session that have no place there yet.
+    /// A request waits in the queue of its class, or behind those of its session that have no place there
+    /// yet.
     pub fn enqueue(&mut self, message: u32, messages: &mut Messages) {
         let class = messages[message].class();
         let queued = &mut self.suspensions[messages[message].session as usize].queued[class];
@@ -157,8 +164,8 @@ impl<P: GrantPolicy> Admission<P> {
         }
     }
 
-    /// A message that runs waits from now on, until its session is no longer suspended: before those that never ran, for
-    /// what it was admitted for is still its due.
+    /// A message that runs waits from now on, until its session is no longer suspended: before those that
+    /// never ran, for what it was admitted for is still its due.
     pub(super) fn defer_running(&mut self, message: u32, messages: &mut Messages) {
         let class = messages[message].class();
         self.queues[class].running.take_one(messages, message);
@@ -171,7 +178,8 @@ impl<P: GrantPolicy> Admission<P> {
         }
     }
 
-    /// A message that has just left the queue of its class waits with its session, before those that follow it.
+    /// A message that has just left the queue of its class waits with its session, before those that follow
+    /// it.
     fn defer(&mut self, message: u32, messages: &mut Messages) {
         let record = &mut messages[message];
         record.life = Life::Deferred;
@@ -194,7 +202,8 @@ impl<P: GrantPolicy> Admission<P> {
         }
     }
 
-    /// The class's first waiting message whose session is not suspended; the others go to their sessions' lists.
+    /// The class's first waiting message whose session is not suspended; the others go to their sessions'
+    /// lists.
     pub(super) fn first_waiting(
         &mut self,
         class: usize,
@@ -213,10 +222,10 @@ impl<P: GrantPolicy> Admission<P> {
         None
     }
 
-    /// Looks at the suspended sessions again: at those for which nothing speaks any more, and at messages whose turn it has
-    /// become to be what their application waits for. What was deferred goes back a few at a time: so a session that is
-    /// suspended and not in turns costs the same however much waits for it. `true`: senders that were refused credit may ask
-    /// again.
+    /// Looks at the suspended sessions again: at those for which nothing speaks any more, and at messages
+    /// whose turn it has become to be what their application waits for. What was deferred goes back a few at
+    /// a time: so a session that is suspended and not in turns costs the same however much waits for it.
+    /// `true`: senders that were refused credit may ask again.
     pub fn review(
         &mut self,
         now_ns: u64,
@@ -266,7 +275,8 @@ impl<P: GrantPolicy> Admission<P> {
         frees_senders
     }
 
-    /// The first of what was deferred goes back to the heads of the queues: what had begun to arrive, and what follows it.
+    /// The first of what was deferred goes back to the heads of the queues: what had begun to arrive, and
+    /// what follows it.
     fn resume(&mut self, now_ns: u64, session: u32, messages: &mut Messages) -> bool {
         let suspension = &mut self.suspensions[session as usize];
         suspension.for_its_application = false;
@@ -281,8 +291,8 @@ impl<P: GrantPolicy> Admission<P> {
         true
     }
 
-    /// What is left goes to the ends of the queues, where none of the session's waits there any more: what others asked
-    /// for meanwhile goes first.
+    /// What is left goes to the ends of the queues, where none of the session's waits there any more: what
+    /// others asked for meanwhile goes first.
     fn requeue_deferred(&mut self, now_ns: u64, session: u32, messages: &mut Messages) {
         for class in 0..CLASSES_MAX {
             if self.suspensions[session as usize].queued[class].waiting == 0 {

@@ -1,7 +1,8 @@
 //! Where a message stands: with the receiver and its sender, and with its application.
 //!
-//! These are two, for either may be through with a message long before the other: a sender hears of the end of a message that
-//! its application still holds, and an application may have finished one whose end waits to be said.
+//! These are two, for either may be through with a message long before the other: a sender hears of the end
+//! of a message that its application still holds, and an application may have finished one whose end waits to
+//! be said.
 
 use crate::index::NONE;
 use crate::pool::Share;

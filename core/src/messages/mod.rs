@@ -83,8 +83,8 @@ pub(crate) struct Small {
 }
 
 impl Message {
-    /// Writes every field where it lies. Building the record elsewhere and copying it stalls: the wide loads of the copy
-    /// would wait for the narrow stores before them.
+    /// Writes every field where it lies. Building the record elsewhere and copying it stalls: the wide loads
+    /// of the copy would wait for the narrow stores before them.
     #[inline]
     fn begin_small(&mut self, small: &Small) {
         let Self {
@@ -137,8 +137,8 @@ impl Message {
     }
 }
 
-/// What only a large message has: where it lies and how far its READs are. Apart from [`Message`], so that a small one
-/// does not touch it.
+/// What only a large message has: where it lies and how far its READs are. Apart from [`Message`], so that a
+/// small one does not touch it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Transfer {
     pub address: u64,

@@ -1,8 +1,10 @@
-//! Escape memory as the pool knows it: which of its slabs are free, and which of those joined the pool (Jet §4.3).
+//! Escape memory as the pool knows it: which of its slabs are free, and which of those joined the pool (Jet
+//! §4.3).
 
 use super::runs::{FreeRuns, Run};
 
-/// Slabs of escape memory, numbered on from the pool's. Each is unready, in reserve, free in the pool, or in use.
+/// Slabs of escape memory, numbered on from the pool's. Each is unready, in reserve, free in the pool, or in
+/// use.
 #[derive(Debug)]
 pub(super) struct EscapeMemory {
     /// The number of its first slab: as many as the pool has.

@@ -1,12 +1,14 @@
 //! The pool: slabs, and the line between the SRQ share and the READ share (Jet §4.1.3).
 //!
-//! Slabs belong to no share by address; a share is a count. The SRQ share covers slabs that are posted or hold a small
-//! message, the READ share those that a READ fills or a large message holds. The line moves to whoever needs it while
-//! the other does not, and never takes the SRQ share below its floor: control messages must always land.
+//! Slabs belong to no share by address; a share is a count. The SRQ share covers slabs that are posted or
+//! hold a small message, the READ share those that a READ fills or a large message holds. The line moves to
+//! whoever needs it while the other does not, and never takes the SRQ share below its floor: control messages
+//! must always land.
 //!
-//! The *budget* is what both shares have together: the pool's own slabs, less those that were replaced because a
-//! straggler keeps them, plus as many of escape memory that joined for them (Jet §4.3). It stays what the pool has,
-//! except while a straggler came home and the slab that stood in for it is still in use: then it is larger for a moment.
+//! The *budget* is what both shares have together: the pool's own slabs, less those that were replaced
+//! because a straggler keeps them, plus as many of escape memory that joined for them (Jet §4.3). It stays
+//! what the pool has, except while a straggler came home and the slab that stood in for it is still in use:
+//! then it is larger for a moment.
 
 mod escape_memory;
 mod runs;
@@ -103,8 +105,8 @@ impl Pool {
         }
     }
 
-    /// The SRQ share leaves so many free slabs to READs once it has its floor: what is posted stays so until somebody
-    /// sends, and who waits for a READ may not.
+    /// The SRQ share leaves so many free slabs to READs once it has its floor: what is posted stays so until
+    /// somebody sends, and who waits for a READ may not.
     pub fn with_read_floor(self, slabs: u32) -> Self {
         Self { read_floor: slabs, ..self }
     }
@@ -114,10 +116,10 @@ impl Pool {
         self.escape.make_ready(escape_slabs);
     }
 
-    /// Slabs that the SRQ may take now, up to `wanted`, after moving the line into what the READ share does not use: a
-    /// loan above where it was configured, which [`Self::read_room`] takes back as soon as the SRQ share lets go. `kept`
-    /// of them whatever is left for READs. Beyond that and its floor it takes nothing that stands in for stragglers: what is
-    /// posted stays in use until somebody sends.
+    /// Slabs that the SRQ may take now, up to `wanted`, after moving the line into what the READ share does
+    /// not use: a loan above where it was configured, which [`Self::read_room`] takes back as soon as the SRQ
+    /// share lets go. `kept` of them whatever is left for READs. Beyond that and its floor it takes nothing
+    /// that stands in for stragglers: what is posted stays in use until somebody sends.
     pub fn srq_room(&mut self, wanted: u32, kept: u32) -> u32 {
         let (free, of_the_cache) = (self.free(), self.runs.free());
         let to_floor = self.srq_floor.saturating_sub(self.srq_used);
@@ -147,8 +149,8 @@ impl Pool {
         Some(run)
     }
 
-    /// Slabs that READs may take now, after moving the line where the SRQ share can spare some. `srq_needed` is what
-    /// the SRQ share is about to need: posted entries, held messages, and credit that senders have.
+    /// Slabs that READs may take now, after moving the line where the SRQ share can spare some. `srq_needed`
+    /// is what the SRQ share is about to need: posted entries, held messages, and credit that senders have.
     pub fn read_room(&mut self, wanted: u32, srq_needed: u32) -> u32 {
         let limit = self.total - self.srq_limit;
         let room = limit.saturating_sub(self.read_used + self.quarantined);
@@ -164,8 +166,8 @@ impl Pool {
         (room + spare).min(self.free())
     }
 
-    /// How far down the line may go: to what the SRQ share is about to need, or, where that leaves READs less than their
-    /// floor, to what it uses.
+    /// How far down the line may go: to what the SRQ share is about to need, or, where that leaves READs less
+    /// than their floor, to what it uses.
     fn line_at_least(&self, srq_needed: u32) -> u32 {
         let used = self.srq_used.max(self.srq_floor);
         let most = self.total.saturating_sub(self.read_used + self.quarantined + self.read_floor);
@@ -181,7 +183,8 @@ impl Pool {
     /// Takes up to `wanted` slabs for a READ as one run; the caller has asked [`Self::read_room`].
     #[inline]
     pub fn take_read(&mut self, wanted: u32) -> Option<Run> {
-        // What stands in for stragglers first: it comes back soon, and may then leave as soon as they come home.
+        // What stands in for stragglers first: it comes back soon, and may then leave as soon as they come
+        // home.
         let run = if self.escape.joined() == 0 {
             self.runs.take(wanted)
         } else {
@@ -208,8 +211,8 @@ impl Pool {
         Some(run)
     }
 
-    /// A straggler leaves the budget, and as many slabs of escape memory join the pool (Jet §4.3). `false`: there is
-    /// not that much escape memory, nothing changed.
+    /// A straggler leaves the budget, and as many slabs of escape memory join the pool (Jet §4.3). `false`:
+    /// there is not that much escape memory, nothing changed.
     pub fn replace(&mut self, run: Run, share: Share) -> bool {
         if self.escape.reserve() < run.count {
             return false;
@@ -237,8 +240,8 @@ impl Pool {
         share.in_budget() && run.first < self.total
     }
 
-    /// Gives slabs back that lie in the cache and in the budget: what every message passes, whatever the compiler thinks
-    /// of its size.
+    /// Gives slabs back that lie in the cache and in the budget: what every message passes, whatever the
+    /// compiler thinks of its size.
     #[inline(always)]
     pub fn give_plain(&mut self, run: Run, share: Share) {
         debug_assert!(self.is_plain(run, share), "{run:?} of {share:?}");
@@ -277,7 +280,8 @@ impl Pool {
             (false, true) => self.escape.give_joined(run),
             (false, false) => {
                 self.escape.give(run);
-                // A straggler that had been a stand-in itself: what stands in for it stays for whom it stood in for.
+                // A straggler that had been a stand-in itself: what stands in for it stays for whom it stood
+                // in for.
             }
         }
         let excess = self.budget.saturating_sub(self.total);
@@ -286,8 +290,9 @@ impl Pool {
         }
     }
 
-    /// These slabs cannot be read or written any more: they are not used again, once they are given back. They count as used by
-    /// nobody: as part of the budget that is never free. What of the run is no slab is passed over.
+    /// These slabs cannot be read or written any more: they are not used again, once they are given back.
+    /// They count as used by nobody: as part of the budget that is never free. What of the run is no slab is
+    /// passed over.
     pub fn retire(&mut self, run: Run) {
         let (of_pool, of_escape_memory) = self.by_memory(run);
         self.runs.retire(of_pool);

@@ -1,12 +1,13 @@
 //! Free slabs as runs: the last used first, contiguous where it can be.
 //!
-//! Free slabs are kept as maximal runs with boundary tags (the first and the last slab of a run know each other), in
-//! lists by size class, newest first. Taking from the newest run of the smallest class that fits keeps both promises
-//! of Jet's design: what is used next was used last (so it is in the cache), and a READ gets few scatter entries.
-//! Every operation is O(1), but for the walk over at most 13 classes' bits, which is one instruction.
+//! Free slabs are kept as maximal runs with boundary tags (the first and the last slab of a run know each
+//! other), in lists by size class, newest first. Taking from the newest run of the smallest class that fits
+//! keeps both promises of Jet's design: what is used next was used last (so it is in the cache), and a READ
+//! gets few scatter entries. Every operation is O(1), but for the walk over at most 13 classes' bits, which
+//! is one instruction.
 //!
-//! The run that was given last is kept aside, grown while its neighbours come, and taken from first: the usual giving
-//! and taking touches no list at all.
+//! The run that was given last is kept aside, grown while its neighbours come, and taken from first: the
+//! usual giving and taking touches no list at all.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -87,8 +88,8 @@ impl FreeRuns {
         }
     }
 
-    /// These slabs are never free again: those that are in use when they are given back. What of the run lies beyond the
-    /// last slab is no slab, and passed over. Takes as long as there are free runs.
+    /// These slabs are never free again: those that are in use when they are given back. What of the run lies
+    /// beyond the last slab is no slab, and passed over. Takes as long as there are free runs.
     pub fn retire(&mut self, run: Run) {
         let slabs = self.slabs_of(run);
         if slabs.is_empty() {
@@ -149,8 +150,8 @@ impl FreeRuns {
         self.free
     }
 
-    /// Takes up to `most` slabs that need not lie together with others: what was given last, else the smallest piece there
-    /// is. To be used from its end, where it grew last.
+    /// Takes up to `most` slabs that need not lie together with others: what was given last, else the
+    /// smallest piece there is. To be used from its end, where it grew last.
     #[inline]
     pub fn take_loose(&mut self, most: u32) -> Option<Run> {
         let count = most.min(self.recent.count);
@@ -197,7 +198,8 @@ impl FreeRuns {
     /// Gives a run back; it joins its free neighbours. What of it is retired is gone.
     ///
     /// # Panics
-    /// Where a slab lies beyond the pool or the run's ends are free already: a broken invariant of the caller.
+    /// Where a slab lies beyond the pool or the run's ends are free already: a broken invariant of the
+    /// caller.
     #[inline]
     pub fn give(&mut self, run: Run) {
         if self.has_retired { self.give_rest(run) } else { self.give_whole(run) }
@@ -205,7 +207,8 @@ impl FreeRuns {
 
     #[inline]
     fn give_whole(&mut self, run: Run) {
-        // The usual case, small enough to be inlined: the run goes on where the recent one ends, or ends where it begins.
+        // The usual case, small enough to be inlined: the run goes on where the recent one ends, or ends
+        // where it begins.
         let Run { first, count } = run;
         let end = first + count;
         let behind = first == self.recent.first + self.recent.count;

@@ -1,6 +1,8 @@
-//! Relief of a pool that is scarce: Algorithm 1 is evaluated, copies end, and congestion is marked to senders.
+//! Relief of a pool that is scarce: Algorithm 1 is evaluated, copies end, and congestion is marked to
+//! senders.
 //!
-//! Marking speaks to the senders of slow sessions, or to all where none is slow, and has the NIC mark earlier where it can.
+//! Marking speaks to the senders of slow sessions, or to all where none is slow, and has the NIC mark earlier
+//! where it can.
 
 use super::Receiver;
 use crate::admission::GrantPolicy;

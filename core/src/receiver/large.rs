@@ -1,5 +1,5 @@
-//! A large message's way, downwards: its request arrives, it is admitted, its fragments are read, checked and delivered.
-//! What comes then, release and end, is in `release` and `settle`.
+//! A large message's way, downwards: its request arrives, it is admitted, its fragments are read, checked and
+//! delivered. What comes then, release and end, is in `release` and `settle`.
 
 use super::Receiver;
 use super::small::RECORD_IN_RESERVE;
@@ -14,7 +14,8 @@ use jet_wire::SLAB_BYTES_U32;
 use jet_wire::message::{AckStatus, ByeReason, RequestHeader};
 
 impl<P: GrantPolicy> Receiver<P> {
-    /// It arrives: a request, which is refused or waits. A user header that does not fit the request lies in the slab.
+    /// It arrives: a request, which is refused or waits. A user header that does not fit the request lies in
+    /// the slab.
     pub(super) fn request(
         &mut self,
         now_ns: u64,
@@ -165,7 +166,8 @@ impl<P: GrantPolicy> Receiver<P> {
         self.drop_read_of(now_ns, read, effects);
     }
 
-    /// A check that [`begin_check`](crate::effects::Commands::begin_check) began is over: the READ's bytes have this CRC32C.
+    /// A check that [`begin_check`](crate::effects::Commands::begin_check) began is over: the READ's bytes
+    /// have this CRC32C.
     pub fn handle_checked<E: Effects>(&mut self, now_ns: u64, read: ReadId, crc: u32, effects: &mut E) {
         let message = self.reads[read.0].message;
         assert!(message != NONE && !self.reads[read.0].in_flight, "{read:?} was checked but is not");
@@ -181,8 +183,8 @@ impl<P: GrantPolicy> Receiver<P> {
         }
     }
 
-    /// A check that [`begin_check`](crate::effects::Commands::begin_check) began is over, and came to nothing: the READ's
-    /// bytes cannot be read.
+    /// A check that [`begin_check`](crate::effects::Commands::begin_check) began is over, and came to
+    /// nothing: the READ's bytes cannot be read.
     pub fn handle_check_failed(&mut self, now_ns: u64, read: ReadId, effects: &mut impl Effects) {
         let message = self.reads[read.0].message;
         assert!(message != NONE, "{read:?} was checked but is not");
@@ -209,7 +211,8 @@ impl<P: GrantPolicy> Receiver<P> {
         }
     }
 
-    /// Delivers a READ's runs. Its session has the slots and the number: they were kept for it when it was posted.
+    /// Delivers a READ's runs. Its session has the slots and the number: they were kept for it when it was
+    /// posted.
     fn deliver_read(&mut self, now_ns: u64, read: u32, effects: &mut impl Effects) {
         let message = self.reads[read].message;
         let mut before = 0;
@@ -232,8 +235,8 @@ impl<P: GrantPolicy> Receiver<P> {
         self.end_read(read);
     }
 
-    /// Drops a READ, and delivers what may have waited for the number that its message gave back. Its slabs that were not
-    /// delivered come back; they were never shown to anybody.
+    /// Drops a READ, and delivers what may have waited for the number that its message gave back. Its slabs
+    /// that were not delivered come back; they were never shown to anybody.
     fn drop_read_of(&mut self, now_ns: u64, read: u32, effects: &mut impl Effects) {
         let entry = &self.reads[read];
         let share = entry.share;

@@ -1,5 +1,5 @@
-//! The receiver: it wires the mechanisms, none of which knows another, and gives them the time. Each input has a file of its
-//! own; the ways of a small and of a large message read downwards in `small` and `large`.
+//! The receiver: it wires the mechanisms, none of which knows another, and gives them the time. Each input
+//! has a file of its own; the ways of a small and of a large message read downwards in `small` and `large`.
 
 #[macro_use]
 mod view;
@@ -80,7 +80,8 @@ fn attended_ns(now_ns: u64, stalled_ns: u64) -> u64 {
 }
 
 impl Receiver<StrictWithAging> {
-    /// A receiver with strict priority between classes and an aging bound. `incarnation` tells this start from others.
+    /// A receiver with strict priority between classes and an aging bound. `incarnation` tells this start
+    /// from others.
     ///
     /// # Errors
     /// [`ConfigError`] names the number that does not fit.
@@ -202,9 +203,10 @@ impl<P: GrantPolicy> Receiver<P> {
         self.escape.next_idle_evaluation_ns(self.ends.spoke_ns(), self.admission.waits_for_room())
     }
 
-    /// The driver calls later than it was to: it, or all of the machine, stood still for so long. What applications hold did not
-    /// grow older meanwhile, for whether they gave something back, or could have, was not looked at. To be called before anything
-    /// else of a turn, with no more than the time since the turn before.
+    /// The driver calls later than it was to: it, or all of the machine, stood still for so long. What
+    /// applications hold did not grow older meanwhile, for whether they gave something back, or could have,
+    /// was not looked at. To be called before anything else of a turn, with no more than the time since the
+    /// turn before.
     pub fn handle_stall(&mut self, span_ns: u64) {
         self.stalled_ns = self.stalled_ns.saturating_add(span_ns);
     }
@@ -222,7 +224,8 @@ impl<P: GrantPolicy> Receiver<P> {
             || self.next_idle_evaluation_ns().is_some_and(|next_ns| now_ns >= next_ns)
     }
 
-    /// Time passed: rates, ages, credit that is not used, quarantines that end. Call [`Self::flush`] afterwards.
+    /// Time passed: rates, ages, credit that is not used, quarantines that end. Call [`Self::flush`]
+    /// afterwards.
     pub fn handle_tick(&mut self, now_ns: u64, effects: &mut impl Effects) {
         let span_ns = now_ns.saturating_sub(self.last_tick_ns);
         if span_ns < self.config.tick_ns {
@@ -247,7 +250,8 @@ impl<P: GrantPolicy> Receiver<P> {
         self.reassure(now_ns, effects);
     }
 
-    /// From now on every new message is answered `Draining` and every new peer refused; what is known goes on.
+    /// From now on every new message is answered `Draining` and every new peer refused; what is known goes
+    /// on.
     pub fn drain(&mut self) {
         self.draining = true;
     }

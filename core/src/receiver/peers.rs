@@ -18,8 +18,8 @@ pub struct Joined {
 }
 
 impl<P: GrantPolicy> Receiver<P> {
-    /// A sender asks to connect. Its connection counts from now on; if it fails, [`Self::handle_peer_lost`] it. Nothing is
-    /// sent to it but a farewell before [`Self::handle_connected`].
+    /// A sender asks to connect. Its connection counts from now on; if it fails, [`Self::handle_peer_lost`]
+    /// it. Nothing is sent to it but a farewell before [`Self::handle_connected`].
     ///
     /// # Errors
     /// The [`Refusal`] to answer.
@@ -49,8 +49,8 @@ impl<P: GrantPolicy> Receiver<P> {
         Ok(Joined { peer: PeerId(peer), welcome })
     }
 
-    /// Its connection stands: it may be spoken to. `reads_max`: READs that the connection takes at once, as its two NICs agreed;
-    /// what is beyond waits here.
+    /// Its connection stands: it may be spoken to. `reads_max`: READs that the connection takes at once, as
+    /// its two NICs agreed; what is beyond waits here.
     pub fn handle_connected(&mut self, peer: PeerId, reads_max: u32) {
         self.admission.set_reads_max(peer.0, reads_max);
         self.ends.stand(peer.0);

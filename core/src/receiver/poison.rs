@@ -1,13 +1,16 @@
-//! Memory that the hardware lost (a machine check, Jet §4.3): its slabs leave for good, and the messages in it end.
+//! Memory that the hardware lost (a machine check, Jet §4.3): its slabs leave for good, and the messages in
+//! it end.
 //!
-//! It shows when anybody touches it: a copy or a check, the NIC, the warmer. Whoever is not guarded finds zeros there from
-//! then on, or what the NIC wrote since, while the application finds neither. So nothing that lies there is ever delivered,
-//! copied or called consumed: every message with bytes there ends as corrupt as soon as the loss is known, and one that comes
-//! later, into a slab that was posted before, when it arrives. Its sender still has it.
+//! It shows when anybody touches it: a copy or a check, the NIC, the warmer. Whoever is not guarded finds
+//! zeros there from then on, or what the NIC wrote since, while the application finds neither. So nothing
+//! that lies there is ever delivered, copied or called consumed: every message with bytes there ends as
+//! corrupt as soon as the loss is known, and one that comes later, into a slab that was posted before, when
+//! it arrives. Its sender still has it.
 //!
-//! What the application has already is withdrawn, too. It may be reading it, or be through with it: that is not to be seen
-//! from here. The system ends it where it reads what is lost. On kernels before 5.16 it reads zeros there, so that a release
-//! must not count as proof that it found its message. Only what it called finished before stays finished.
+//! What the application has already is withdrawn, too. It may be reading it, or be through with it: that is
+//! not to be seen from here. The system ends it where it reads what is lost. On kernels before 5.16 it reads
+//! zeros there, so that a release must not count as proof that it found its message. Only what it called
+//! finished before stays finished.
 
 use super::Receiver;
 use crate::admission::GrantPolicy;
@@ -19,8 +22,9 @@ use alloc::vec::Vec;
 use jet_wire::message::AckStatus;
 
 impl<P: GrantPolicy> Receiver<P> {
-    /// These slabs of the pool, or of escape memory, cannot be read or written any more: they are never used again, and every
-    /// message with bytes there ends. To be told before whatever ended since: a copy or a check, a READ or a SEND.
+    /// These slabs of the pool, or of escape memory, cannot be read or written any more: they are never used
+    /// again, and every message with bytes there ends. To be told before whatever ended since: a copy or a
+    /// check, a READ or a SEND.
     pub fn handle_poisoned(&mut self, run: Run, effects: &mut impl Effects) {
         self.pool.retire(run);
         for message in self.messages_in(run) {
@@ -28,7 +32,8 @@ impl<P: GrantPolicy> Receiver<P> {
         }
     }
 
-    /// The messages of which bytes lie in these slabs, or are on their way there. Looks at everything there is.
+    /// The messages of which bytes lie in these slabs, or are on their way there. Looks at everything there
+    /// is.
     fn messages_in(&self, lost: Run) -> Vec<u32> {
         let lies_there = |run: Run| {
             let end = |run: Run| run.first.saturating_add(run.count);

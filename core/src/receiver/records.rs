@@ -1,11 +1,13 @@
 //! Records of messages: who may have how many, so that none that arrives is without one.
 //!
-//! Each posted SRQ entry has a record in reserve, and credit promises no more of them than there are. So whatever arrives
-//! has a record, in which its end waits until its sender hears it: nobody is cut off because others used them up.
+//! Each posted SRQ entry has a record in reserve, and credit promises no more of them than there are. So
+//! whatever arrives has a record, in which its end waits until its sender hears it: nobody is cut off because
+//! others used them up.
 //!
-//! What uses them up has limits. Requests for large messages leave the last ones to small messages. A session that keeps more
-//! than its share of them, while they are scarce, is sent nothing more. And who is told how its messages ended, and hears nothing
-//! for long, is parted with when there are hardly any left: it keeps its messages, and sends them again.
+//! What uses them up has limits. Requests for large messages leave the last ones to small messages. A session
+//! that keeps more than its share of them, while they are scarce, is sent nothing more. And who is told how
+//! its messages ended, and hears nothing for long, is parted with when there are hardly any left: it keeps
+//! its messages, and sends them again.
 
 use super::Receiver;
 use crate::admission::GrantPolicy;
@@ -38,8 +40,9 @@ impl<P: GrantPolicy> Receiver<P> {
         self.delivery.numbers_used(session) + self.delivery.backlog(session)
     }
 
-    /// Where only the records for small messages are left, and large ones are refused: parts with the peer that has the most
-    /// ends waiting, and has heard nothing for long. Time in which nobody looked is none: its NIC may have taken everything.
+    /// Where only the records for small messages are left, and large ones are refused: parts with the peer
+    /// that has the most ends waiting, and has heard nothing for long. Time in which nobody looked is none:
+    /// its NIC may have taken everything.
     pub(super) fn part_with_the_unresponsive(&mut self, now_ns: u64, effects: &mut impl Effects) {
         if self.records_left() > self.config.srq_slabs {
             return;

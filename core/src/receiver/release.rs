@@ -31,8 +31,8 @@ impl<P: GrantPolicy> Receiver<P> {
         result
     }
 
-    /// The application broke its segment: its session is over. It may live on and read what it held: that stays in
-    /// quarantine until [`Self::handle_session_gone`].
+    /// The application broke its segment: its session is over. It may live on and read what it held: that
+    /// stays in quarantine until [`Self::handle_session_gone`].
     pub fn handle_session_fault(
         &mut self,
         now_ns: u64,

@@ -63,8 +63,8 @@ impl core::fmt::Display for OpenError {
 impl core::error::Error for OpenError {}
 
 impl<P: GrantPolicy> Receiver<P> {
-    /// An application registers (Jet §3.2 step 1). `takes_memory`: its messages may go to escape memory instead of
-    /// waiting for room in the pool (Jet §5). `process`: whose it is, where that can be told.
+    /// An application registers (Jet §3.2 step 1). `takes_memory`: its messages may go to escape memory
+    /// instead of waiting for room in the pool (Jet §5). `process`: whose it is, where that can be told.
     ///
     /// # Errors
     /// [`OpenError`] says what to change.
@@ -92,16 +92,17 @@ impl<P: GrantPolicy> Receiver<P> {
         })
     }
 
-    /// The application closed its session or died: its messages end, what it held comes back after the quarantine. Also to
-    /// be told of an application whose session was ended before, by [`Self::handle_session_fault`] or
+    /// The application closed its session or died: its messages end, what it held comes back after the
+    /// quarantine. Also to be told of an application whose session was ended before, by
+    /// [`Self::handle_session_fault`] or
     /// [`Self::handle_session_ended`]: until then it may be reading what it held.
     pub fn handle_session_gone(&mut self, now_ns: u64, session: SessionId, effects: &mut impl Effects) {
         self.close_session(now_ns, session.0, |_| SessionEnd::Gone, effects);
         self.quarantine.let_go(session.0);
     }
 
-    /// The session is over for what its application did, which may live on: its messages end, what it held comes back after
-    /// the quarantine, and not before [`Self::handle_session_gone`].
+    /// The session is over for what its application did, which may live on: its messages end, what it held
+    /// comes back after the quarantine, and not before [`Self::handle_session_gone`].
     pub fn handle_session_ended(&mut self, now_ns: u64, session: SessionId, effects: &mut impl Effects) {
         self.close_session(now_ns, session.0, |held_slabs| SessionEnd::Ended { held_slabs }, effects);
     }

@@ -1,7 +1,7 @@
 //! A message's end: decided once, when its application is done with it or something else ended it.
 //!
-//! What every small message passes through is inlined whatever the compiler thinks of its size: together a tenth of what
-//! such a message costs (`jet-bench -- core`).
+//! What every small message passes through is inlined whatever the compiler thinks of its size: together a
+//! tenth of what such a message costs (`jet-bench -- core`).
 
 use super::Receiver;
 use crate::admission::GrantPolicy;

@@ -1,5 +1,5 @@
-//! A small message's way (Jet §4.1.1): it arrives in its slab, is checked, and delivered; or it waits for a slot first.
-//! What comes then, release and end, is in `release` and `settle`.
+//! A small message's way (Jet §4.1.1): it arrives in its slab, is checked, and delivered; or it waits for a
+//! slot first. What comes then, release and end, is in `release` and `settle`.
 
 use super::Receiver;
 use crate::admission::GrantPolicy;

@@ -50,8 +50,8 @@ impl<P: GrantPolicy> Receiver<P> {
         self.credit.grant(peer, room)
     }
 
-    /// Credit that active senders may have altogether: what the SRQ share can have posted, and there are records for, less the
-    /// reserve.
+    /// Credit that active senders may have altogether: what the SRQ share can have posted, and there are
+    /// records for, less the reserve.
     pub(super) fn credit_room(&self) -> Room {
         let slabs = self.credit_slabs().saturating_sub(self.small_held_slabs());
         let usable = slabs.min(self.records_left()).saturating_sub(self.config.srq_reserve_entries);
@@ -69,8 +69,8 @@ impl<P: GrantPolicy> Receiver<P> {
         self.pool.srq_used() - self.srq.posted()
     }
 
-    /// Whether senders get nothing for a session: it gets nothing new, or it holds so many messages already that the SRQ share,
-    /// or the records, would not do for the others.
+    /// Whether senders get nothing for a session: it gets nothing new, or it holds so many messages already
+    /// that the SRQ share, or the records, would not do for the others.
     #[inline]
     pub(super) fn withholds_credit(&self, session: u32) -> bool {
         self.admission.is_suspended_for_its_application(session)
@@ -114,8 +114,8 @@ impl<P: GrantPolicy> Receiver<P> {
         }
     }
 
-    /// Tells peers that wait, and that nothing was said to for a while, that the receiver is there. What they are told
-    /// is the credit that they know of.
+    /// Tells peers that wait, and that nothing was said to for a while, that the receiver is there. What they
+    /// are told is the credit that they know of.
     pub(super) fn reassure(&mut self, now_ns: u64, effects: &mut impl Effects) {
         if !self.ends.is_heartbeat_due(now_ns) {
             return;

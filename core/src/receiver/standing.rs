@@ -1,7 +1,7 @@
 //! What a session has used up, while more waits for it.
 //!
-//! Where the pool has no room, that may be another one's doing, whose release ends it. Who waits for that is not told that it
-//! stands still: it would give up its message for nothing. Told is who holds the most.
+//! Where the pool has no room, that may be another one's doing, whose release ends it. Who waits for that is
+//! not told that it stands still: it would give up its message for nothing. Told is who holds the most.
 
 use super::Receiver;
 use crate::admission::{GrantPolicy, View};
@@ -70,10 +70,10 @@ impl<P: GrantPolicy> Receiver<P> {
 
     /// The most slabs of the pool that one session holds.
     ///
-    /// Where the pool is full, who holds so many is told to give something back. There is always such a one, and none can
-    /// give back more. A share of the pool would not do in place of that: of three that hold a third each, none has more than
-    /// half, and all would wait for ever. What is in quarantine counts as if one held it, for nobody is there who could give
-    /// it back: those that hold less wait for its end.
+    /// Where the pool is full, who holds so many is told to give something back. There is always such a one,
+    /// and none can give back more. A share of the pool would not do in place of that: of three that hold a
+    /// third each, none has more than half, and all would wait for ever. What is in quarantine counts as if
+    /// one held it, for nobody is there who could give it back: those that hold less wait for its end.
     pub(super) fn most_held_slabs(&self) -> u32 {
         self.escape.most_held_in_cache().max(self.pool.quarantined())
     }

@@ -1,7 +1,8 @@
 //! A device's own words.
 
-/// What a device reports of itself: the fields of `ibv_device_attr` that matter to Jet, under their names there and with
-/// their type. They are not to be believed: drivers leave fields at 0, and a limit beyond an `int` comes out negative.
+/// What a device reports of itself: the fields of `ibv_device_attr` that matter to Jet, under their names
+/// there and with their type. They are not to be believed: drivers leave fields at 0, and a limit beyond an
+/// `int` comes out negative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceAttributes {
     /// Queue pairs.
@@ -18,8 +19,8 @@ pub struct DeviceAttributes {
     pub max_cqe: i32,
     /// READs of a peer that one QP answers at once.
     pub max_qp_rd_atom: i32,
-    /// READs of peers that the device answers at once, those of all QPs together. Some drivers leave it at 0 (irdma and
-    /// qedr do), so 0 says nothing.
+    /// READs of peers that the device answers at once, those of all QPs together. Some drivers leave it at 0
+    /// (irdma and qedr do), so 0 says nothing.
     pub max_res_rd_atom: i32,
     /// READs that one QP has outstanding at once.
     pub max_qp_init_rd_atom: i32,
@@ -29,8 +30,8 @@ pub struct DeviceAttributes {
     pub max_srq_wr: i32,
     /// Scatter entries of one SRQ entry.
     pub max_srq_sge: i32,
-    /// Bytes of a SEND that travel in its work request. `ibv_query_device` has no field for it, a QP that is made tells:
-    /// `None` where it is not known before.
+    /// Bytes of a SEND that travel in its work request. `ibv_query_device` has no field for it, a QP that is
+    /// made tells: `None` where it is not known before.
     pub max_inline_data: Option<u32>,
 }
 

@@ -28,7 +28,8 @@ pub struct NicLimits {
     pub send_sges: u32,
     /// Bytes of a SEND that go into its work request, if the QP takes so many.
     pub inline_data: u32,
-    /// Places of the completion queue: for all that can complete, or, where queues are apart, for SRQ entries.
+    /// Places of the completion queue: for all that can complete, or, where queues are apart, for SRQ
+    /// entries.
     pub completions: u32,
     /// How connections share completion queues for what they post. One queue is shared by all of them.
     pub shape: Shape,
@@ -86,7 +87,8 @@ impl LimitError {
     }
 }
 
-/// A limit of which there must be so many, whatever the device says: less is an error that no setting repairs.
+/// A limit of which there must be so many, whatever the device says: less is an error that no setting
+/// repairs.
 fn at_least(attribute: &'static str, has: i32, needed: u32, what: &'static str) -> Result<u32, LimitError> {
     let error = LimitError { attribute, has, needed: needed.into(), what, remedy: Remedy::OtherDevice };
     u32::try_from(has).ok().filter(|has| *has >= needed).ok_or(error)
@@ -204,8 +206,9 @@ fn too_few_places(device: &DeviceAttributes, needed: u64, remedy: Remedy) -> Lim
 }
 
 impl Shares {
-    /// Of one queue: SRQ entries and READs have theirs. What is left is for SENDs and probes: where that is less than is asked
-    /// for, of as many QPs as find place with all of them, since one whose peer takes no SENDs must not keep the others waiting.
+    /// Of one queue: SRQ entries and READs have theirs. What is left is for SENDs and probes: where that is
+    /// less than is asked for, of as many QPs as find place with all of them, since one whose peer takes no
+    /// SENDs must not keep the others waiting.
     fn of_one(
         device: &DeviceAttributes,
         wants: &Wants,
@@ -237,7 +240,8 @@ impl Shares {
         Ok(Self { sends, completions, shape })
     }
 
-    /// Of several: SRQ entries have one, and the others are shared by as many QPs as find place in them with all their work.
+    /// Of several: SRQ entries have one, and the others are shared by as many QPs as find place in them with
+    /// all their work.
     fn of_many(device: &DeviceAttributes, wants: &Wants, qps: u32, work: &Work) -> Result<Self, LimitError> {
         let queues = at_least("max_cq", device.max_cq, 2, "completion queues")?;
         let places = u32::try_from(device.max_cqe).unwrap_or(0);
@@ -340,7 +344,8 @@ mod tests {
         let all = u64::from(told.srq_entries_max)
             + if wants.completion_queues == CompletionQueues::One { posted } else { 0 };
         assert!(all <= u64::from(limits.completions) && within(limits.completions, device.max_cqe));
-        // A QP whose SENDs nobody takes leaves the others room, unless it is alone or the user asked for less.
+        // A QP whose SENDs nobody takes leaves the others room, unless it is alone or the user asked for
+        // less.
         let all_sends = u64::from(told.qps_max) * u64::from(told.sends_per_qp_max);
         assert!(told.qps_max == 1 || u64::from(limits.sends) >= all_sends.min(wants.sends.into()));
         if wants.completion_queues == CompletionQueues::Apart {
@@ -395,7 +400,8 @@ mod tests {
         assert_eq!((limits.sends, limits.send_queue, limits.send_sges), (32_832, 45, 2));
     }
 
-    /// Each attribute at what a broken driver leaves there, the others without limit: an error in words, or limits that hold.
+    /// Each attribute at what a broken driver leaves there, the others without limit: an error in words, or
+    /// limits that hold.
     #[test]
     fn nothing_and_absurd_numbers_are_refused_in_words() {
         type Set = fn(&mut DeviceAttributes, i32);

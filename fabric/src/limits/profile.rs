@@ -4,8 +4,8 @@ use super::attributes::DeviceAttributes;
 use std::fmt;
 use std::str::FromStr;
 
-/// What a device of some kind reports: a software NIC that is given one keeps to it, and a NIC on verbs keeps to it beside
-/// its own device's limits.
+/// What a device of some kind reports: a software NIC that is given one keeps to it, and a NIC on verbs keeps
+/// to it beside its own device's limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Profile {
     name: &'static str,
@@ -27,10 +27,11 @@ fn names() -> String {
 impl Profile {
     /// ConnectX-6, RoCE and InfiniBand, and ConnectX-7: 16 READs a queue pair.
     ///
-    /// Source: `ibv_devinfo -vv` of a ConnectX-6 Dx (part 4125, firmware 22.36.1010, RoCE) and of a ConnectX-6 (part 4123,
-    /// firmware 20.37.1700, InfiniBand), published in users' reports: the same in all of these. `mlx5_ib` derives them from
-    /// the firmware's capabilities (`drivers/infiniband/hw/mlx5/main.c`, `mlx5_ib_query_device`); `max_sge_rd` is its
-    /// `MLX5_MAX_SGE_RD`, (512 - 16 - 16) / 16. Older firmware reports twice the queue pairs. Inline data: 512 bytes of work
+    /// Source: `ibv_devinfo -vv` of a ConnectX-6 Dx (part 4125, firmware 22.36.1010, RoCE) and of a
+    /// ConnectX-6 (part 4123, firmware 20.37.1700, InfiniBand), published in users' reports: the same in all
+    /// of these. `mlx5_ib` derives them from the firmware's capabilities
+    /// (`drivers/infiniband/hw/mlx5/main.c`, `mlx5_ib_query_device`); `max_sge_rd` is its `MLX5_MAX_SGE_RD`,
+    /// (512 - 16 - 16) / 16. Older firmware reports twice the queue pairs. Inline data: 512 bytes of work
     /// request less control segment and inline header, of which Jet asks for 256.
     pub const CONNECTX_6: Self = Self {
         name: "connectx-6",
@@ -53,10 +54,11 @@ impl Profile {
 
     /// Intel E810: no SRQ, so that a NIC of this profile is refused, in words.
     ///
-    /// Source: `ibv_devinfo -v` of an E810-C (part 5522, firmware 1.74), published in a user's report. That the device has no
-    /// SRQ stands in the driver, too: SRQs came to irdma with the third generation (IPU E2000, Linux 6.18), and E810 is of
-    /// the second. Linux' own driver reports other depths (127 and 255, `ICRDMA_MAX_IRD_SIZE` and `ICRDMA_MAX_ORD_SIZE`)
-    /// and 13 scatter entries (`IRDMA_MAX_WQ_FRAGMENT_COUNT`); inline data is its `IRDMA_MAX_INLINE_DATA_SIZE`.
+    /// Source: `ibv_devinfo -v` of an E810-C (part 5522, firmware 1.74), published in a user's report. That
+    /// the device has no SRQ stands in the driver, too: SRQs came to irdma with the third generation (IPU
+    /// E2000, Linux 6.18), and E810 is of the second. Linux' own driver reports other depths (127 and 255,
+    /// `ICRDMA_MAX_IRD_SIZE` and `ICRDMA_MAX_ORD_SIZE`) and 13 scatter entries
+    /// (`IRDMA_MAX_WQ_FRAGMENT_COUNT`); inline data is its `IRDMA_MAX_INLINE_DATA_SIZE`.
     pub const E810: Self = Self {
         name: "e810",
         attributes: DeviceAttributes {
@@ -76,13 +78,14 @@ impl Profile {
         },
     };
 
-    /// AMD Pensando (ionic): 16 READs, of a queue pair and of the device; no SRQ, so that a NIC of this profile is refused,
-    /// in words.
+    /// AMD Pensando (ionic): 16 READs, of a queue pair and of the device; no SRQ, so that a NIC of this
+    /// profile is refused, in words.
     ///
-    /// Source: `drivers/infiniband/hw/ionic/ionic_ibdev.c` of Linux 6.18, `ionic_query_device`: `IONIC_MAX_DEPTH` 0xffff,
-    /// `IONIC_MAX_CQ_DEPTH` 0xffff less `IONIC_CQ_GRACE` 100, `IONIC_MAX_RD_ATOM` 16, at most `IONIC_SPEC_HIGH` 8 scatter
-    /// entries. It sets no `max_srq` and its table of operations has none for SRQs; support was proposed for rdma-core in
-    /// September 2026. How many queue pairs and completion queues there are the firmware says; 4,096 are assumed. What a work request carries inline
+    /// Source: `drivers/infiniband/hw/ionic/ionic_ibdev.c` of Linux 6.18, `ionic_query_device`:
+    /// `IONIC_MAX_DEPTH` 0xffff, `IONIC_MAX_CQ_DEPTH` 0xffff less `IONIC_CQ_GRACE` 100, `IONIC_MAX_RD_ATOM`
+    /// 16, at most `IONIC_SPEC_HIGH` 8 scatter entries. It sets no `max_srq` and its table of operations has
+    /// none for SRQs; support was proposed for rdma-core in September 2026. How many queue pairs and
+    /// completion queues there are the firmware says; 4,096 are assumed. What a work request carries inline
     /// depends on its stride; 32 bytes, two scatter entries' worth, are assumed.
     pub const IONIC: Self = Self {
         name: "ionic",
@@ -105,9 +108,9 @@ impl Profile {
 
     /// Soft-RoCE of Linux 5.15 and later.
     ///
-    /// Source: `drivers/infiniband/sw/rxe/rxe_param.h`: most are `DEFAULT_MAX_VALUE`, 1 << 20, or that less the first index;
-    /// 32 scatter entries, 27 of an SRQ entry; `max_cqe` is (1 << `RXE_MAX_LOG_CQE`) - 1; inline data is the size of 32
-    /// scatter entries.
+    /// Source: `drivers/infiniband/sw/rxe/rxe_param.h`: most are `DEFAULT_MAX_VALUE`, 1 << 20, or that less
+    /// the first index; 32 scatter entries, 27 of an SRQ entry; `max_cqe` is (1 << `RXE_MAX_LOG_CQE`) - 1;
+    /// inline data is the size of 32 scatter entries.
     pub const RXE: Self = Self {
         name: "rxe",
         attributes: DeviceAttributes {
@@ -127,10 +130,12 @@ impl Profile {
         },
     };
 
-    /// The least that Jet works with, of everything at once: no device is like that, but each of these numbers may be.
+    /// The least that Jet works with, of everything at once: no device is like that, but each of these
+    /// numbers may be.
     ///
-    /// One READ of one stretch at a time, one stretch a SEND and nothing inline, two in an SRQ entry, 64 SRQ entries, 16
-    /// work requests on a queue pair, 64 queue pairs, and completion queues that just take what these can have under way.
+    /// One READ of one stretch at a time, one stretch a SEND and nothing inline, two in an SRQ entry, 64 SRQ
+    /// entries, 16 work requests on a queue pair, 64 queue pairs, and completion queues that just take what
+    /// these can have under way.
     pub const MEAN: Self = Self {
         name: "mean",
         attributes: DeviceAttributes {

@@ -2,8 +2,8 @@
 
 use super::{DeviceAttributes, LimitError, NicLimits, Profile, Remedy, Wants};
 
-/// ConnectX-3 (part 4099, firmware 2.33.5100, two ports): `ibv_devinfo -v` in a user's report. It answers fewer READs than it
-/// makes.
+/// ConnectX-3 (part 4099, firmware 2.33.5100, two ports): `ibv_devinfo -v` in a user's report. It answers
+/// fewer READs than it makes.
 const CONNECTX_3: DeviceAttributes = DeviceAttributes {
     max_qp: 131_000,
     max_qp_wr: 16_351,
@@ -20,8 +20,8 @@ const CONNECTX_3: DeviceAttributes = DeviceAttributes {
     max_inline_data: None,
 };
 
-/// ConnectX-6 on native InfiniBand (part 4123, firmware 20.37.1700, link layer InfiniBand): `ibv_devinfo -vv` in a user's
-/// report.
+/// ConnectX-6 on native InfiniBand (part 4123, firmware 20.37.1700, link layer InfiniBand): `ibv_devinfo -vv`
+/// in a user's report.
 const CONNECTX_6_INFINIBAND: DeviceAttributes = DeviceAttributes {
     max_qp: 131_072,
     max_qp_wr: 32_768,
@@ -59,7 +59,8 @@ const OLD_RXE: DeviceAttributes = DeviceAttributes {
 const IONIC_WITH_SRQ: DeviceAttributes =
     DeviceAttributes { max_srq: 1024, max_srq_wr: 65_535, max_srq_sge: 8, ..*Profile::IONIC.attributes() };
 
-/// READs of a connection, their scatter entries, connections, SENDs of a connection, places of its send queue.
+/// READs of a connection, their scatter entries, connections, SENDs of a connection, places of its send
+/// queue.
 fn summary(limits: &NicLimits) -> [u32; 5] {
     let told = limits.told;
     [told.reads_per_qp_max, told.scatter_max, told.qps_max, told.sends_per_qp_max, limits.send_queue]

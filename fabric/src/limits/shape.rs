@@ -1,11 +1,11 @@
 //! How connections share completion queues for what they post.
 //!
-//! One queue for all connections would need a place for everything that all of them can have under way: megabytes, through
-//! which completions cycle, in the cache that Jet is about. A queue for each would be a command to the device more with
-//! every connection. So a few share one.
+//! One queue for all connections would need a place for everything that all of them can have under way:
+//! megabytes, through which completions cycle, in the cache that Jet is about. A queue for each would be a
+//! command to the device more with every connection. So a few share one.
 
-/// Places of a shared queue: providers add one and round up to a power of two (rxe_queue.c; mlx5's `create_cq`), and 128
-/// places are 8 KiB with mlx5's 64 bytes, 16 with rxe's 128.
+/// Places of a shared queue: providers add one and round up to a power of two (rxe_queue.c; mlx5's
+/// `create_cq`), and 128 places are 8 KiB with mlx5's 64 bytes, 16 with rxe's 128.
 const PLACES: u32 = 127;
 
 /// What a connection can have under way, each with a completion.
@@ -47,8 +47,8 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// For so many connections with so much work each, or for as many as find place in so many queues (one at least) of so many
-    /// places each: few to a queue, or as many as it takes for the queues to suffice.
+    /// For so many connections with so much work each, or for as many as find place in so many queues (one at
+    /// least) of so many places each: few to a queue, or as many as it takes for the queues to suffice.
     pub(super) fn of(work: &Work, connections: u32, queues: u32, places: u32) -> Self {
         let most = work.fit(places);
         let connections = connections.min(most.saturating_mul(queues));
@@ -106,7 +106,8 @@ mod tests {
             let work = Work { own, reads, reads_of_all };
             let Shape { connections, seats, places, queues } = Shape::of(&work, wanted, queues_max, places_max);
             let under_way = |connections: u32| connections * own + (connections * reads).min(reads_of_all);
-            // One more connection in each queue would be too many, so all are there, or no more would find place.
+            // One more connection in each queue would be too many, so all are there, or no more would find
+            // place.
             let most = (0..).take_while(|&seats| under_way(seats) <= places_max).last().unwrap_or(0);
             prop_assert_eq!(connections, wanted.min(most * queues_max));
             if connections > 0 {

@@ -5,7 +5,8 @@
 pub enum CompletionQueues {
     /// One, with a place for all that can complete.
     One,
-    /// One for SRQ entries, and others for what QPs post: each with places for all that its QPs may have under way.
+    /// One for SRQ entries, and others for what QPs post: each with places for all that its QPs may have
+    /// under way.
     Apart,
 }
 
@@ -20,7 +21,8 @@ pub struct Wants {
     pub reads: u32,
     /// READs under way on one QP; fewer will do, but not none. 0: this end makes none.
     pub reads_per_qp: u32,
-    /// READs of a peer that are answered at once on one QP; fewer will do, but not none. 0: this end answers none.
+    /// READs of a peer that are answered at once on one QP; fewer will do, but not none. 0: this end answers
+    /// none.
     pub reads_answered_per_qp: u32,
     /// SENDs under way altogether. Fewer will do.
     pub sends: u32,
@@ -34,11 +36,11 @@ pub struct Wants {
     pub completion_queues: CompletionQueues,
 }
 
-/// What Jet's own users want: what becomes of them on devices that are not at hand is tested by these, and that these are what
-/// they want is tested where they are.
+/// What Jet's own users want: what becomes of them on devices that are not at hand is tested by these, and
+/// that these are what they want is tested where they are.
 impl Wants {
-    /// A daemon of the defaults, on a NIC in software: 4 MiB of SRQ, 32 READs, 4,096 peers and an eighth more, 12 control messages
-    /// and a farewell to each.
+    /// A daemon of the defaults, on a NIC in software: 4 MiB of SRQ, 32 READs, 4,096 peers and an eighth
+    /// more, 12 control messages and a farewell to each.
     pub const SOFTWARE_DAEMON: Self = Self {
         qps: 4624,
         srq_entries: 1024,

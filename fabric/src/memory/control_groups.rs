@@ -1,8 +1,8 @@
 //! What the limits of this process's control groups leave, in both kinds of hierarchy.
 //!
-//! Before the kernel kills anybody for a limit it takes back what it can: pages of files, dentries and inodes, and by
-//! swapping what else is not locked. All that counts as room. What cannot be told counts as room, too: memory refused on a
-//! healthy machine is worse than a limit that is missed.
+//! Before the kernel kills anybody for a limit it takes back what it can: pages of files, dentries and
+//! inodes, and by swapping what else is not locked. All that counts as room. What cannot be told counts as
+//! room, too: memory refused on a healthy machine is worse than a limit that is missed.
 
 use std::path::{Path, PathBuf};
 
@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 pub(super) struct Swap {
     /// Bytes free.
     pub free: u64,
-    /// Whether groups of version 2 are swapped at their limits. With a swappiness of 0 they are not, though the machine
-    /// itself may swap; those of version 1 have a swappiness each.
+    /// Whether groups of version 2 are swapped at their limits. With a swappiness of 0 they are not, though
+    /// the machine itself may swap; those of version 1 have a swappiness each.
     pub used_by_groups: bool,
 }
 
-/// What the tightest group leaves, and which that is. `own` are the lines of /proc/self/cgroup, `root` is where the
-/// hierarchies are mounted.
+/// What the tightest group leaves, and which that is. `own` are the lines of /proc/self/cgroup, `root` is
+/// where the hierarchies are mounted.
 pub(super) fn tightest(root: &Path, own: &str, swap: Swap) -> Option<(u64, PathBuf)> {
     let lines = own.lines().filter_map(Hierarchy::of);
     lines.filter_map(|(kind, path)| tightest_of(&kind.folders(root, path), kind, swap)).min()
@@ -72,7 +72,8 @@ fn tightest_of(folders: &[PathBuf], kind: Hierarchy, swap: Swap) -> Option<(u64,
         above = above.min(group.swap);
         group.swap = above;
     }
-    // At a group's limit others' memory is swapped as well as this process's, which may not be swapped itself.
+    // At a group's limit others' memory is swapped as well as this process's, which may not be swapped
+    // itself.
     let mut swapped = if groups.first().is_some_and(|own| own.swaps) { u64::MAX } else { 0 };
     let mut below = u64::MAX;
     let rooms = groups.iter().map(|group| {
@@ -102,7 +103,8 @@ struct Group {
 impl Group {
     fn of_two(folder: &Path, swap: Swap) -> Self {
         let stat = Stat::of(folder);
-        // Pages of files are those that are neither shared memory nor locked; what is not written yet will be.
+        // Pages of files are those that are neither shared memory nor locked; what is not written yet will
+        // be.
         let dropped = stat.sum(&["inactive_file", "active_file", "slab_reclaimable"]);
         let swap_left = room(folder, "memory.swap.max", "memory.swap.current", 0).unwrap_or(u64::MAX);
         Self {
@@ -117,8 +119,8 @@ impl Group {
     fn of_one(folder: &Path, swap: Swap) -> Self {
         let stat = Stat::of(folder);
         let files = stat.sum(&["total_inactive_file", "total_active_file"]);
-        // Dentries and inodes, and stacks and page tables, which the kernel keeps: it does not say how much of which. Where
-        // this is large it is the former; where it is small the margin is larger.
+        // Dentries and inodes, and stacks and page tables, which the kernel keeps: it does not say how much
+        // of which. Where this is large it is the former; where it is small the margin is larger.
         let kernel = number(folder, "memory.kmem.usage_in_bytes").unwrap_or(0);
         let dropped = files.saturating_add(kernel);
         // Not there where swap is not counted.
@@ -168,7 +170,8 @@ mod tests {
     const SWAP: Swap = Swap { free: 1000 * MIB, used_by_groups: true };
     const MINE: &str = "0::/a/b\n";
 
-    /// A hierarchy: groups, the files of each, and what is in them: numbers are MiB, also those of memory.stat.
+    /// A hierarchy: groups, the files of each, and what is in them: numbers are MiB, also those of
+    /// memory.stat.
     fn tree(groups: &[(&str, &[(&str, &str)])]) -> TempDir {
         let bytes = |word: &str| word.parse::<u64>().map_or(word.to_owned(), |mib| (mib * MIB).to_string());
         let root = tempfile::tempdir().unwrap();

@@ -51,11 +51,12 @@ pub fn heap_ring<T: Item>(capacity: u32) -> (HeapProducer<T>, HeapConsumer<T>) {
     // SAFETY: the layout is not empty.
     let Some(base) = NonNull::new(unsafe { alloc_zeroed(layout) }) else { handle_alloc_error(layout) };
     let memory = Arc::new(Memory { base, layout });
-    // SAFETY: the indices end on a multiple of their own alignment (128), which suffices for the cells behind them;
-    // all within the allocation.
+    // SAFETY: the indices end on a multiple of their own alignment (128), which suffices for the cells behind
+    // them; all within the allocation.
     let (indices, cells) =
         unsafe { (base.as_ptr().cast::<Indices>(), base.as_ptr().add(indices_bytes).cast::<RingCell<T>>()) };
-    // SAFETY: zeroed, aligned, `capacity` cells long, kept alive by the `Arc` beside each end; each is taken once.
+    // SAFETY: zeroed, aligned, `capacity` cells long, kept alive by the `Arc` beside each end; each is taken
+    // once.
     let (producer, consumer) =
         unsafe { (Producer::new(indices, cells, capacity), Consumer::new(indices, cells, capacity)) };
     (HeapProducer { end: producer, _memory: memory.clone() }, HeapConsumer { end: consumer, _memory: memory })

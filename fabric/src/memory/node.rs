@@ -9,8 +9,8 @@ const PREFERRED: libc::c_int = 1;
 /// Nodes that a mask names; the kernel has 1024 at most.
 const NODES_MAX: usize = 1024;
 
-/// The NUMA node that an RDMA device is attached to, as the kernel says below `sys`, which is `/sys` on a host. None for a device
-/// without one: where there is but one node, and soft-RoCE, which stands on no bus.
+/// The NUMA node that an RDMA device is attached to, as the kernel says below `sys`, which is `/sys` on a
+/// host. None for a device without one: where there is but one node, and soft-RoCE, which stands on no bus.
 pub fn node_of_device(sys: &Path, device: &str) -> Option<u32> {
     let path = sys.join("class/infiniband").join(device).join("device/numa_node");
     // The kernel writes -1 where the firmware named none, and that is no u32.
@@ -20,7 +20,8 @@ pub fn node_of_device(sys: &Path, device: &str) -> Option<u32> {
 /// Pages that the mapping gets from now on come from a node, as long as that has room.
 pub(super) fn prefer(mapping: &Mapping, numa_node: u32) -> io::Result<()> {
     let mask = mask_of(numa_node)?;
-    // SAFETY: the mapping lives, and a policy changes none of its bytes. The kernel reads one bit less than it is told.
+    // SAFETY: the mapping lives, and a policy changes none of its bytes. The kernel reads one bit less than
+    // it is told.
     let result = unsafe {
         libc::syscall(
             libc::SYS_mbind,
@@ -35,8 +36,8 @@ pub(super) fn prefer(mapping: &Mapping, numa_node: u32) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Pages that this thread causes to be allocated, in the kernel, too, come from a node, as long as that has room; until this is
-/// dropped, which must be on the same thread.
+/// Pages that this thread causes to be allocated, in the kernel, too, come from a node, as long as that has
+/// room; until this is dropped, which must be on the same thread.
 #[derive(Debug)]
 #[cfg(feature = "verbs")]
 pub(crate) struct ThreadPrefers {
@@ -99,7 +100,8 @@ fn mask_of(numa_node: u32) -> io::Result<[u64; NODES_MAX / 64]> {
     Ok(mask)
 }
 
-/// How many of the mapping's pages lie on other nodes. A page that was never touched lies on none, and counts, too.
+/// How many of the mapping's pages lie on other nodes. A page that was never touched lies on none, and
+/// counts, too.
 pub(super) fn pages_elsewhere(mapping: &Mapping, page_bytes: usize, numa_node: u32) -> io::Result<usize> {
     let pages: Vec<*mut u8> =
         (0..mapping.bytes()).step_by(page_bytes).map(|offset| mapping.base().wrapping_add(offset)).collect();
@@ -119,7 +121,8 @@ pub(super) fn pages_elsewhere(mapping: &Mapping, page_bytes: usize, numa_node: u
 mod tests {
     use super::*;
 
-    /// As the kernel writes them: `numa_node_show` of drivers/pci/pci-sysfs.c. A device of soft-RoCE has no folder `device`.
+    /// As the kernel writes them: `numa_node_show` of drivers/pci/pci-sysfs.c. A device of soft-RoCE has no
+    /// folder `device`.
     #[test]
     fn a_devices_node_is_the_one_that_the_kernel_names_and_none_where_it_names_none() {
         let sys = tempfile::tempdir().unwrap();

@@ -1,7 +1,8 @@
 //! How much memory this process may still take: by its control groups, and by what the machine has.
 //!
-//! Where either is used up the kernel kills processes, whether they touch memory or ask for it: there is no error that could be
-//! told. So it is looked first. What others take between the look and the taking is not foreseen.
+//! Where either is used up the kernel kills processes, whether they touch memory or ask for it: there is no
+//! error that could be told. So it is looked first. What others take between the look and the taking is not
+//! foreseen.
 
 use super::control_groups;
 use std::io;

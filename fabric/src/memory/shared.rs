@@ -118,8 +118,8 @@ pub struct SharedMemory {
 }
 
 impl SharedMemory {
-    /// Makes zeroed memory of at least `bytes`, on huge pages where asked for and there are enough, sealed against
-    /// shrinking and growing, every page allocated and touched.
+    /// Makes zeroed memory of at least `bytes`, on huge pages where asked for and there are enough, sealed
+    /// against shrinking and growing, every page allocated and touched.
     ///
     /// # Errors
     /// What the system says; out of memory, beyond a control group's limit, or out of file descriptors.
@@ -127,7 +127,8 @@ impl SharedMemory {
         Self::near(name, bytes, huge, None)
     }
 
-    /// As [`Self::new`], with its pages on a NUMA node as long as that has room: [`Self::bytes_elsewhere`] tells.
+    /// As [`Self::new`], with its pages on a NUMA node as long as that has room: [`Self::bytes_elsewhere`]
+    /// tells.
     ///
     /// # Errors
     /// As for [`Self::new`], and that there is no such node.
@@ -159,7 +160,8 @@ impl SharedMemory {
         Ok(memory)
     }
 
-    /// As [`Self::new`] on ordinary pages, of which none is touched yet: for what is large and rarely used whole.
+    /// As [`Self::new`] on ordinary pages, of which none is touched yet: for what is large and rarely used
+    /// whole.
     ///
     /// # Errors
     /// As for [`Self::new`].
@@ -204,11 +206,12 @@ impl SharedMemory {
         Ok(Self { file, mapping, pages })
     }
 
-    /// Allocates and touches so many bytes from one on, of memory on ordinary pages that is not used yet: what is not
-    /// allocated before is a SIGBUS to whoever touches it when there is no more.
+    /// Allocates and touches so many bytes from one on, of memory on ordinary pages that is not used yet:
+    /// what is not allocated before is a SIGBUS to whoever touches it when there is no more.
     ///
     /// # Errors
-    /// What the system says; a [`super::NoRoom`] within where a control group's limit or the machine's memory is in the way.
+    /// What the system says; a [`super::NoRoom`] within where a control group's limit or the machine's memory
+    /// is in the way.
     ///
     /// # Panics
     /// Where that is not within the memory.
@@ -216,7 +219,8 @@ impl SharedMemory {
         self.prepare_leaving(at, bytes, 0)
     }
 
-    /// As [`Self::prepare`], where so many bytes more can be had then: for memory that is to leave room for what matters more.
+    /// As [`Self::prepare`], where so many bytes more can be had then: for memory that is to leave room for
+    /// what matters more.
     ///
     /// # Errors
     /// As for [`Self::prepare`].
@@ -253,8 +257,8 @@ impl SharedMemory {
         }
     }
 
-    /// From now on nobody can map this file for writing; this process's own mapping stays writable. A read-only
-    /// descriptor alone would not do: it can be reopened for writing through /proc.
+    /// From now on nobody can map this file for writing; this process's own mapping stays writable. A
+    /// read-only descriptor alone would not do: it can be reopened for writing through /proc.
     ///
     /// # Errors
     /// What the system says; kernels before 5.1 do not know the seal.

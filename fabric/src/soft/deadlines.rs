@@ -1,7 +1,8 @@
-//! Times by which something must have happened: one at a time for each connection, and one for each transport's listeners.
+//! Times by which something must have happened: one at a time for each connection, and one for each
+//! transport's listeners.
 //!
-//! The time comes in as a number, from whoever polls: nobody here asks a clock. What begins to wait between two polls has its whole
-//! span from the poll after, since nobody knows how long ago the one before was.
+//! The time comes in as a number, from whoever polls: nobody here asks a clock. What begins to wait between
+//! two polls has its whole span from the poll after, since nobody knows how long ago the one before was.
 
 use std::time::Duration;
 
@@ -34,7 +35,8 @@ struct Entry {
     begins: bool,
 }
 
-/// All deadlines of a NIC, each at a place of its own. Setting one and taking it back allocates and searches nothing.
+/// All deadlines of a NIC, each at a place of its own. Setting one and taking it back allocates and searches
+/// nothing.
 #[derive(Debug)]
 pub(crate) struct Deadlines {
     entries: Box<[Entry]>,
@@ -42,7 +44,8 @@ pub(crate) struct Deadlines {
     beginning: Vec<u32>,
     /// How many places wait.
     waiting: u32,
-    /// Nothing is due before this. It lags behind where deadlines are moved on, so that nobody searches at each move.
+    /// Nothing is due before this. It lags behind where deadlines are moved on, so that nobody searches at
+    /// each move.
     earliest_ns: u64,
     /// What the poll that is under way was told.
     now_ns: Option<u64>,
@@ -161,7 +164,8 @@ impl Deadlines {
         entry.wait.map(|wait| (wait, entry.due_ns))
     }
 
-    /// When a poll is needed at the latest. It may be earlier than anything is due; `None` where nothing is waited for.
+    /// When a poll is needed at the latest. It may be earlier than anything is due; `None` where nothing is
+    /// waited for.
     pub(crate) fn next_ns(&self) -> Option<u64> {
         (self.waiting > 0 && self.earliest_ns != NEVER).then_some(self.earliest_ns)
     }

@@ -1,4 +1,5 @@
-//! The front of the software RNIC: checks what is asked, keeps it in the tables, and hands it to the transport that carries it.
+//! The front of the software RNIC: checks what is asked, keeps it in the tables, and hands it to the
+//! transport that carries it.
 
 use super::options::{PAYLOAD_BYTES_MAX, SoftOptions};
 use super::shm::Shm;
@@ -21,16 +22,16 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Polls between two looks at the epoll while there is work: a system call costs as much as several messages, and new
-/// connections can wait a few hundred microseconds.
+/// Polls between two looks at the epoll while there is work: a system call costs as much as several messages,
+/// and new connections can wait a few hundred microseconds.
 const LOOK_EVERY_BUSY: u32 = 1024;
 /// The same while there is none.
 const LOOK_EVERY_IDLE: u32 = 64;
 
 /// A NIC in software. See [`crate::soft`].
 ///
-/// Completions and events are made while it is polled; [`Nic::poll`] with an empty slice only does the work. The end of a
-/// connection is shown after the last completion of its work was polled.
+/// Completions and events are made while it is polled; [`Nic::poll`] with an empty slice only does the work.
+/// The end of a connection is shown after the last completion of its work was polled.
 pub struct SoftNic {
     pub(super) tables: Tables,
     pub(super) shm: Shm,
@@ -59,8 +60,9 @@ impl SoftNic {
     /// A NIC with nothing registered and no connections.
     ///
     /// # Errors
-    /// What the system says (out of file descriptors), or `InvalidInput` where the options contradict each other, or ask
-    /// for more than the profile's device has: then the error holds a [`crate::limits::LimitError`].
+    /// What the system says (out of file descriptors), or `InvalidInput` where the options contradict each
+    /// other, or ask for more than the profile's device has: then the error holds a
+    /// [`crate::limits::LimitError`].
     pub fn new(options: SoftOptions) -> io::Result<Self> {
         if let Some(problem) = options.problem() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
@@ -170,8 +172,8 @@ impl SoftNic {
         self.tables.regions.translate(sge).map(drop).ok_or(PostError::LocalProtection)
     }
 
-    /// Posts a SEND whose registered payload this device cannot gather beside the header: it is copied into one stretch
-    /// with it, as if it had been inline.
+    /// Posts a SEND whose registered payload this device cannot gather beside the header: it is copied into
+    /// one stretch with it, as if it had been inline.
     #[inline(never)]
     fn post_send_of_one_stretch(
         &mut self,

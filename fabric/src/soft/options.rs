@@ -26,22 +26,23 @@ pub struct SoftOptions {
     pub reads_max: u32,
     /// Outstanding READs of one QP (32, Jet §3.2). 0: this end makes none.
     pub reads_per_qp_max: u32,
-    /// READs of a peer that are answered at once on one QP (256, which is the most). 0: this end answers none.
+    /// READs of a peer that are answered at once on one QP (256, which is the most). 0: this end answers
+    /// none.
     pub reads_answered_per_qp_max: u32,
     /// Outstanding SENDs of one QP (128, which is the most).
     pub sends_per_qp_max: u32,
-    /// Places in the completion queue (16,384). What `srq_entries_max` and `reads_max` leave of them is how many SENDs
-    /// may be outstanding altogether: nothing is posted that could not complete.
+    /// Places in the completion queue (16,384). What `srq_entries_max` and `reads_max` leave of them is how
+    /// many SENDs may be outstanding altogether: nothing is posted that could not complete.
     pub completions: u32,
     /// Regions that this NIC registers (64, as many as a peer takes).
     pub regions_max: u32,
-    /// Regions that one peer may have mapped here, over `shm:` (64: a sender has few and large ones; of 8 MiB each
-    /// they hold 512 MiB). One more ends that peer's connection.
+    /// Regions that one peer may have mapped here, over `shm:` (64: a sender has few and large ones; of 8 MiB
+    /// each they hold 512 MiB). One more ends that peer's connection.
     pub peer_regions_max: u32,
     /// Bytes of those regions together (64 GiB of address space).
     pub peer_bytes_max: u64,
-    /// Regions that all peers together may have mapped here, over `shm:` (16,384: a quarter of what `vm.max_map_count`
-    /// allows a process). The peer whose region is one more is cut off with
+    /// Regions that all peers together may have mapped here, over `shm:` (16,384: a quarter of what
+    /// `vm.max_map_count` allows a process). The peer whose region is one more is cut off with
     /// [`crate::nic::DisconnectReason::Transport`]`(ENOMEM)`; the others keep theirs.
     pub mapped_regions_max: u32,
     /// How long a SEND that arrived may wait for an SRQ entry before its QP fails with
@@ -49,13 +50,14 @@ pub struct SoftOptions {
     pub rnr_timeout: Option<Duration>,
     /// How long [`crate::Nic::disconnect`] waits for posted SENDs to be taken (1 s).
     pub farewell: Duration,
-    /// How long a connection may take to come about (5 s): who came in must have said what it wants by then, and who
-    /// connects must have been answered by the other end's user; otherwise it ends with `ETIMEDOUT`.
+    /// How long a connection may take to come about (5 s): who came in must have said what it wants by then,
+    /// and who connects must have been answered by the other end's user; otherwise it ends with `ETIMEDOUT`.
     pub handshake: Duration,
     /// The sockets under `tcp:`.
     pub tcp: TcpOptions,
-    /// The device whose limits this NIC keeps to, and which completes a SEND only after the READs before it; `None`: it has no
-    /// limits but the numbers here, and a SEND completes when it was taken, whatever READs are under way.
+    /// The device whose limits this NIC keeps to, and which completes a SEND only after the READs before it;
+    /// `None`: it has no limits but the numbers here, and a SEND completes when it was taken, whatever READs
+    /// are under way.
     pub profile: Option<Profile>,
 }
 
@@ -85,18 +87,20 @@ impl Default for SoftOptions {
 /// Options of the sockets under `tcp:`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpOptions {
-    /// How long a peer's host may be silent before its connection ends (10 s): keepalive probes while nothing is
-    /// sent, `TCP_USER_TIMEOUT` while something is. A peer that has no SRQ entry for longer than this and whose
-    /// socket buffers are full looks the same to the kernel, and ends the same.
+    /// How long a peer's host may be silent before its connection ends (10 s): keepalive probes while nothing
+    /// is sent, `TCP_USER_TIMEOUT` while something is. A peer that has no SRQ entry for longer than this and
+    /// whose socket buffers are full looks the same to the kernel, and ends the same.
     pub peer_silence_max: Duration,
     /// How long a peer may bring no byte of any outstanding READ before its QP fails with
-    /// [`crate::nic::DisconnectReason::Transport`]`(ETIMEDOUT)` and its READs complete flushed (10 s; [`Duration::MAX`]:
-    /// for ever). It is for a peer whose kernel acknowledges everything while its process answers nothing.
+    /// [`crate::nic::DisconnectReason::Transport`]`(ETIMEDOUT)` and its READs complete flushed (10 s;
+    /// [`Duration::MAX`]: for ever). It is for a peer whose kernel acknowledges everything while its process
+    /// answers nothing.
     ///
-    /// The time begins when a READ is posted and none was outstanding, and anew whenever bytes of any READ arrive, or
-    /// one completes. It stands still while this end reads nothing from the peer because a SEND of it waits for an SRQ
-    /// entry, and begins anew after that. What had arrived before the time was up counts, however late this NIC is
-    /// polled. What keeps the peer from answering at its own end, a want of SRQ entries there included, counts.
+    /// The time begins when a READ is posted and none was outstanding, and anew whenever bytes of any READ
+    /// arrive, or one completes. It stands still while this end reads nothing from the peer because a SEND of
+    /// it waits for an SRQ entry, and begins anew after that. What had arrived before the time was up counts,
+    /// however late this NIC is polled. What keeps the peer from answering at its own end, a want of SRQ
+    /// entries there included, counts.
     pub read_silence_max: Duration,
     /// Bytes of the kernel's send buffer; `None` lets the kernel size it.
     pub send_buffer_bytes: Option<usize>,

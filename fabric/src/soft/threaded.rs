@@ -1,22 +1,23 @@
 //! A NIC on a thread of its own.
 //!
-//! [`Threaded`] runs any [`Nic`] on a "NIC thread" and is itself a [`Nic`]: posts go to the thread over one ring,
-//! completions come back over another, connection events over a bounded queue, slow calls (register, listen, connect,
-//! ...) over a channel with an answer. A sender over `tcp:` needs it, because its NIC must serve READs while its
-//! application does something else; so may a host with a core to spare.
+//! [`Threaded`] runs any [`Nic`] on a "NIC thread" and is itself a [`Nic`]: posts go to the thread over one
+//! ring, completions come back over another, connection events over a bounded queue, slow calls (register, listen,
+//! connect, ...) over a channel with an answer. A sender over `tcp:` needs it, because its NIC must serve
+//! READs while its application does something else; so may a host with a core to spare.
 //!
 //! What differs from the inner NIC:
 //! * What the inner NIC refuses at the post is refused later: the request completes with
-//!   [`Status::LocalProtection`](crate::nic::Status) (an SRQ entry as [`Work::SrqFlush`]), with `Flushed` where the
-//!   connection had gone, with `Other(EINVAL)` where it exceeds the limits. Such a completion may overtake those of
-//!   requests still in flight; the QP lives on, as where the post itself is refused.
-//! * [`PostError::QueueFull`] may also mean that the thread is behind; polling and trying again helps as it always does.
+//!   [`Status::LocalProtection`](crate::nic::Status) (an SRQ entry as [`Work::SrqFlush`]), with `Flushed`
+//!   where the connection had gone, with `Other(EINVAL)` where it exceeds the limits. Such a completion may
+//!   overtake those of requests still in flight; the QP lives on, as where the post itself is refused.
+//! * [`PostError::QueueFull`] may also mean that the thread is behind; polling and trying again helps as it
+//!   always does.
 //! * The time is the thread's own: it has a clock, and says to the inner NIC what that shows.
 //! * [`Nic::remote_address`] of the inner NIC must be linear in the offset.
 //!
-//! Nobody makes a system call while the other side is awake. The thread polls while there is work, then for a time
-//! that grows when waiting was worth it and shrinks when it was not, then arms the inner NIC and sleeps in an epoll on
-//! it and on the front's doorbell.
+//! Nobody makes a system call while the other side is awake. The thread polls while there is work, then for a
+//! time that grows when waiting was worth it and shrinks when it was not, then arms the inner NIC and sleeps
+//! in an epoll on it and on the front's doorbell.
 
 mod crossing;
 mod nic_thread;
@@ -46,8 +47,8 @@ use std::time::Duration;
 pub struct ThreadedOptions {
     /// The core that the NIC thread is pinned to; `None`: wherever the system likes (the default).
     pub cpu: Option<usize>,
-    /// How long the thread looks in vain before it sleeps, at most (100 us: a few times what a wake-up costs). Zero
-    /// sleeps at once.
+    /// How long the thread looks in vain before it sleeps, at most (100 us: a few times what a wake-up
+    /// costs). Zero sleeps at once.
     pub spin_max: Duration,
     /// SENDs posted and not completed, over all QPs (8,192).
     pub sends_max: u32,
@@ -224,8 +225,8 @@ impl Threaded {
         self.entry(qp).filter(|entry| entry.state == QpState::Live).ok_or(PostError::Stale)
     }
 
-    /// Begins a QP's life here. The inner NIC may give a place out again when the thread polled its last QP's end,
-    /// which the user may not have polled yet.
+    /// Begins a QP's life here. The inner NIC may give a place out again when the thread polled its last QP's
+    /// end, which the user may not have polled yet.
     fn open(&mut self, qp: Qp) {
         let place = &mut self.qps[qp.index as usize];
         let fresh = QpEntry::new(qp.generation, QpState::Pending);
@@ -558,7 +559,8 @@ impl Nic for Threaded {
         self.flush();
         self.assert_alive();
         self.bell.clear();
-        // The word says "sleeping" before the last look at events: the thread shows an event, then looks at the word.
+        // The word says "sleeping" before the last look at events: the thread shows an event, then looks at
+        // the word.
         if !self.completions.prepare_sleep() {
             return false;
         }

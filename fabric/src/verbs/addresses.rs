@@ -1,9 +1,9 @@
 //! Which devices there are, and which addresses lead to their ports, as sysfs says: without opening any.
 //!
-//! * RoCE: an address of an interface is a GID of the port below it, once for each type ("RoCE v2", "IB/RoCE v1"). Which type
-//!   connections are of is RDMA CM's choice (`cma_roce_mode`).
-//! * InfiniBand: GIDs are made of GUIDs, and no route leads from them. RDMA CM finds a port by the address of an interface over
-//!   it (IPoIB).
+//! * RoCE: an address of an interface is a GID of the port below it, once for each type ("RoCE v2", "IB/RoCE
+//!   v1"). Which type connections are of is RDMA CM's choice (`cma_roce_mode`).
+//! * InfiniBand: GIDs are made of GUIDs, and no route leads from them. RDMA CM finds a port by the address of
+//!   an interface over it (IPoIB).
 
 #[cfg(test)]
 mod tests;
@@ -171,7 +171,8 @@ fn leads_anywhere(address: IpAddr) -> bool {
     }
 }
 
-/// The address that a GID of RoCE stands for; what is wrong with it where it stands for none that routes lead from.
+/// The address that a GID of RoCE stands for; what is wrong with it where it stands for none that routes lead
+/// from.
 fn address(text: &str) -> Result<IpAddr, &'static str> {
     let v6: Ipv6Addr = text.trim().parse().map_err(|_| "cannot be read")?;
     match v6.to_ipv4_mapped() {

@@ -56,8 +56,8 @@ impl CompletionChannel {
     /// Takes an event that came: the queue that it is of.
     pub fn next_event(&self) -> Option<*mut ibv_cq> {
         let (mut cq, mut context) = (std::ptr::null_mut(), std::ptr::null_mut());
-        // SAFETY: the channel does not block; a queue with an event that was not acknowledged cannot be destroyed, and this
-        // one is acknowledged at once.
+        // SAFETY: the channel does not block; a queue with an event that was not acknowledged cannot be
+        // destroyed, and this one is acknowledged at once.
         unsafe {
             if ibv_get_cq_event(self.channel, &mut cq, &mut context) != 0 {
                 return None;
@@ -120,8 +120,8 @@ pub(super) struct Mark {
 }
 
 impl Mark {
-    /// Whether everything that was in a queue of so many places at this moment was looked at by `now`: it was found empty
-    /// since, or so much was taken that a whole batch lies behind the last of it.
+    /// Whether everything that was in a queue of so many places at this moment was looked at by `now`: it was
+    /// found empty since, or so much was taken that a whole batch lies behind the last of it.
     fn is_passed(self, now: Self, places: u32) -> bool {
         now.times_empty > self.times_empty || now.taken - self.taken >= u64::from(places) + BATCH as u64
     }
@@ -156,7 +156,8 @@ impl DeviceQueue {
     fn new(channel: &Arc<CompletionChannel>, entries: u32) -> io::Result<Self> {
         count_slow_call();
         let wanted = i32::try_from(entries).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-        // Queues come with the connections, on whatever node their thread runs. Where a choice is not allowed, the NIC has said so.
+        // Queues come with the connections, on whatever node their thread runs. Where a choice is not
+        // allowed, the NIC has said so.
         let _near = channel.numa_node.and_then(|node| ThreadPrefers::node(node).ok());
         let no_context = std::ptr::null_mut();
         // SAFETY: the device's context is open, and stays so while the channel lives.
@@ -210,8 +211,8 @@ pub(super) struct CompletionQueue {
     cq: *mut ibv_cq,
     places: u32,
     now: Mark,
-    /// An event was asked for and has not been taken. Until then the next completion tells, so there is no need to ask
-    /// again: the device forgets only when it tells.
+    /// An event was asked for and has not been taken. Until then the next completion tells, so there is no
+    /// need to ask again: the device forgets only when it tells.
     is_armed: bool,
     is_dead: bool,
 }
@@ -258,7 +259,8 @@ impl CompletionQueue {
         QueueUse { places: self.places, completions_max, taken: self.now.taken }
     }
 
-    /// Takes what completed, as many as fit into the batch, in which nothing is left; whether there was anything.
+    /// Takes what completed, as many as fit into the batch, in which nothing is left; whether there was
+    /// anything.
     #[inline]
     pub fn poll(&mut self, batch: &mut Batch) -> bool {
         debug_assert!(batch.is_empty(), "what was not looked at would be lost");

@@ -1,7 +1,9 @@
-//! Which interrupt a NIC's completion queues are to have: one that comes to the processor on which who sleeps on them runs.
+//! Which interrupt a NIC's completion queues are to have: one that comes to the processor on which who sleeps
+//! on them runs.
 //!
-//! Drivers have a vector for each of some processors, and name their interrupts after them: mlx5 `mlx5_comp3@pci:0000:3b:00.0`
-//! (drivers/net/ethernet/mellanox/mlx5/core/pci_irq.c), irdma `irdma-0000:4b:00.0-CEQ-3` (drivers/infiniband/hw/irdma/hw.c).
+//! Drivers have a vector for each of some processors, and name their interrupts after them: mlx5
+//! `mlx5_comp3@pci:0000:3b:00.0` (drivers/net/ethernet/mellanox/mlx5/core/pci_irq.c), irdma
+//! `irdma-0000:4b:00.0-CEQ-3` (drivers/infiniband/hw/irdma/hw.c).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,8 +24,9 @@ impl Interrupts {
         Self { proc: PathBuf::from("/proc"), sys: PathBuf::from("/sys") }
     }
 
-    /// The vector of a device, of so many, for a processor: the one whose interrupt comes there; where that cannot be told, the one
-    /// of the processor's number, as drivers spread them. The first where no processor was named.
+    /// The vector of a device, of so many, for a processor: the one whose interrupt comes there; where that
+    /// cannot be told, the one of the processor's number, as drivers spread them. The first where no
+    /// processor was named.
     pub fn vector_near(&self, device: &str, vectors: u32, cpu: Option<usize>) -> u32 {
         let Some(cpu) = cpu else { return 0 };
         let found = self.of_device(device).into_iter().find(|(vector, interrupt)| {

@@ -1,4 +1,5 @@
-//! RDMA CM: its event channel, and its identifiers. The QPs that they agree on are made in [`super::queue_pair`].
+//! RDMA CM: its event channel, and its identifiers. The QPs that they agree on are made in
+//! [`super::queue_pair`].
 
 use super::device::RawAddress;
 use super::error::VerbsError;
@@ -25,8 +26,8 @@ const OPTION_ID: i32 = 0;
 const OPTION_ID_TOS: i32 = 0;
 /// What InfiniBand's CM says of a request that the other end's user refused.
 const REJECTED_BY_USER: i32 = 28;
-/// The attributes of a QP that verbs know. Kernels have had others above them for themselves (bits 21 to 24, for RoCE), and
-/// refuse those where they come back (`IB_QP_ATTR_STANDARD_BITS` of their rdma/ib_verbs.h).
+/// The attributes of a QP that verbs know. Kernels have had others above them for themselves (bits 21 to 24,
+/// for RoCE), and refuse those where they come back (`IB_QP_ATTR_STANDARD_BITS` of their rdma/ib_verbs.h).
 const QP_ATTRIBUTES: i32 = (1 << 21) - 1;
 
 /// Where events of identifiers arrive. Does not block.
@@ -82,7 +83,8 @@ impl ReadDepth {
     /// Of an end of which nothing was heard yet: as much as can be said.
     pub const MOST: Self = Self { answers: u8::MAX, makes: u8::MAX };
 
-    /// What of it is of use beside such a peer: nobody makes more than the other answers, nor answers more than the other makes.
+    /// What of it is of use beside such a peer: nobody makes more than the other answers, nor answers more
+    /// than the other makes.
     pub fn beside(self, peer: Self) -> Self {
         Self { answers: self.answers.min(peer.makes), makes: self.makes.min(peer.answers) }
     }
@@ -243,7 +245,8 @@ impl ConnectionId {
         checked(unsafe { rdma_resolve_route(self.id, milliseconds(timeout)) })
     }
 
-    /// What RDMA CM knows of the QP that it agreed on, for taking it to a state, and which of the attributes those are.
+    /// What RDMA CM knows of the QP that it agreed on, for taking it to a state, and which of the attributes
+    /// those are.
     pub fn qp_attributes(&self, state: ibv_qp_state::Type) -> io::Result<(ibv_qp_attr, i32)> {
         let mut mask = 0;
         // SAFETY: every bit pattern is a value of the structure, of which the call reads one field.
@@ -317,7 +320,8 @@ impl Drop for ConnectionId {
 /// The next event, and whose it is.
 pub(super) fn next_event(channel: &Arc<EventChannel>) -> Option<(u64, CmEvent)> {
     let mut raw: *mut rdma_cm_event = std::ptr::null_mut();
-    // SAFETY: an event that was taken stays valid until it is acknowledged, once, after what matters of it was copied.
+    // SAFETY: an event that was taken stays valid until it is acknowledged, once, after what matters of it
+    // was copied.
     unsafe {
         if rdma_get_cm_event(channel.channel, &mut raw) != 0 {
             return None;

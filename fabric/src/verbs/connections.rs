@@ -46,7 +46,8 @@ pub(super) enum Last {
 /// What a place in the send queue holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Posted {
-    /// A SEND; where its header was put, and its payload where that was copied. One of one stretch lies with the payloads.
+    /// A SEND; where its header was put, and its payload where that was copied. One of one stretch lies with
+    /// the payloads.
     Send { header: u32, payload: u32 },
     /// A READ of so many bytes.
     Read { bytes: u32 },
@@ -112,7 +113,8 @@ pub(super) struct Connection {
     pub state: State,
     pub pair: Option<QueuePair>,
     pub id: Option<ConnectionId>,
-    /// One of the two, or both, are with an order that is carried out. What would end it waits until they are back.
+    /// One of the two, or both, are with an order that is carried out. What would end it waits until they are
+    /// back.
     pub is_away: bool,
     /// It is to end when they are back, for [`Self::reason`].
     pub ends: bool,
@@ -139,7 +141,8 @@ pub(super) struct Connection {
     pub last_wqe_deadline: Option<Instant>,
     /// No SRQ entry will be taken any more.
     pub quiet: bool,
-    /// What the completion queues had given when it became quiet, or when its QP was destroyed with work: that of arrivals, and its own.
+    /// What the completion queues had given when it became quiet, or when its QP was destroyed with work:
+    /// that of arrivals, and its own.
     pub quiet_since: (Mark, Mark),
     /// Looks that found it with work that does not end.
     pub stalled: u32,
@@ -293,7 +296,8 @@ impl Connections {
     }
 }
 
-/// What an identifier carries of its connection; see [`from_context`]. Never that of a listening one, which is 0.
+/// What an identifier carries of its connection; see [`from_context`]. Never that of a listening one, which
+/// is 0.
 pub(super) fn to_context(qp: Qp) -> u64 {
     (u64::from(qp.generation) << 32) | u64::from(qp.index + 1)
 }

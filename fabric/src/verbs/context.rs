@@ -1,8 +1,9 @@
 //! The device in a context of this NIC's own: its queues live in it, and its events arrive there.
 //!
-//! librdmacm opens a device once for everybody in the process. What is made in that context shares one queue of events:
-//! whoever takes an event takes it from all the others, and finds pointers in it that are somebody else's. So that context
-//! serves RDMA CM alone. Nothing of a NIC is made in it, and its events are not read here.
+//! librdmacm opens a device once for everybody in the process. What is made in that context shares one queue
+//! of events: whoever takes an event takes it from all the others, and finds pointers in it that are somebody
+//! else's. So that context serves RDMA CM alone. Nothing of a NIC is made in it, and its events are not read
+//! here.
 
 use super::error::VerbsError;
 use rdma_sys::{ibv_close_device, ibv_context, ibv_device, ibv_get_device_name, ibv_open_device};

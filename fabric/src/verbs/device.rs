@@ -1,9 +1,9 @@
 //! Devices as RDMA CM knows them: choosing one, what it can do, what it counts.
 //!
-//! librdmacm opens a device when the first identifier is bound to it, and has it open while the process lives, but for a
-//! device that was removed: then until the last identifier goes. What a NIC makes is in a context of its own beside that
-//! ([`super::context`]). Only the device that is needed is opened: a device cannot leave while a process that does not know
-//! about it holds it.
+//! librdmacm opens a device when the first identifier is bound to it, and has it open while the process
+//! lives, but for a device that was removed: then until the last identifier goes. What a NIC makes is in a
+//! context of its own beside that ([`super::context`]). Only the device that is needed is opened: a device
+//! cannot leave while a process that does not know about it holds it.
 
 use super::addresses::{Host, LocalAddress};
 use super::completion_vector::Interrupts;
@@ -74,8 +74,8 @@ impl RawAddress {
     }
 }
 
-/// Lets RDMA CM close devices that were removed and that nobody uses any more; else their removal waits for the end of
-/// the process. It opens all others for that.
+/// Lets RDMA CM close devices that were removed and that nobody uses any more; else their removal waits for
+/// the end of the process. It opens all others for that.
 fn close_removed() {
     let mut count = 0;
     // SAFETY: the list is the library's, and given back.
@@ -112,7 +112,8 @@ fn named(device: &str, address: IpAddr) -> Result<SynchronousId, VerbsError> {
     }
 }
 
-/// An identifier bound to a device, by the first of its addresses that leads to it; why the last one does not where none does.
+/// An identifier bound to a device, by the first of its addresses that leads to it; why the last one does not
+/// where none does.
 fn bound_by(addresses: &[LocalAddress], device: &str) -> Result<SynchronousId, VerbsError> {
     let mut last = VerbsError::NoAddress { device: device.to_owned() };
     for found in addresses {
@@ -124,8 +125,8 @@ fn bound_by(addresses: &[LocalAddress], device: &str) -> Result<SynchronousId, V
     Err(last)
 }
 
-/// An identifier of RDMA CM that works synchronously, for asking. What it tells belongs to the library, and is there as
-/// long as this is.
+/// An identifier of RDMA CM that works synchronously, for asking. What it tells belongs to the library, and
+/// is there as long as this is.
 #[derive(Debug)]
 struct SynchronousId(*mut rdma_cm_id);
 
@@ -272,7 +273,8 @@ impl Device {
         self.completion_vector
     }
 
-    /// The NUMA node that it is attached to; none where there is but one, or behind a device without one (soft-RoCE).
+    /// The NUMA node that it is attached to; none where there is but one, or behind a device without one
+    /// (soft-RoCE).
     pub fn numa_node(&self) -> Option<u32> {
         node_of_device(Path::new("/sys"), self.name())
     }

@@ -1,5 +1,6 @@
-//! Events of the device, and of what a NIC has in it. The context that they come from is the NIC's own ([`super::context`]), so
-//! every element that one names is the NIC's, and lives: it cannot be destroyed before the event is acknowledged.
+//! Events of the device, and of what a NIC has in it. The context that they come from is the NIC's own
+//! ([`super::context`]), so every element that one names is the NIC's, and lives: it cannot be destroyed
+//! before the event is acknowledged.
 
 use super::context::Context;
 use rdma_sys::{ibv_ack_async_event, ibv_async_event, ibv_get_async_event, ibv_qp};
@@ -44,8 +45,8 @@ pub(super) enum PortEvent {
     Changed,
 }
 
-/// An event as the library writes it. Not its own type, in which an event that is newer than the bindings would have no
-/// value.
+/// An event as the library writes it. Not its own type, in which an event that is newer than the bindings
+/// would have no value.
 #[repr(C)]
 struct RawEvent {
     element: *mut libc::c_void,
@@ -58,8 +59,8 @@ const _: () = assert!(size_of::<RawEvent>() == size_of::<ibv_async_event>());
 pub(super) fn next(context: &Context) -> Option<DeviceEvent> {
     let mut raw = MaybeUninit::<RawEvent>::zeroed();
     let event = raw.as_mut_ptr().cast::<ibv_async_event>();
-    // SAFETY: the structure has the library's layout. The QP that an event names is one that was made in this context, and
-    // stays until the event is acknowledged.
+    // SAFETY: the structure has the library's layout. The QP that an event names is one that was made in this
+    // context, and stays until the event is acknowledged.
     unsafe {
         if ibv_get_async_event(context.as_ptr(), event) != 0 {
             return None;

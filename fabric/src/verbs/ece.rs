@@ -1,5 +1,6 @@
-//! Enhanced connection establishment (ECE): what two devices of one maker can do with each other beyond the specification.
-//! Their options travel in RDMA CM's messages. librdmacm sees to that for QPs that it makes itself, which these are not.
+//! Enhanced connection establishment (ECE): what two devices of one maker can do with each other beyond the
+//! specification. Their options travel in RDMA CM's messages. librdmacm sees to that for QPs that it makes
+//! itself, which these are not.
 //!
 //! A device that knows nothing of it (soft-RoCE) has no maker's number, and everything stays as it is.
 

@@ -83,8 +83,8 @@ impl VerbsNic {
         if connection.is_idle() {
             return self.finish(qp);
         }
-        // What the QP kept is shown as flushed, then it ends. Before that everything of it must be out of the completion queue, where
-        // it would be in the way of others'.
+        // What the QP kept is shown as flushed, then it ends. Before that everything of it must be out of the
+        // completion queue, where it would be in the way of others'.
         let seat = connection.seat.expect("a connection keeps its place to its end");
         connection.quiet_since = (self.receive_completions.now(), self.send_completions.now(seat));
         self.counters.drains_given_up += 1;
@@ -254,7 +254,8 @@ impl VerbsNic {
         })
     }
 
-    /// Connections that are quiet and have their work back are over. What a QP keeps for too long is given up with it.
+    /// Connections that are quiet and have their work back are over. What a QP keeps for too long is given up
+    /// with it.
     pub(super) fn settle_endings(&mut self) {
         let now = Instant::now();
         let mut position = 0;
@@ -276,7 +277,8 @@ impl VerbsNic {
             let (arrived, sent) = connection.quiet_since;
             let seat = connection.seat.expect("a connection with a queue pair has a place");
             let is_due = connection.deadline.is_some_and(|deadline| now >= deadline);
-            // What came back, and what it took from the SRQ, would be lost with it if nobody had looked at it.
+            // What came back, and what it took from the SRQ, would be lost with it if nobody had looked at
+            // it.
             let is_settled = self.receive_completions.has_passed(arrived)
                 && (is_idle || self.send_completions.has_passed(seat, sent));
             match state {

@@ -1,5 +1,5 @@
-//! Send requests that were posted and not yet given to the device: one chain a QP, so that ringing the doorbell once
-//! gives all of them.
+//! Send requests that were posted and not yet given to the device: one chain a QP, so that ringing the
+//! doorbell once gives all of them.
 
 use super::connections::Connection;
 use crate::nic::Qp;
@@ -114,8 +114,8 @@ impl Gathered {
         }
     }
 
-    /// Gives a chain to the device; its last request is signalled, so that all of it is heard of. An errno where the
-    /// device refused.
+    /// Gives a chain to the device; its last request is signalled, so that all of it is heard of. An errno
+    /// where the device refused.
     ///
     /// # Safety
     /// The QP lives.

@@ -7,7 +7,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub(super) fn addresses(interface: &str) -> Vec<IpAddr> {
     let mut addresses = Vec::new();
     let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
-    // SAFETY: the list is the C library's, read before it is given back; an address in it is of its family's type.
+    // SAFETY: the list is the C library's, read before it is given back; an address in it is of its family's
+    // type.
     unsafe {
         if libc::getifaddrs(&mut list) != 0 {
             return addresses;

@@ -1,10 +1,11 @@
 //! Where a NIC listens: an identifier for each address.
 //!
-//! An address of all addresses stands for those of the NIC's port, one by one. RDMA CM's own would be open to every device of the
-//! host, of which this NIC can take nothing, and would keep the next daemon from that port number.
+//! An address of all addresses stands for those of the NIC's port, one by one. RDMA CM's own would be open to
+//! every device of the host, of which this NIC can take nothing, and would keep the next daemon from that
+//! port number.
 //!
-//! An address may go and come back. An identifier that was bound to it meanwhile is made anew then: what the kernel has looked up
-//! for it (the interface, the GID) need not be what the address leads to now.
+//! An address may go and come back. An identifier that was bound to it meanwhile is made anew then: what the
+//! kernel has looked up for it (the interface, the GID) need not be what the address leads to now.
 
 use super::VerbsNic;
 use super::addresses::LocalAddress;
@@ -37,7 +38,8 @@ pub(super) struct Listening {
 #[derive(Debug)]
 struct Place {
     address: IpAddr,
-    /// What listens; or why nothing does, where it could not be made anew. It is tried again with the next survey.
+    /// What listens; or why nothing does, where it could not be made anew. It is tried again with the next
+    /// survey.
     id: Result<ConnectionId, String>,
     /// Whether the port had the address at the last look.
     is_there: bool,
@@ -117,8 +119,8 @@ impl Listening {
             })
     }
 
-    /// The device has these addresses now: listens anew where one is back, and where one is new that all addresses mean; `all`:
-    /// at each that is there.
+    /// The device has these addresses now: listens anew where one is back, and where one is new that all
+    /// addresses mean; `all`: at each that is there.
     pub fn renew(&mut self, present: &[LocalAddress], all: bool) {
         if self.asked.ip().is_unspecified() {
             for address in meant(self.asked.ip(), self.port.number, present) {

@@ -1,4 +1,5 @@
-//! From a number that the device chose (a key, a QP's number) to a place in a table: fixed size, no allocation.
+//! From a number that the device chose (a key, a QP's number) to a place in a table: fixed size, no
+//! allocation.
 
 /// Open addressing with linear probing, at most half full.
 #[derive(Debug)]

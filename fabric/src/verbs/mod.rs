@@ -1,15 +1,18 @@
 //! A NIC in hardware, or the kernel's own in software, on verbs and RDMA CM (Jet §4.1).
 //!
-//! One file per object of verbs; each holds what it is made in. What ties them together is the connection, whose life
-//! [`handshake`] and [`ending`] tell; [`polling`] turns the device's completions into those of [`crate::Nic`].
+//! One file per object of verbs; each holds what it is made in. What ties them together is the connection,
+//! whose life [`handshake`] and [`ending`] tell; [`polling`] turns the device's completions into those of
+//! [`crate::Nic`].
 //!
-//! * All QPs take from one SRQ, whose entries complete to one queue. What they post completes to others, each shared by a few
-//!   ([`send_completions`]). SENDs and READs are gathered and given to the device as one chain a QP; only the last of a chain
-//!   and READs are signalled, and what lies before a signalled one completed with it.
-//! * Nothing is posted that could not complete: the one queue has a place for every SRQ entry, the others for every SEND, READ
-//!   and probe that their QPs may have under way.
-//! * A QP ends in the error state, gives back its work, and is destroyed when the device says that it takes no SRQ entry
-//!   any more, or has said nothing for a while: what it took and nobody saw would be lost with it.
+//! * All QPs take from one SRQ, whose entries complete to one queue. What they post completes to others, each
+//!   shared by a few ([`send_completions`]). SENDs and READs are gathered and given to the device as one
+//!   chain a QP; only the last of a chain and READs are signalled, and what lies before a signalled one
+//!   completed with it.
+//! * Nothing is posted that could not complete: the one queue has a place for every SRQ entry, the others for
+//!   every SEND, READ and probe that their QPs may have under way.
+//! * A QP ends in the error state, gives back its work, and is destroyed when the device says that it takes
+//!   no SRQ entry any more, or has said nothing for a while: what it took and nobody saw would be lost with
+//!   it.
 
 mod addresses;
 mod completion_queue;
@@ -86,7 +89,8 @@ use std::sync::Arc;
 use std::time::Instant;
 use surveying::Surveying;
 
-/// Polls between two looks at the event channels, which are a system call. Who sleeps hears of events at once.
+/// Polls between two looks at the event channels, which are a system call. Who sleeps hears of events at
+/// once.
 const LOOK_EVERY: u32 = 4096;
 /// The same while a connection comes about or ends.
 const LOOK_EVERY_TIMED: u32 = 16;
@@ -97,8 +101,8 @@ const POLL_WITH_WORK: u32 = 16;
 
 /// A NIC on verbs. See the module.
 pub struct VerbsNic {
-    // In the order in which they must be dropped: who works on connections, then those, before the queues that they use, and
-    // those before the domain.
+    // In the order in which they must be dropped: who works on connections, then those, before the queues
+    // that they use, and those before the domain.
     set_up: SetUp,
     listening: Vec<Listening>,
     connections: Connections,
@@ -256,7 +260,8 @@ impl VerbsNic {
         Arc::clone(&self.watch)
     }
 
-    /// Looks at the event channels now and then, gives the device what was gathered, and gives up what took too long.
+    /// Looks at the event channels now and then, gives the device what was gathered, and gives up what took
+    /// too long.
     fn progress(&mut self) {
         self.polled = true;
         self.send_completions.awake();
@@ -320,7 +325,8 @@ impl VerbsNic {
     }
 }
 
-/// Lets this thread have its memory on the node that was asked for, or else on the device's, while the result lives.
+/// Lets this thread have its memory on the node that was asked for, or else on the device's, while the result
+/// lives.
 fn near(asked: Option<u32>, device: &Device) -> Result<Option<ThreadPrefers>, VerbsError> {
     let Some(node) = asked.or(device.numa_node()) else { return Ok(None) };
     match ThreadPrefers::node(node) {

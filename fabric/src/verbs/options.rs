@@ -5,10 +5,10 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
-/// Scatter entries of one READ that this crate makes use of. Every place of a send queue is as large as the largest request:
-/// with 19 of them 512 bytes, on mlx5 (192 and 16 each, in steps of 64: `mlx5_calc_send_wqe`) as with rxe (208 and 16 each, a
-/// power of two: `rxe_qp_init_req`). A fragment of 256 KiB (Jet §3.2) is 64 slabs, in a few runs most often; where it is in more
-/// than 19, it is read in parts.
+/// Scatter entries of one READ that this crate makes use of. Every place of a send queue is as large as the
+/// largest request: with 19 of them 512 bytes, on mlx5 (192 and 16 each, in steps of 64:
+/// `mlx5_calc_send_wqe`) as with rxe (208 and 16 each, a power of two: `rxe_qp_init_req`). A fragment of 256
+/// KiB (Jet §3.2) is 64 slabs, in a few runs most often; where it is in more than 19, it is read in parts.
 pub(super) const SCATTER_WANTED: u32 = 19;
 /// READs of a peer that are answered at once on one QP: what RDMA CM can say.
 const READS_ANSWERED_MAX: u32 = 255;
@@ -26,7 +26,8 @@ pub(super) fn resolve(host_and_port: &str) -> io::Result<SocketAddr> {
 /// Which device, of those that RDMA CM knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceChoice {
-    /// By name, as `rdma link` shows it; connections leave from the address of its GID `gid_index`, where one is given.
+    /// By name, as `rdma link` shows it; connections leave from the address of its GID `gid_index`, where one
+    /// is given.
     Named {
         /// The device's name.
         device: String,
@@ -54,13 +55,14 @@ pub struct VerbsOptions {
     pub srq_entries_max: u32,
     /// Outstanding READs altogether (256).
     pub reads_max: u32,
-    /// Outstanding READs of one QP, or as many as the device has (16: what ConnectX-6 and -7 have; 4 MiB of fragments). 0: this
-    /// end makes none, and asks its peers for no place to answer them in.
+    /// Outstanding READs of one QP, or as many as the device has (16: what ConnectX-6 and -7 have; 4 MiB of
+    /// fragments). 0: this end makes none, and asks its peers for no place to answer them in.
     pub reads_per_qp_max: u32,
-    /// READs of a peer that are answered at once on one QP, or as many as the device answers (255, which is the most that RDMA
-    /// CM can say). 0: this end answers none; its QPs refuse them, whatever is registered.
+    /// READs of a peer that are answered at once on one QP, or as many as the device answers (255, which is
+    /// the most that RDMA CM can say). 0: this end answers none; its QPs refuse them, whatever is registered.
     pub reads_answered_per_qp_max: u32,
-    /// Outstanding SENDs of one QP (128). A connection's queues have a place for each, for each READ, and for a probe.
+    /// Outstanding SENDs of one QP (128). A connection's queues have a place for each, for each READ, and for
+    /// a probe.
     pub sends_per_qp_max: u32,
     /// Outstanding SENDs altogether (4,096); each has a place for its header, 128 bytes.
     pub sends_max: u32,
@@ -70,40 +72,46 @@ pub struct VerbsOptions {
     pub regions_max: u32,
     /// The NUMA node that queues and staging lie on (none: the device's, where it has one).
     pub numa_node: Option<u32>,
-    /// The processor on which who sleeps on this NIC runs, if that is always the same: completions then ring there.
+    /// The processor on which who sleeps on this NIC runs, if that is always the same: completions then ring
+    /// there.
     pub cpu: Option<usize>,
-    /// Whether the slow calls of accepting and ending connections are made on a thread of their own (no): for who has many.
+    /// Whether the slow calls of accepting and ending connections are made on a thread of their own (no): for
+    /// who has many.
     pub set_up_thread: bool,
-    /// How often a SEND that finds no SRQ entry is tried again before its QP fails: 0 to 6 times, 7 for ever (7).
+    /// How often a SEND that finds no SRQ entry is tried again before its QP fails: 0 to 6 times, 7 for ever
+    /// (7).
     pub rnr_retry: u8,
-    /// How long a peer waits that found no SRQ entry, in the InfiniBand specification's code: 7 is 0.12 ms (7). What RDMA CM
-    /// leaves it at, 0, is 655 ms.
+    /// How long a peer waits that found no SRQ entry, in the InfiniBand specification's code: 7 is 0.12 ms
+    /// (7). What RDMA CM leaves it at, 0, is 655 ms.
     pub rnr_timer: u8,
-    /// How often a packet that is not acknowledged is sent again before its QP fails: 0 to 7 times (6). Soft-RoCE takes 7
-    /// as for ever, and a peer that is gone without a word is then never noticed.
+    /// How often a packet that is not acknowledged is sent again before its QP fails: 0 to 7 times (6).
+    /// Soft-RoCE takes 7 as for ever, and a peer that is gone without a word is then never noticed.
     pub retry: u8,
-    /// How long an acknowledgement may take before that: 4.096 us x 2^this, 1 to 31 (16: 268 ms). A peer that is gone without
-    /// a word is noticed after seven times as long.
+    /// How long an acknowledgement may take before that: 4.096 us x 2^this, 1 to 31 (16: 268 ms). A peer that
+    /// is gone without a word is noticed after seven times as long.
     pub ack_timeout: u8,
-    /// The type of service of this end's packets, as in IP (RFC 2474): the code point, and two bits below it. None: as the
-    /// kernel has it for RDMA CM (`default_roce_tos`) where this end asks, and as the peer has it where this end accepts.
+    /// The type of service of this end's packets, as in IP (RFC 2474): the code point, and two bits below it.
+    /// None: as the kernel has it for RDMA CM (`default_roce_tos`) where this end asks, and as the peer has
+    /// it where this end accepts.
     pub tos: Option<u8>,
     /// How long [`crate::Nic::disconnect`] waits for posted SENDs to be taken (1 s).
     pub farewell: Duration,
-    /// How long a connection may take to come about (20 s: RDMA CM sends a request that was lost again after 4.3 s).
+    /// How long a connection may take to come about (20 s: RDMA CM sends a request that was lost again after
+    /// 4.3 s).
     pub handshake: Duration,
-    /// Each connection is looked at once in this span (5 s). One on which nothing happened since the last look is probed with a WRITE
-    /// of no bytes: the word of a peer that went may have been lost, and RC has no other way to notice. Work that does not end for four
-    /// such spans ends its connection, but not before the device had time for its retries (`ack_timeout`, `retry`).
+    /// Each connection is looked at once in this span (5 s). One on which nothing happened since the last
+    /// look is probed with a WRITE of no bytes: the word of a peer that went may have been lost, and RC has
+    /// no other way to notice. Work that does not end for four such spans ends its connection, but not before
+    /// the device had time for its retries (`ack_timeout`, `retry`).
     pub keep_alive: Duration,
-    /// Between two looks at the port, while the NIC listens, that the device did not ask for (10 s): most devices say nothing of a
-    /// new MTU. Of what it does say nothing waits for such a look.
+    /// Between two looks at the port, while the NIC listens, that the device did not ask for (10 s): most
+    /// devices say nothing of a new MTU. Of what it does say nothing waits for such a look.
     pub look_every: Duration,
-    /// How long a QP in the error state may take to give back its work (1 s); then it is destroyed all the same, and
-    /// counted.
+    /// How long a QP in the error state may take to give back its work (1 s); then it is destroyed all the
+    /// same, and counted.
     pub drain: Duration,
-    /// How long the device's word may take that such a QP takes no SRQ entry any more ("last WQE reached", 20 ms). Some
-    /// never give it; that is counted, too.
+    /// How long the device's word may take that such a QP takes no SRQ entry any more ("last WQE reached", 20
+    /// ms). Some never give it; that is counted, too.
     pub last_wqe: Duration,
 }
 
@@ -148,8 +156,8 @@ impl VerbsOptions {
         }
     }
 
-    /// How long a packet that nobody acknowledges is sent again before its QP fails: `ack_timeout`, once and for each `retry`. A
-    /// device may take up to four times as long (InfiniBand specification, 9.7.6.1.3).
+    /// How long a packet that nobody acknowledges is sent again before its QP fails: `ack_timeout`, once and
+    /// for each `retry`. A device may take up to four times as long (InfiniBand specification, 9.7.6.1.3).
     pub fn sent_again_for(&self) -> Duration {
         Duration::from_nanos(4096 << self.ack_timeout.min(31)) * (u32::from(self.retry) + 1)
     }

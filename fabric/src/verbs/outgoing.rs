@@ -1,7 +1,8 @@
 //! Where the bytes of SENDs lie until the device has taken them.
 //!
-//! A header is copied, and so is a payload that its user wants back at once; a registered one stays where it is, and the
-//! device gathers both. A device that gathers one stretch only gets header and payload copied behind one another.
+//! A header is copied, and so is a payload that its user wants back at once; a registered one stays where it
+//! is, and the device gathers both. A device that gathers one stretch only gets header and payload copied
+//! behind one another.
 
 use super::connections::{NOWHERE, Posted};
 use super::error::VerbsError;
@@ -31,7 +32,8 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    /// For so many SENDs, and so many payloads that are copied; `send_sges` is how many stretches the device gathers.
+    /// For so many SENDs, and so many payloads that are copied; `send_sges` is how many stretches the device
+    /// gathers.
     pub fn new(domain: &Arc<Domain>, sends: u32, payloads: u32, send_sges: u32) -> Result<Self, VerbsError> {
         let in_one_stretch = send_sges == 1;
         let beside = if in_one_stretch { HEADER_BYTES } else { 0 };
@@ -63,7 +65,8 @@ impl Outgoing {
                     return Ok(laid);
                 }
                 let from = regions.address(sge).ok_or(PostError::LocalProtection)?;
-                // SAFETY: registered memory of so many bytes, which its user leaves alone until the SEND completes.
+                // SAFETY: registered memory of so many bytes, which its user leaves alone until the SEND
+                // completes.
                 let bytes = unsafe { std::slice::from_raw_parts(from, sge.bytes as usize) };
                 self.together(request, bytes, inline_bytes)
             }

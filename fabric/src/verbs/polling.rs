@@ -37,8 +37,8 @@ impl VerbsNic {
         filled
     }
 
-    /// Looks into each queue to which something may come, that of arrivals and those of what was posted in turn, so that none
-    /// waits for ever where `out` is always full before.
+    /// Looks into each queue to which something may come, that of arrivals and those of what was posted in
+    /// turn, so that none waits for ever where `out` is always full before.
     fn fill(&mut self, out: &mut [Completion]) -> usize {
         let mut filled = 0;
         let mut is_blocked = false;
@@ -197,8 +197,8 @@ impl VerbsNic {
         if let Some(reason) = reason_of(status) {
             self.fail(qp, reason);
         } else if status == Status::Flushed {
-            // The device took the QP to the error state unasked: what it says of the reason went to the peer, or nowhere.
-            // Where it was asked, this changes nothing.
+            // The device took the QP to the error state unasked: what it says of the reason went to the peer,
+            // or nowhere. Where it was asked, this changes nothing.
             self.fail(qp, DisconnectReason::Peer);
         }
     }
@@ -227,7 +227,8 @@ impl VerbsNic {
                 _ => {}
             }
         }
-        // Why a QP failed is said by what this end had posted, if by anything: in another queue, and before this.
+        // Why a QP failed is said by what this end had posted, if by anything: in another queue, and before
+        // this.
         if status != Status::Success
             && let Some(seat) = connection.seat
             && self.send_completions.look_for(seat)

@@ -6,7 +6,8 @@ use rdma_sys::{___ibv_query_port, ibv_context, ibv_device, ibv_port_attr, ibv_po
 use std::io;
 use std::net::IpAddr;
 
-/// `IBV_LINK_LAYER_INFINIBAND` of infiniband/verbs.h. Without a layer a port is of InfiniBand, too: kernels before 2.6.37.
+/// `IBV_LINK_LAYER_INFINIBAND` of infiniband/verbs.h. Without a layer a port is of InfiniBand, too: kernels
+/// before 2.6.37.
 const INFINIBAND: [u8; 2] = [0, 1];
 
 /// A port. May be asked by any thread, as long as its device is open.
@@ -60,14 +61,16 @@ impl Port {
         self.of == device
     }
 
-    /// The addresses that lead to its device, as they are now: those of other ports, too. Reads some hundred files.
+    /// The addresses that lead to its device, as they are now: those of other ports, too. Reads some hundred
+    /// files.
     pub fn addresses(&self) -> Vec<LocalAddress> {
         Host::this().addresses_of_ports(&self.device)
     }
 
     /// Asks the device.
     pub fn standing(&self) -> io::Result<Standing> {
-        // SAFETY: the context is open, as the NIC sees to; zeros are a value of the structure, which the call fills.
+        // SAFETY: the context is open, as the NIC sees to; zeros are a value of the structure, which the call
+        // fills.
         let found = unsafe {
             let mut found: ibv_port_attr = std::mem::zeroed();
             match ___ibv_query_port(self.context, self.number, &mut found) {

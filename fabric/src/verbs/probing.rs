@@ -1,5 +1,6 @@
-//! Whether peers are there of whom nothing is heard: each connection is looked at once in every span of `keep_alive`, a part of
-//! them at a time. All at once they would be thousands of packets in one go, and as many completions.
+//! Whether peers are there of whom nothing is heard: each connection is looked at once in every span of
+//! `keep_alive`, a part of them at a time. All at once they would be thousands of packets in one go, and as
+//! many completions.
 
 use super::VerbsNic;
 use super::connections::{Posted, State};
@@ -7,7 +8,8 @@ use super::gather::Verb;
 use crate::nic::DisconnectReason;
 use std::time::{Duration, Instant};
 
-/// Work that does not end for so many spans of `keep_alive` ends its connection, unless the device still sends it again.
+/// Work that does not end for so many spans of `keep_alive` ends its connection, unless the device still
+/// sends it again.
 const STALLED_LOOKS_MIN: u32 = 4;
 /// Parts that connections are looked at in.
 const PARTS: usize = 64;
@@ -121,7 +123,8 @@ mod tests {
     const KEEP_ALIVE: Duration = Duration::from_secs(5);
     const SENT_AGAIN_FOR: Duration = Duration::from_secs(2);
 
-    /// The parts that come up in so many spans, for somebody who wakes when told, with how many connections each has.
+    /// The parts that come up in so many spans, for somebody who wakes when told, with how many connections
+    /// each has.
     fn turns(probing: &mut Probing, start: Instant, spans: u32) -> Vec<(Duration, u32)> {
         let mut turns = Vec::new();
         while let Some(next) = probing.next().filter(|next| *next <= start + KEEP_ALIVE * spans) {

@@ -1,8 +1,9 @@
 //! A connection's QP: made, brought to work, taken to the error state, destroyed.
 //!
-//! RDMA CM only carries what two ends agree on. Its own way to make a QP (`rdma_create_qp`) puts it where all users of RDMA CM
-//! in the process have theirs ([`super::context`]), and leaves the accepting end no choice of retries and timeouts: those are
-//! then what the other end asked for. So a QP is made and brought to work here, with the attributes that RDMA CM has for it.
+//! RDMA CM only carries what two ends agree on. Its own way to make a QP (`rdma_create_qp`) puts it where all
+//! users of RDMA CM in the process have theirs ([`super::context`]), and leaves the accepting end no choice
+//! of retries and timeouts: those are then what the other end asked for. So a QP is made and brought to work
+//! here, with the attributes that RDMA CM has for it.
 
 use super::completion_queue::QueueOnDemand;
 use super::connection_manager::{ConnectionId, ReadDepth};
@@ -56,7 +57,8 @@ pub(super) struct Path {
 /// Why a QP does not begin to work.
 #[derive(Debug)]
 pub(super) enum BeginError {
-    /// The other end's packets are longer than this end's port takes: they would be dropped, each of them, without a word.
+    /// The other end's packets are longer than this end's port takes: they would be dropped, each of them,
+    /// without a word.
     Packets {
         /// How long they are.
         bytes: u32,
@@ -108,8 +110,8 @@ impl QueuePair {
                 qp_type: ibv_qp_type::IBV_QPT_RC,
                 sq_sig_all: 0,
             };
-            // SAFETY: the parts outlive the QP: the domain is kept here, the NIC drops its queues after its connections and its
-            // thread for set-up.
+            // SAFETY: the parts outlive the QP: the domain is kept here, the NIC drops its queues after its
+            // connections and its thread for set-up.
             let qp = unsafe { ibv_create_qp(parts.domain.as_ptr(), &mut attributes) };
             if qp.is_null() {
                 last = io::Error::last_os_error();
@@ -159,7 +161,8 @@ impl QueuePair {
     /// Brings it to work with the other end that its identifier knows.
     pub fn begin_work(&mut self, id: &ConnectionId, wanted: &QpAttributes) -> Result<(), BeginError> {
         let (mut attributes, mask) = id.qp_attributes(ibv_qp_state::IBV_QPS_INIT)?;
-        // A WRITE of no bytes is how the other end asks whether this one is there; no region can be written by a peer.
+        // A WRITE of no bytes is how the other end asks whether this one is there; no region can be written
+        // by a peer.
         let mut allowed = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0;
         if wanted.reads.answers > 0 {
             allowed |= ibv_access_flags::IBV_ACCESS_REMOTE_READ.0;

@@ -55,7 +55,8 @@ pub(super) struct Region {
 }
 
 impl Region {
-    /// Registers all of it. Addresses in it count from 0, so that a peer learns nothing of this process's layout.
+    /// Registers all of it. Addresses in it count from 0, so that a peer learns nothing of this process's
+    /// layout.
     pub fn new(domain: &Arc<Domain>, memory: &Arc<SharedMemory>, access: Access) -> io::Result<Self> {
         let allowed = match access {
             Access::LocalWrite => ibv_access_flags::IBV_ACCESS_LOCAL_WRITE,
@@ -133,7 +134,8 @@ impl Regions {
         let place = self.places.iter().position(Option::is_none).ok_or(RegisterError::TooMany { max })?;
         let region = Region::new(&self.domain, memory, access)
             .map_err(|source| RegisterError::System { bytes: memory.bytes(), source })?;
-        // What peers may read has the key that they name; what they may not has one that the device knows for local use.
+        // What peers may read has the key that they name; what they may not has one that the device knows for
+        // local use.
         let key = match access {
             Access::LocalWrite => region.lkey,
             Access::RemoteRead => region.rkey(),

@@ -1,5 +1,6 @@
-//! Which connections share a completion queue for what they post, and to which of those queues something may come: as many as are
-//! under way decide which queues are looked into. How many share one, and why, is a [`Shape`].
+//! Which connections share a completion queue for what they post, and to which of those queues something may
+//! come: as many as are under way decide which queues are looked into. How many share one, and why, is a
+//! [`Shape`].
 
 use crate::limits::Shape;
 
@@ -98,8 +99,8 @@ impl Seating {
         self.listed.len()
     }
 
-    /// One of them. Where nothing can come to it any more it leaves the list, and another takes its place there; none is left
-    /// at that position: `None`.
+    /// One of them. Where nothing can come to it any more it leaves the list, and another takes its place
+    /// there; none is left at that position: `None`.
     #[inline]
     pub fn at(&mut self, position: usize) -> Option<u32> {
         loop {

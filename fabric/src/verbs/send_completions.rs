@@ -1,9 +1,9 @@
 //! Where SENDs, READs and probes complete: queues that a few connections share, made as connections come.
 //!
-//! * A queue has a place for everything that its connections can have under way, so it cannot overrun, however many of them
-//!   end at once.
-//! * Only those are looked into to which something may come: the NIC posted it, so it knows. The others are empty, cost
-//!   nothing, and are no part of what cycles through the cache.
+//! * A queue has a place for everything that its connections can have under way, so it cannot overrun,
+//!   however many of them end at once.
+//! * Only those are looked into to which something may come: the NIC posted it, so it knows. The others are
+//!   empty, cost nothing, and are no part of what cycles through the cache.
 //! * A queue stays when its connections go, for those that come after them.
 
 use super::completion_queue::{Batch, CompletionChannel, CompletionQueue, Mark, QueueOnDemand, QueueUse};
@@ -87,7 +87,8 @@ impl SendCompletions {
         self.queue(seat).has_passed(mark)
     }
 
-    /// Something may come to a connection from now on. Before it is given to the device, so that it wakes who is asleep.
+    /// Something may come to a connection from now on. Before it is given to the device, so that it wakes who
+    /// is asleep.
     #[inline]
     pub fn begin(&mut self, seat: Seat) {
         if self.seating.begin(seat.0) && self.is_watched {
@@ -107,8 +108,8 @@ impl SendCompletions {
         self.seating.listed()
     }
 
-    /// Looks into the queue at a position among those in use, where nothing of the last one is left; `true`: it may have more
-    /// than was taken.
+    /// Looks into the queue at a position among those in use, where nothing of the last one is left; `true`:
+    /// it may have more than was taken.
     #[inline]
     pub fn look_at(&mut self, position: usize) -> bool {
         match self.seating.at(position) {

@@ -107,7 +107,8 @@ impl SharedReceiveQueue {
             return;
         }
         let mut bad = std::ptr::null_mut();
-        // SAFETY: the requests are chained, and point to scatter entries that stay in place; the device copies both.
+        // SAFETY: the requests are chained, and point to scatter entries that stay in place; the device
+        // copies both.
         let result = unsafe { ibv_post_srq_recv(self.srq, self.wrs.as_mut_ptr(), &mut bad) };
         // The NIC counts what is posted, so the queue is not full: only a device that is dead refuses.
         self.is_dead |= result != 0;
@@ -119,8 +120,8 @@ impl SharedReceiveQueue {
         self.is_dead
     }
 
-    /// Asks for one event when fewer than a few entries are left, where so many are posted. A command to the device, so for who is
-    /// about to sleep: who polls sees what arrives.
+    /// Asks for one event when fewer than a few entries are left, where so many are posted. A command to the
+    /// device, so for who is about to sleep: who polls sees what arrives.
     pub fn arm_limit(&mut self, posted: u32, now: Instant) {
         if !self.limit.asks(posted, now) {
             return;

@@ -38,7 +38,8 @@ impl Staging {
         !self.free.is_empty()
     }
 
-    /// Copies bytes into a free place, which the caller knows there is, behind one another; returns it and its stretch.
+    /// Copies bytes into a free place, which the caller knows there is, behind one another; returns it and
+    /// its stretch.
     #[inline]
     pub fn put(&mut self, parts: &[&[u8]]) -> (u32, ibv_sge) {
         let place = self.free.pop().expect("the caller looked for room");

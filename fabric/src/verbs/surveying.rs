@@ -1,4 +1,5 @@
-//! How the NIC's port stands: looked at when the device says that something of it changed, and told by [`super::PortWatch`].
+//! How the NIC's port stands: looked at when the device says that something of it changed, and told by
+//! [`super::PortWatch`].
 
 use super::VerbsNic;
 use super::device_events::PortEvent;
@@ -38,7 +39,8 @@ enum Listens {
 /// When the port is looked at.
 #[derive(Debug)]
 pub(super) struct Surveying {
-    /// Between two looks that nothing asked for: of some changes a device says nothing, as of its interface's MTU.
+    /// Between two looks that nothing asked for: of some changes a device says nothing, as of its interface's
+    /// MTU.
     look_every: Duration,
     phase: Phase,
     /// Something changed since the one under way began; whether all are to be listened at anew.
@@ -92,7 +94,8 @@ impl Surveying {
         self.next = None;
     }
 
-    /// One is wished for; `all`: what listens is to begin anew. `true`: it begins now; else it follows the one that is under way.
+    /// One is wished for; `all`: what listens is to begin anew. `true`: it begins now; else it follows the
+    /// one that is under way.
     fn wish(&mut self, all: bool) -> bool {
         self.next = None;
         let all = std::mem::take(&mut self.all) || all;

@@ -1,6 +1,7 @@
 //! A NIC beside its device: what only shows where the one's insides can be seen.
 //!
-//! What soft-RoCE never says (that a device failed, for one) is said in its place, by the file that the library reads events from.
+//! What soft-RoCE never says (that a device failed, for one) is said in its place, by the file that the
+//! library reads events from.
 
 use super::connection_manager::CmEvent;
 use super::{VerbsNic, VerbsOptions, set_up};
@@ -13,7 +14,8 @@ use std::time::{Duration, Instant};
 
 /// The library's number of the event that says that the device failed for good.
 const DEVICE_FATAL: u32 = 8;
-/// How long anything may take before it counts as lost: long enough for a machine that compiles something beside it.
+/// How long anything may take before it counts as lost: long enough for a machine that compiles something
+/// beside it.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn address() -> Address {
@@ -149,8 +151,8 @@ fn each_end_sets_its_own_retries() {
     assert_eq!((retries(&mut nics[0], theirs), retries(&mut nics[1], ours)), ((13, 4), (18, 2)));
 }
 
-/// The device says something to one NIC, of the element with that number or address. What it says by itself is heard no more,
-/// nor is what is said after this is dropped.
+/// The device says something to one NIC, of the element with that number or address. What it says by itself
+/// is heard no more, nor is what is said after this is dropped.
 struct Said {
     _writing: OwnedFd,
 }

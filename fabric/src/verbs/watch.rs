@@ -126,8 +126,8 @@ impl PortWatch {
         self.lock().clone()
     }
 
-    /// Calls this whenever something changed; on the NIC's thread, so it must not wait. Once only: `false` where somebody is
-    /// called already.
+    /// Calls this whenever something changed; on the NIC's thread, so it must not wait. Once only: `false`
+    /// where somebody is called already.
     pub fn on_change(&self, call: impl Fn() + Send + Sync + 'static) -> bool {
         self.changed.set(Box::new(call)).is_ok()
     }

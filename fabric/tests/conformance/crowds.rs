@@ -1,4 +1,5 @@
-//! A thousand connections that come at once, send at once, and go at once with all that they can have under way.
+//! A thousand connections that come at once, send at once, and go at once with all that they can have under
+//! way.
 
 use crate::connections::raise_descriptor_limit;
 use crate::harness::*;
@@ -72,7 +73,8 @@ fn come_send_and_go_at_once(fabric: &dyn Fabric) -> (usize, usize) {
     world.until("a thousand messages", |ends| ends[SERVER].received.len() == COUNT && ends[CLIENT].idle());
     let of = world.client().source_address(0);
     world.ends[CLIENT].drop_nic();
-    // The server does not know yet, so everything is under way when it hears of a thousand ends with one look.
+    // The server does not know yet, so everything is under way when it hears of a thousand ends with one
+    // look.
     let posted: usize = theirs.iter().map(|qp| fill(&mut world.ends[SERVER], *qp, of)).sum();
     assert!(posted > 0);
     world.server().nic().flush();
@@ -105,7 +107,8 @@ fn come_send_and_go_at_once(fabric: &dyn Fabric) -> (usize, usize) {
     (posted, flushed)
 }
 
-/// Verbs of a daemon's sizes: a few connections then share a queue for completions, which just holds what they can have under way.
+/// Verbs of a daemon's sizes: a few connections then share a queue for completions, which just holds what
+/// they can have under way.
 #[cfg(feature = "verbs")]
 mod rdma {
     use super::*;
@@ -125,8 +128,9 @@ mod rdma {
         fn nic(&self, end: &str, options: SoftOptions) -> Box<dyn Nic> {
             let options = VerbsOptions {
                 sends_per_qp_max: SENDS,
-                // A thousand of them take their time on an emulated processor, and nothing is sent again meanwhile (17 s). Where
-                // packets are lost, the same one may be lost three times, and that must pass in time (4 s each).
+                // A thousand of them take their time on an emulated processor, and nothing is sent again
+                // meanwhile (17 s). Where packets are lost, the same one may be lost three times, and that
+                // must pass in time (4 s each).
                 handshake: 2 * deadline(),
                 ack_timeout: if packets_are_lost() { 20 } else { 22 },
                 drain: Duration::from_secs(10),

@@ -216,7 +216,8 @@ pub fn a_killed_peer_flushes_what_is_in_flight(fabric: &dyn Fabric) {
         let numbers: Vec<_> = world.server().received.iter().map(number_of).collect();
         assert!(numbers.iter().copied().eq(0..numbers.len() as u64), "messages came out of order");
         world.client().send(bystander, 0, Payload::None);
-        // A SEND may complete at its poster before the server's user has polled it: the next round counts anew.
+        // A SEND may complete at its poster before the server's user has polled it: the next round counts
+        // anew.
         world.until("the bystander's SEND", |ends| {
             ends.iter().all(End::idle) && ends[SERVER].received.len() == numbers.len() + 1
         });

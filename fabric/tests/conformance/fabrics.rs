@@ -1,5 +1,5 @@
-//! What the suite runs on: software NICs over both transports, polled and on a thread, without limits and with those of a
-//! device; and the RDMA device that is named.
+//! What the suite runs on: software NICs over both transports, polled and on a thread, without limits and
+//! with those of a device; and the RDMA device that is named.
 
 use jet_fabric::address::Address;
 use jet_fabric::limits::Profile;

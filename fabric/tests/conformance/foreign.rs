@@ -1,5 +1,5 @@
-//! Somebody else in the process who uses RDMA CM on the same device, in the context that librdmacm shares out: what is theirs
-//! is not touched, and their events come to them.
+//! Somebody else in the process who uses RDMA CM on the same device, in the context that librdmacm shares
+//! out: what is theirs is not touched, and their events come to them.
 
 use crate::fabrics::Rdma;
 use crate::harness::{CLIENT, End, SERVER, World, deadline, until};
@@ -235,7 +235,8 @@ impl Foreign {
 
 /// The next event of a channel, which is to be of this kind; whose it is.
 unsafe fn next(channel: *mut rdma_event_channel, kind: rdma_cm_event_type::Type) -> *mut rdma_cm_id {
-    // SAFETY: the channel lives, says the caller; an event is acknowledged once, after what matters of it was copied.
+    // SAFETY: the channel lives, says the caller; an event is acknowledged once, after what matters of it was
+    // copied.
     unsafe {
         assert!(is_readable(BorrowedFd::borrow_raw((*channel).fd), deadline()), "no event {kind} came");
         let mut event = null_mut();

@@ -14,7 +14,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long anything may take before it counts as lost. Where packets are lost, RDMA CM's own timers make it long.
+/// How long anything may take before it counts as lost. Where packets are lost, RDMA CM's own timers make it
+/// long.
 pub fn deadline() -> Duration {
     // Long enough for a machine that compiles something beside it, too.
     Duration::from_secs(60)
@@ -28,8 +29,9 @@ pub fn packets_are_lost() -> bool {
 /// How work ends that nobody acknowledges: verbs' `IBV_WC_RETRY_EXC_ERR`.
 pub const UNACKNOWLEDGED: Status = Status::Other(12);
 
-/// Whether a connection ended like that at one end because the other was told to end it and the word of that was a packet
-/// that was lost: RDMA CM says it again 4.3 s later, and what is not acknowledged for 1.9 s fails before that.
+/// Whether a connection ended like that at one end because the other was told to end it and the word of that
+/// was a packet that was lost: RDMA CM says it again 4.3 s later, and what is not acknowledged for 1.9 s
+/// fails before that.
 pub fn went_unheard(reason: Option<DisconnectReason>, at_the_other: Option<DisconnectReason>) -> bool {
     packets_are_lost()
         && reason == Some(DisconnectReason::Transport(libc::ETIMEDOUT))

@@ -1,10 +1,11 @@
-//! The rules of the `Nic` trait, checked for every software NIC: over `shm:` and `tcp:`, polled by its user and on a
-//! thread of its own, without limits and with those of two devices; and for NICs on verbs, where the feature `verbs` is on
-//! and somebody names a device.
+//! The rules of the `Nic` trait, checked for every software NIC: over `shm:` and `tcp:`, polled by its user
+//! and on a thread of its own, without limits and with those of two devices; and for NICs on verbs, where the
+//! feature `verbs` is on and somebody names a device.
 //!
-//! Everything is driven by polling and bounded by a deadline; nothing sleeps. What every case checks besides its own
-//! subject (each request completes once, READs in order, nothing after the end of a QP, no byte beyond a payload) is in
-//! `harness.rs`. The random case prints its seed; `JET_CONFORMANCE_SEED=N` runs it again.
+//! Everything is driven by polling and bounded by a deadline; nothing sleeps. What every case checks besides
+//! its own subject (each request completes once, READs in order, nothing after the end of a QP, no byte
+//! beyond a payload) is in `harness.rs`. The random case prints its seed; `JET_CONFORMANCE_SEED=N` runs it
+//! again.
 #![allow(clippy::cast_possible_truncation)] // sizes in these cases are small
 
 mod connections;
@@ -154,7 +155,8 @@ refuses_who_answers_no_read! {
     rdma_refusal: Rdma;
 }
 
-/// In the place of the suite on verbs: who asks for that finds this, and no run of nothing that is called good.
+/// In the place of the suite on verbs: who asks for that finds this, and no run of nothing that is called
+/// good.
 #[cfg(not(feature = "verbs"))]
 mod rdma {
     #[test]

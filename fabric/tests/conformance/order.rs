@@ -1,12 +1,12 @@
-//! When SENDs complete on a device: after the READs that were posted before them. On a software NIC without a profile they
-//! complete when they were taken.
+//! When SENDs complete on a device: after the READs that were posted before them. On a software NIC without a
+//! profile they complete when they were taken.
 
 use crate::harness::*;
 use jet_fabric::nic::{Payload, PostError, Qp, Work};
 use std::time::Instant;
 
-/// Ids count up with the posts of an end: on one of its connections no SEND completed before a SEND or a READ with a lower one,
-/// and no READ before such a READ.
+/// Ids count up with the posts of an end: on one of its connections no SEND completed before a SEND or a READ
+/// with a lower one, and no READ before such a READ.
 fn as_on_a_device(end: &End, qp: Qp) -> usize {
     let of_qp: Vec<_> = end.completions.iter().filter(|done| done.qp == qp).map(|done| done.work).collect();
     for (at, work) in of_qp.iter().enumerate() {

@@ -7,7 +7,8 @@ use jet_fabric::nic::{
 };
 use jet_fabric::soft::SoftOptions;
 
-/// Reads from the client's source at `from` into stretches (offset in the READ area, bytes) and checks every byte.
+/// Reads from the client's source at `from` into stretches (offset in the READ area, bytes) and checks every
+/// byte.
 fn read_and_check(world: &mut World, qp: Qp, from: usize, stretches: &[(usize, usize)]) {
     world.server().clear_area();
     let (address, key) = world.client().source_address(from as u64);

@@ -189,7 +189,8 @@ pub fn a_send_that_does_not_fit_its_entry_ends_the_connection(fabric: &dyn Fabri
         ends[CLIENT].ended.contains_key(&ours) && ends[SERVER].ended.contains_key(&theirs)
     });
     let status = world.client().status(id);
-    // The word of what was wrong can be lost; the end that follows it is heard of, or nothing is acknowledged any more.
+    // The word of what was wrong can be lost; the end that follows it is heard of, or nothing is acknowledged
+    // any more.
     let unheard = [Some(Status::Flushed), Some(UNACKNOWLEDGED)];
     assert!(
         status == Some(Status::Length) || (packets_are_lost() && unheard.contains(&status)),

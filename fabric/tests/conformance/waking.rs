@@ -106,8 +106,8 @@ fn sleep(end: &mut End) {
     }
 }
 
-/// Answers each SEND with one of its own, sleeping whenever there is nothing to do. Who is done goes on polling until
-/// the other is done too: a NIC works when it is polled or armed.
+/// Answers each SEND with one of its own, sleeping whenever there is nothing to do. Who is done goes on
+/// polling until the other is done too: a NIC works when it is polled or armed.
 fn answer(mut end: End, qp: Qp, first: bool, done: &AtomicUsize) -> End {
     let mut sent = 0;
     while sent < ROUNDS || end.received.len() < ROUNDS || !end.idle() {

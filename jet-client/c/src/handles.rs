@@ -1,12 +1,14 @@
 //! Handles: numbers that stand for senders and sessions, and say whether these still are.
 //!
-//! A caller in C may free twice, use what was freed, mix kinds up, or use one from two threads. None of that may touch memory
-//! that is somebody else's, and none of it may wait. So each slot has a word that says which handle it belongs to and whether a
-//! call is in it. A call takes its turn by one compare-and-swap of exactly what its handle says: one that fails changes nothing,
-//! so neither a stale handle nor the search for a free slot ever stands in another's way.
+//! A caller in C may free twice, use what was freed, mix kinds up, or use one from two threads. None of that
+//! may touch memory that is somebody else's, and none of it may wait. So each slot has a word that says which
+//! handle it belongs to and whether a call is in it. A call takes its turn by one compare-and-swap of exactly
+//! what its handle says: one that fails changes nothing, so neither a stale handle nor the search for a free
+//! slot ever stands in another's way.
 //!
-//! The word is a lock that is tried once, and no more: there is no second word that it must agree with, and nothing is done
-//! again in a loop. It guards no memory. The object is in a mutex, which nobody else has while the word is theirs.
+//! The word is a lock that is tried once, and no more: there is no second word that it must agree with, and
+//! nothing is done again in a loop. It guards no memory. The object is in a mutex, which nobody else has
+//! while the word is theirs.
 
 use crate::code::{Code, Failure};
 use std::any::Any;
@@ -246,7 +248,8 @@ mod tests {
     fn nobody_is_told_busy_because_of_anothers_handle() {
         let _table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
         let handle = |address: usize| -> *mut OpaqueOne { std::ptr::without_provenance_mut(address) };
-        // Nearly all slots have had another tenant, and are in use: whoever makes a handle looks at many of them.
+        // Nearly all slots have had another tenant, and are in use: whoever makes a handle looks at many of
+        // them.
         let fill = || -> Vec<usize> { (0..HANDLES - 8).map(|_| insert(One(0)).unwrap().addr()).collect() };
         let drop_all = |all: &[usize]| all.iter().for_each(|one| drop(remove::<One>(handle(*one)).unwrap()));
         let old = fill();

@@ -1,6 +1,8 @@
-//! Keys of slices, messages and buffers: numbers that the caller keeps, and that say whether what they name is still there.
+//! Keys of slices, messages and buffers: numbers that the caller keeps, and that say whether what they name
+//! is still there.
 
-/// What is lent to the caller, by key. Grows to the most that was ever lent at once, and allocates nothing after that.
+/// What is lent to the caller, by key. Grows to the most that was ever lent at once, and allocates nothing
+/// after that.
 #[derive(Debug)]
 pub(crate) struct Keys<T> {
     entries: Vec<Entry<T>>,

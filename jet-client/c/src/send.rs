@@ -38,7 +38,8 @@ pub struct jet_sender_options {
     pub connect_timeout_ns: u64,
     /// How long a lost one is tried again.
     pub reconnect_for_ns: u64,
-    /// How long ends that may pass are retried: busy; with `retry_all` also the application's and the daemon's absence.
+    /// How long ends that may pass are retried: busy; with `retry_all` also the application's and the
+    /// daemon's absence.
     pub retry_for_ns: u64,
     /// See there.
     pub retry_all: c_int,
@@ -414,7 +415,8 @@ pub unsafe extern "C" fn jet_send_small(
     })
 }
 
-/// Sends from a buffer: as a small message without a copy where `class` is below zero, else as a large one of that class.
+/// Sends from a buffer: as a small message without a copy where `class` is below zero, else as a large one of
+/// that class.
 ///
 /// # Safety
 /// As for [`jet_send_small`]; `buffer` is null or a `jet_buffer`.

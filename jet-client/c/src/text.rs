@@ -74,7 +74,8 @@ pub(crate) unsafe fn structure<'a, T>(place: *mut T) -> Result<&'a mut T, Failur
     Ok(unsafe { &mut *place })
 }
 
-/// A structure of the caller's that is read only. Others may read it meanwhile, and it may lie where nobody can write.
+/// A structure of the caller's that is read only. Others may read it meanwhile, and it may lie where nobody
+/// can write.
 ///
 /// # Safety
 /// Where it is not null, it is a `T` that nobody writes until the call ends.
@@ -89,7 +90,8 @@ pub(crate) unsafe fn structure_const<'a, T>(place: *const T) -> Result<&'a T, Fa
 /// The most bytes that a structure of any version has.
 const STRUCTURE_BYTES_MAX: usize = 4096;
 
-/// A structure that begins with its size, as the caller knows it: read as far as both know it, the rest as `default` has it.
+/// A structure that begins with its size, as the caller knows it: read as far as both know it, the rest as
+/// `default` has it.
 ///
 /// # Safety
 /// Where it is not null, so many bytes can be read there as its first `size_t` says.

@@ -109,11 +109,12 @@ pub enum Fault {
     },
 }
 
-/// Nothing more comes before the application gives something back: it holds all that it may, read or not, while more waits for
-/// it. Said after a second in which nothing came and nothing was given back, and again every ten.
+/// Nothing more comes before the application gives something back: it holds all that it may, read or not,
+/// while more waits for it. Said after a second in which nothing came and nothing was given back, and again
+/// every ten.
 ///
-/// The session goes on: give slices back (finish messages, where these are the limit), then wait again. Where all of a message
-/// is wanted at once, [`Message::copy_to`](super::Message::copy_to) and
+/// The session goes on: give slices back (finish messages, where these are the limit), then wait again. Where
+/// all of a message is wanted at once, [`Message::copy_to`](super::Message::copy_to) and
 /// [`Message::read_to_end`](super::Message::read_to_end) copy it out and give back as they go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -127,14 +128,15 @@ pub struct HoldsAll {
     pub held_bytes: u64,
 }
 
-/// Why nothing more is received. Every variant but [`Self::HoldsAll`] is final for the session: register again.
+/// Why nothing more is received. Every variant but [`Self::HoldsAll`] is final for the session: register
+/// again.
 #[derive(Debug, thiserror::Error)]
 pub enum ReceiveError {
     /// The application holds all that it may; the session goes on.
     #[error(transparent)]
     HoldsAll(HoldsAll),
-    /// The daemon hung up: it stopped, or was killed. Slices that are held stay readable; what was not finished comes
-    /// again, as redelivered, from the next daemon.
+    /// The daemon hung up: it stopped, or was killed. Slices that are held stay readable; what was not
+    /// finished comes again, as redelivered, from the next daemon.
     #[error("the daemon is gone; register again when it runs")]
     DaemonGone,
     /// The daemon ended the session and said why.
@@ -160,7 +162,8 @@ pub enum SliceError {
     #[error("the message was withdrawn: {}",
             if *corrupt { "its bytes do not have the sender's checksum, or memory lost them" } else { "its sender went away" })]
     Withdrawn {
-        /// Because the checksum did not fit, or the receiver's memory lost the bytes; else because the sender went away.
+        /// Because the checksum did not fit, or the receiver's memory lost the bytes; else because the sender
+        /// went away.
         corrupt: bool,
     },
     /// Not within the time given; ask again.

@@ -13,7 +13,8 @@ use std::num::NonZeroU32;
 use std::task::Poll;
 use std::time::Duration;
 
-/// A message. A small one is there whole; a large one gives its slices as they arrive, while the rest is on the wire.
+/// A message. A small one is there whole; a large one gives its slices as they arrive, while the rest is on
+/// the wire.
 ///
 /// Its end, which its sender hears exactly once and only after every slice was released:
 /// * dropped after all slices were taken: consumed;
@@ -97,7 +98,8 @@ impl<'s> Message<'s> {
     /// Slices come in the order of arrival, which is not always that of [`Slice::offset`].
     ///
     /// # Errors
-    /// [`SliceError::Withdrawn`] where the rest will not come; [`SliceError::Receive`] where the session ended.
+    /// [`SliceError::Withdrawn`] where the rest will not come; [`SliceError::Receive`] where the session
+    /// ended.
     #[inline]
     pub fn try_next(&mut self) -> Result<Poll<Option<Slice<'s>>>, SliceError> {
         let message = self.entry();
@@ -147,8 +149,8 @@ impl<'s> Message<'s> {
 
     /// Waits for the next slice, without limit or at most so long. `None`: all were given.
     ///
-    /// Slices are to be given back as they were used. A message may be larger than the pool: who keeps all of its slices until
-    /// the last one is there waits for what cannot come, and hears [`SliceError::HoldsAll`].
+    /// Slices are to be given back as they were used. A message may be larger than the pool: who keeps all of
+    /// its slices until the last one is there waits for what cannot come, and hears [`SliceError::HoldsAll`].
     ///
     /// # Errors
     /// As [`Self::try_next`], [`SliceError::TimedOut`], and [`SliceError::HoldsAll`].
@@ -166,8 +168,8 @@ impl<'s> Message<'s> {
     /// Waits for the next slice. `None`: all were given. Cancelling it loses nothing.
     ///
     /// # Errors
-    /// As [`Self::try_next`]; and, as another task may be about to give something back, [`SliceError::HoldsAll`] only where none
-    /// did for more than ten seconds.
+    /// As [`Self::try_next`]; and, as another task may be about to give something back,
+    /// [`SliceError::HoldsAll`] only where none did for more than ten seconds.
     #[cfg(feature = "tokio")]
     pub async fn next_async(&mut self) -> Result<Option<Slice<'s>>, SliceError> {
         let session = self.session;
@@ -182,11 +184,12 @@ impl<'s> Message<'s> {
 
     /// Ends it as consumed. What was not taken is released unread.
     ///
-    /// Where not all of it has come, the rest is released unread as it comes, and the sender hears `Consumed` after the
-    /// last of it. The next calls on the session do that: [`Session::receive`], [`Session::try_receive`], another
-    /// message's [`Self::next`] and [`Self::try_next`], or [`Session::flush`]. An application that makes none of them
-    /// keeps the rest's slabs from the pool. A message that is withdrawn meanwhile was not consumed: its sender hears
-    /// why. To have no more of it sent, use [`Self::reject`].
+    /// Where not all of it has come, the rest is released unread as it comes, and the sender hears `Consumed`
+    /// after the last of it. The next calls on the session do that: [`Session::receive`],
+    /// [`Session::try_receive`], another message's [`Self::next`] and [`Self::try_next`], or
+    /// [`Session::flush`]. An application that makes none of them keeps the rest's slabs from the pool. A
+    /// message that is withdrawn meanwhile was not consumed: its sender hears why. To have no more of it
+    /// sent, use [`Self::reject`].
     pub fn consume(self) {
         self.end(Verdict::Consumed);
     }

@@ -1,7 +1,7 @@
 //! Giving slices back: release entries, merged and shown to the daemon in batches.
 //!
-//! The newest entry is held back: the next slice of the same run widens it, and the end of its message rides on it, so
-//! that a small message costs one entry.
+//! The newest entry is held back: the next slice of the same run widens it, and the end of its message rides
+//! on it, so that a small message costs one entry.
 
 use super::session::Session;
 use super::table::{MessageState, SlotState};
@@ -163,8 +163,8 @@ impl Session {
         self.unpublished.set(0);
         let wake = {
             let mut end = self.end.borrow_mut();
-            // First the cells: a slot that the daemon knows to be free may be delivered in again, and the ring has room
-            // only because nothing released still has its cell.
+            // First the cells: a slot that the daemon knows to be free may be delivered in again, and the
+            // ring has room only because nothing released still has its cell.
             end.deliveries.advance();
             end.releases.publish();
             end.releases.wake_needed()
@@ -178,7 +178,8 @@ impl Session {
     /// Shows the daemon everything that was given back, now. Waiting, and polling in vain, do so too.
     ///
     /// Where messages were consumed before all of them came, it first gives back what came of them since, see
-    /// [`Message::consume`](super::Message::consume). A fault found by that is told by the next call that can fail.
+    /// [`Message::consume`](super::Message::consume). A fault found by that is told by the next call that can
+    /// fail.
     #[inline]
     pub fn flush(&self) {
         if self.draining.get() > 0 {
@@ -187,7 +188,8 @@ impl Session {
         self.show_releases();
     }
 
-    /// Reads what came, so that messages consumed early come to their end. What is for others is stored for them.
+    /// Reads what came, so that messages consumed early come to their end. What is for others is stored for
+    /// them.
     fn drain(&self) {
         let before = self.deliveries_read.get();
         // Bounded: while this reads, the daemon may deliver again in what was released.

@@ -89,8 +89,9 @@ enum Health {
     Broken(Fault),
 }
 
-/// An application's registration: its messages come here. One thread uses it at a time (`Send`, not `Sync`); messages
-/// and slices borrow it. Dropping it ends the session: senders of unfinished messages hear `AppGone`.
+/// An application's registration: its messages come here. One thread uses it at a time (`Send`, not `Sync`);
+/// messages and slices borrow it. Dropping it ends the session: senders of unfinished messages hear
+/// `AppGone`.
 pub struct Session {
     pub(super) table: Table,
     pub(super) end: RefCell<AppEnd>,
@@ -107,7 +108,8 @@ pub struct Session {
     pub(super) asleep: Cell<bool>,
     /// Messages that were consumed before all of them came, and whose end is still to come.
     pub(super) draining: Cell<u32>,
-    /// `flush` read deliveries since the last `prepare_sleep`: the application has to look again before it sleeps.
+    /// `flush` read deliveries since the last `prepare_sleep`: the application has to look again before it
+    /// sleeps.
     pub(super) flush_read: Cell<bool>,
     /// Deliveries read so far.
     pub(super) deliveries_read: Cell<u64>,
@@ -230,8 +232,8 @@ impl Session {
         });
         let escape = escape.transpose()?;
         let segment = Mapping::of_stranger(parts.segment.as_fd(), Protection::ReadWrite, SEGMENT_BYTES_MAX)?;
-        // SAFETY: the mapping is page-aligned and moves into the session beside the end; the descriptor came for this
-        // session alone, so this is the only application's end.
+        // SAFETY: the mapping is page-aligned and moves into the session beside the end; the descriptor came
+        // for this session alone, so this is the only application's end.
         let end = unsafe { app_end(segment.base(), segment.bytes())? };
         let doorbell = Doorbell::from_fd(parts.doorbell);
         let wait = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(std::io::Error::from)?;
@@ -362,9 +364,10 @@ impl Session {
         }
     }
 
-    /// The word is one for all tasks of the session, as is the doorbell. Those that sleep go on sleeping, and are woken for
-    /// what came before the word was there again: deliveries, and a notice, which is in no ring. For each notice once:
-    /// it stands until something is given back, and tasks that look in vain would wake each other for ever.
+    /// The word is one for all tasks of the session, as is the doorbell. Those that sleep go on sleeping, and
+    /// are woken for what came before the word was there again: deliveries, and a notice, which is in no
+    /// ring. For each notice once: it stands until something is given back, and tasks that look in vain would
+    /// wake each other for ever.
     fn sleep_on_for_tasks(&self) {
         if self.tasks_sleep() {
             let mut end = self.end.borrow_mut();

@@ -9,10 +9,11 @@ use std::ptr::NonNull;
 
 /// Bytes of a message: a run of consecutive slabs, at most a fragment (256 KiB) long.
 ///
-/// They lie where the NIC put them, in the daemon's pool; or in its escape memory, where the cache was scarce and the
-/// daemon had the NIC put them there, or moved them before this slice was taken. Either way the first byte of a slab is
-/// page-aligned. While it lives nobody writes the bytes and the daemon does not move them; dropping it gives the slabs
-/// back. A run of several slabs can be given back in parts, see [`Self::split_at_slab`] and [`Self::slices`].
+/// They lie where the NIC put them, in the daemon's pool; or in its escape memory, where the cache was scarce
+/// and the daemon had the NIC put them there, or moved them before this slice was taken. Either way the first
+/// byte of a slab is page-aligned. While it lives nobody writes the bytes and the daemon does not move them;
+/// dropping it gives the slabs back. A run of several slabs can be given back in parts, see
+/// [`Self::split_at_slab`] and [`Self::slices`].
 pub struct Slice<'s> {
     session: &'s Session,
     run: Run,
@@ -32,8 +33,9 @@ struct Run {
 
 /// A slice without its borrow of the session: plain data that another thread, or io_uring, may hold.
 ///
-/// Its bytes stay valid, and where they are, as those of a [`Slice`] do, until it comes back by [`Session::release`] or
-/// the session is dropped. One that never comes back keeps its slabs from the daemon until the session ends.
+/// Its bytes stay valid, and where they are, as those of a [`Slice`] do, until it comes back by
+/// [`Session::release`] or the session is dropped. One that never comes back keeps its slabs from the daemon
+/// until the session ends.
 #[derive(Debug)]
 #[must_use = "a detached slice keeps its slabs until Session::release"]
 pub struct DetachedSlice {
@@ -41,7 +43,8 @@ pub struct DetachedSlice {
     run: Run,
 }
 
-// SAFETY: the pointer leads into a mapping that any thread may read; the slot is pinned, so nobody writes the bytes.
+// SAFETY: the pointer leads into a mapping that any thread may read; the slot is pinned, so nobody writes the
+// bytes.
 unsafe impl Send for DetachedSlice {}
 // SAFETY: as above; there is nothing to change through a shared reference.
 unsafe impl Sync for DetachedSlice {}
@@ -114,9 +117,9 @@ impl Deref for Slice<'_> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `Message::try_next` checked that the run lies within the mapping of the pool or of escape memory, which
-        // the borrowed session keeps. The slot is pinned and not released, so the daemon neither moves the run nor lets
-        // its NIC write it.
+        // SAFETY: `Message::try_next` checked that the run lies within the mapping of the pool or of escape
+        // memory, which the borrowed session keeps. The slot is pinned and not released, so the daemon
+        // neither moves the run nor lets its NIC write it.
         unsafe { std::slice::from_raw_parts(self.run.bytes.as_ptr(), self.run.length) }
     }
 }

@@ -1,8 +1,8 @@
 //! Which runs and messages the daemon delivered and the application has not given back.
 //!
-//! Deliveries of several messages interleave in one ring. Each is stored at its slot's index, and the runs of a
-//! message that the application has not taken yet form a list through those entries. All sizes follow the segment's
-//! shape, so nothing here grows.
+//! Deliveries of several messages interleave in one ring. Each is stored at its slot's index, and the runs of
+//! a message that the application has not taken yet form a list through those entries. All sizes follow the
+//! segment's shape, so nothing here grows.
 
 use super::error::Fault;
 use jet_wire::message::USER_HEADER_MAX;
@@ -48,8 +48,8 @@ pub(super) enum MessageState {
     Held,
     /// The application is done with it, but not with all its slices.
     Closing,
-    /// Consumed before all of it came; what comes late is released at once, and its last run or its withdrawal
-    /// finishes it.
+    /// Consumed before all of it came; what comes late is released at once, and its last run or its
+    /// withdrawal finishes it.
     Draining,
     /// Finished; late deliveries of that generation are released at once.
     Finished,
@@ -230,7 +230,8 @@ impl Table {
                 message_bytes,
             });
         }
-        // SAFETY: no `Message` of this entry is alive (Free or Finished), so nobody holds a reference to the bytes.
+        // SAFETY: no `Message` of this entry is alive (Free or Finished), so nobody holds a reference to the
+        // bytes.
         let kept = unsafe { &mut *message.user_header.get() };
         if used <= DELIVERY_USER_HEADER_MAX {
             kept[..DELIVERY_USER_HEADER_MAX].copy_from_slice(&delivery.user_header);

@@ -1,7 +1,8 @@
 //! Tasks of one thread that sleep on one session.
 //!
-//! They share its sleeping word, its doorbell and its ring. Whoever reads a delivery may have read what another waits for, and
-//! whoever silences the doorbell may have silenced it for another: those are woken, and look themselves.
+//! They share its sleeping word, its doorbell and its ring. Whoever reads a delivery may have read what
+//! another waits for, and whoever silences the doorbell may have silenced it for another: those are woken,
+//! and look themselves.
 
 use super::session::Session;
 use std::cell::{Cell, RefCell};

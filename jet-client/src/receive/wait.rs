@@ -27,16 +27,16 @@ impl Session {
     /// The future borrows the session and is therefore not `Send`: run it with `block_on` or in a `LocalSet`.
     ///
     /// # Errors
-    /// As [`Self::receive`]. Another task may be about to give something back: [`ReceiveError::HoldsAll`] comes only when
-    /// none did for more than ten seconds.
+    /// As [`Self::receive`]. Another task may be about to give something back: [`ReceiveError::HoldsAll`]
+    /// comes only when none did for more than ten seconds.
     #[cfg(feature = "tokio")]
     pub async fn receive_async(&self) -> Result<Message<'_>, ReceiveError> {
         self.wait_for_async(|| self.try_receive().transpose()).await?
     }
 
-    /// For an event loop of the application's own, after [`Self::try_receive`] and every message's `try_next` had
-    /// nothing more: gives everything released back and asks to be woken. `true`: wait until the session's descriptor
-    /// is readable, then poll; `false`: something came meanwhile, poll now.
+    /// For an event loop of the application's own, after [`Self::try_receive`] and every message's `try_next`
+    /// had nothing more: gives everything released back and asks to be woken. `true`: wait until the
+    /// session's descriptor is readable, then poll; `false`: something came meanwhile, poll now.
     ///
     /// # Errors
     /// [`ReceiveError`], final for the session.
@@ -62,17 +62,18 @@ impl Session {
         Ok(sleep)
     }
 
-    /// Whether nothing more comes before the application gives something back. For an event loop of the application's own,
-    /// and tasks: those that wait by [`Self::receive`] and [`Message::next`] are told.
+    /// Whether nothing more comes before the application gives something back. For an event loop of the
+    /// application's own, and tasks: those that wait by [`Self::receive`] and [`Message::next`] are told.
     pub fn holds_all(&self) -> Option<HoldsAll> {
         // What was given back and not shown yet counts.
         self.show_releases();
         self.end.borrow().notice().map(|notice| self.held(notice))
     }
 
-    /// About to sleep: says once for each notice of the daemon's that this is in vain. Who cannot give anything back while it
-    /// waits is told at once, others by what lasts. `told_before`: what the application had been told of when this wait began.
-    /// So each of several tasks that wait is told, and who asks again is not.
+    /// About to sleep: says once for each notice of the daemon's that this is in vain. Who cannot give
+    /// anything back while it waits is told at once, others by what lasts. `told_before`: what the
+    /// application had been told of when this wait began. So each of several tasks that wait is told, and who
+    /// asks again is not.
     fn check_held(&self, others_may_release: bool, told_before: Option<Notice>) -> Result<(), ReceiveError> {
         let notice = self.end.borrow().notice().filter(|notice| notice.lasting || !others_may_release);
         match notice {
@@ -144,12 +145,14 @@ impl Session {
                 self.stats.sleeps.set(self.stats.sleeps.get() + 1);
                 let watched = Watched::new(self).map_err(ReceiveError::Wait)?;
                 // Made for each sleep, so that a session is bound to no runtime.
-                // SAFETY: the descriptor stays open: a copy is the registration's own, and the session outlives it.
+                // SAFETY: the descriptor stays open: a copy is the registration's own, and the session
+                // outlives it.
                 let fd = unsafe { AsyncFd::register_with_interest(watched, Interest::READABLE) }
                     .map_err(|error| ReceiveError::Wait(error.into()))?;
                 let sleep = Sleep::new(&self.sleepers);
                 std::future::poll_fn(|context| {
-                    // Another task of this thread may have read what this one waits for, and silenced the doorbell.
+                    // Another task of this thread may have read what this one waits for, and silenced the
+                    // doorbell.
                     if sleep.is_over() {
                         return Poll::Ready(Ok(()));
                     }

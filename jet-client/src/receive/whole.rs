@@ -1,5 +1,5 @@
-//! The whole of a message, copied out: each slice is given back as soon as it was copied, so that the message may be larger than
-//! the pool.
+//! The whole of a message, copied out: each slice is given back as soon as it was copied, so that the message
+//! may be larger than the pool.
 
 use super::error::SliceError;
 use super::message::Message;
@@ -28,15 +28,17 @@ pub enum CopyError {
         /// What the allocator said.
         source: TryReserveError,
     },
-    /// The next slice did not come. What came before it was copied; where it is only late, copy again: what is missing follows.
+    /// The next slice did not come. What came before it was copied; where it is only late, copy again: what
+    /// is missing follows.
     #[error(transparent)]
     Slice(#[from] SliceError),
 }
 
 impl Message<'_> {
-    /// Copies what is left of the message to where it belongs in `to`, which is the place of the whole message, and gives each
-    /// slice back at once. Waits for what has not come, without limit or at most so long altogether. Returns how many bytes it
-    /// copied: all of the message, but for slices that were taken before.
+    /// Copies what is left of the message to where it belongs in `to`, which is the place of the whole
+    /// message, and gives each slice back at once. Waits for what has not come, without limit or at most so
+    /// long altogether. Returns how many bytes it copied: all of the message, but for slices that were taken
+    /// before.
     ///
     /// # Errors
     /// [`CopyError`].
@@ -48,9 +50,9 @@ impl Message<'_> {
         })
     }
 
-    /// As [`Self::copy_to`], with a vector as the place, which grows as slices come and has the message's length at the end. So
-    /// no more memory is taken than for what came, whatever length the sender announced. What was taken before is left as it is,
-    /// or zeros.
+    /// As [`Self::copy_to`], with a vector as the place, which grows as slices come and has the message's
+    /// length at the end. So no more memory is taken than for what came, whatever length the sender
+    /// announced. What was taken before is left as it is, or zeros.
     ///
     /// # Errors
     /// [`CopyError`].

@@ -13,7 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 const SMALLEST_LOG2: u32 = 12;
 const CLASSES: usize = 52;
 
-/// Registered memory of one sender, to be filled and sent. The peer's NIC may READ it and nobody else may write it.
+/// Registered memory of one sender, to be filled and sent. The peer's NIC may READ it and nobody else may
+/// write it.
 ///
 /// Dropping it gives the memory back to its sender's pool, so that the next buffer needs no registration.
 pub struct SendBuffer {
@@ -118,7 +119,8 @@ impl BufferPool {
         let key = nic.register(&memory, Access::RemoteRead)?;
         let region = Region { memory, key: Arc::new(AtomicU32::new(key.0)) };
         self.regions.push(region.clone());
-        // What a larger piece leaves of the former region is not lost: it is cut for when it fits no piece any more.
+        // What a larger piece leaves of the former region is not lost: it is cut for when it fits no piece
+        // any more.
         if self
             .current
             .as_ref()
@@ -182,16 +184,16 @@ impl Deref for SendBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the piece is this buffer's alone, at least `length` long and zeroed or written before; it is sealed
-        // against writing by other processes, and NICs only read it.
+        // SAFETY: the piece is this buffer's alone, at least `length` long and zeroed or written before; it
+        // is sealed against writing by other processes, and NICs only read it.
         unsafe { std::slice::from_raw_parts(self.bytes.as_ptr(), self.length) }
     }
 }
 
 impl DerefMut for SendBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`; a buffer in flight is inside its sender, so no NIC was told to read this one. A peer
-        // that reads nevertheless gets whatever it gets.
+        // SAFETY: as in `deref`; a buffer in flight is inside its sender, so no NIC was told to read this
+        // one. A peer that reads nevertheless gets whatever it gets.
         unsafe { std::slice::from_raw_parts_mut(self.bytes.as_ptr(), self.length) }
     }
 }

@@ -56,7 +56,8 @@ impl Connection {
         self.recalled_to = self.has_credit().then_some(limit);
     }
 
-    /// The answer to a recall that is to be sent now: what was sent, the answer included, or the limit asked for.
+    /// The answer to a recall that is to be sent now: what was sent, the answer included, or the limit asked
+    /// for.
     #[inline]
     pub(super) fn answer_recall(&mut self) -> Option<u64> {
         let asked = self.recalled_to.take()?;
@@ -199,7 +200,8 @@ impl Link {
             self.state = State::Closed;
             return;
         }
-        // A connection that stood for longer than the longest wait was a good one, though nothing ended on it.
+        // A connection that stood for longer than the longest wait was a good one, though nothing ended on
+        // it.
         if stood && now_ns.saturating_sub(self.connected_at_ns) > self.backoff.max_ns {
             self.progressed();
         }

@@ -7,8 +7,8 @@ use jet_fabric::{Address, Nic};
 use jet_wire::{SLAB_BYTES, SLAB_BYTES_U32};
 use std::sync::Arc;
 
-/// Over `shm:`, payloads of more bytes are left where they lie, for the receiver's NIC to take them from there; copying
-/// fewer costs no more than finding them.
+/// Over `shm:`, payloads of more bytes are left where they lie, for the receiver's NIC to take them from
+/// there; copying fewer costs no more than finding them.
 const COPIED_BYTES_MAX: u32 = 512;
 
 /// Where copied payloads and long user headers lie: 4 KiB for each message that may be in flight.
@@ -39,8 +39,8 @@ impl CopyArea {
             "place {index} takes no {}",
             bytes.len()
         );
-        // SAFETY: within the area, which is this sender's alone; the message of this place is new, so no SEND of it
-        // is outstanding and the NIC does not read it.
+        // SAFETY: within the area, which is this sender's alone; the message of this place is new, so no SEND
+        // of it is outstanding and the NIC does not read it.
         unsafe {
             self.memory.base().add(start).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
         }
@@ -61,9 +61,9 @@ impl CopyArea {
     }
 }
 
-/// How copied payloads reach the receiver at this address: who may read where they lie, and the most bytes that the NIC
-/// copies once more when they are posted. Over `shm:` the receiver's NIC reads them itself, which saves that copy; it is
-/// shown nothing but what is sent to it. Other NICs send from their own memory.
+/// How copied payloads reach the receiver at this address: who may read where they lie, and the most bytes
+/// that the NIC copies once more when they are posted. Over `shm:` the receiver's NIC reads them itself,
+/// which saves that copy; it is shown nothing but what is sent to it. Other NICs send from their own memory.
 pub(super) fn copies_travel(address: &Address, nic: &dyn Nic) -> (Access, u32) {
     let inline_bytes_max = nic.limits().inline_bytes_max;
     match address {

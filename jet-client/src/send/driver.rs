@@ -1,8 +1,9 @@
 //! Carries out on a NIC what the protocol says, and tells the protocol what happened.
 //!
-//! It opens no NIC, sleeps for nobody, has no thread and reads no clock: NICs are handed in, time is a number of nanoseconds by any
-//! clock that does not go back. So a simulator drives it as [`super::Sender`] does. After anything that was submitted, whenever the
-//! NIC has something, and at [`Driver::next_timeout_ns`], call [`Driver::drive`], and [`Driver::poll_end`] until it gives nothing.
+//! It opens no NIC, sleeps for nobody, has no thread and reads no clock: NICs are handed in, time is a number
+//! of nanoseconds by any clock that does not go back. So a simulator drives it as [`super::Sender`] does.
+//! After anything that was submitted, whenever the NIC has something, and at [`Driver::next_timeout_ns`],
+//! call [`Driver::drive`], and [`Driver::poll_end`] until it gives nothing.
 
 use super::buffer::{BufferPool, SendBuffer};
 use super::copies::{CopyArea, copies_travel};
@@ -21,14 +22,16 @@ use jet_wire::message::{AckStatus, ByeReason, HEADER_BYTES, HeaderBytes, Version
 use std::io;
 use std::sync::Arc;
 
-/// Receive entries for acknowledgements; each carries up to six ranges of ends. A NIC that is handed in takes as many.
+/// Receive entries for acknowledgements; each carries up to six ranges of ends. A NIC that is handed in takes
+/// as many.
 pub const RECEIVE_ENTRIES: u16 = 64;
 
 const HEADER_BYTES_U32: u32 = 128;
 const _: () = assert!(HEADER_BYTES == HEADER_BYTES_U32 as usize);
 /// Completions taken at once.
 const BATCH: usize = 64;
-/// Whoever drives the NIC less often than this is to learn of a connection's end, or of its return, by one call.
+/// Whoever drives the NIC less often than this is to learn of a connection's end, or of its return, by one
+/// call.
 const SELDOM_NS: u64 = 1_000_000;
 /// Whether the NIC's device is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +51,8 @@ pub trait NicSource: Send {
     /// [`SendConnectError`]: there is none yet. It counts as an attempt to connect that failed.
     fn open(&mut self) -> Result<Box<dyn Nic>, SendConnectError>;
 
-    /// One without connections, for as long as there is no device: a device can leave only when nobody holds anything of it.
+    /// One without connections, for as long as there is no device: a device can leave only when nobody holds
+    /// anything of it.
     ///
     /// # Errors
     /// As the system says; the next turn asks again.
@@ -88,8 +92,8 @@ pub struct Driver {
     device: DeviceState,
     /// The receiver's welcome on `qp` was handled.
     welcomed: bool,
-    /// Headers that came before their connection's welcome was told, in their order: entry and payload bytes. Their
-    /// entries stay taken, so there are at most [`RECEIVE_ENTRIES`].
+    /// Headers that came before their connection's welcome was told, in their order: entry and payload bytes.
+    /// Their entries stay taken, so there are at most [`RECEIVE_ENTRIES`].
     early: Vec<(u32, u32)>,
     /// SENDs posted since the NIC's doorbell was rung.
     pub(super) unflushed: u32,
@@ -102,8 +106,8 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// A driver over a NIC, which wants to connect. `sender_id`: its identity, which the application sees with every message; no
-    /// two senders have the same.
+    /// A driver over a NIC, which wants to connect. `sender_id`: its identity, which the application sees
+    /// with every message; no two senders have the same.
     ///
     /// # Errors
     /// [`SendConnectError`]: options that cannot be, or memory that there is not.
@@ -189,8 +193,8 @@ impl Driver {
     pub fn drive(&mut self, now_ns: u64) {
         let idle_ns = now_ns.saturating_sub(std::mem::replace(&mut self.driven_ns, now_ns));
         if idle_ns > SELDOM_NS && !matches!(self.address, Address::Rdma(_)) {
-            // A software NIC looks at its sockets once in many polls, and at once after it was armed. Whether there is
-            // something already does not matter: the poll that follows sees it.
+            // A software NIC looks at its sockets once in many polls, and at once after it was armed. Whether
+            // there is something already does not matter: the poll that follows sees it.
             let _ = self.nic.arm(now_ns);
         }
         self.take_completions(now_ns);
@@ -335,8 +339,8 @@ impl Driver {
             entry < u32::from(RECEIVE_ENTRIES),
             "the NIC completed entry {entry}, which was never posted"
         );
-        // SAFETY: within the header area; the NIC wrote it before it completed the entry and leaves it alone until the
-        // entry is posted again. Read once, so that what is checked is what is used.
+        // SAFETY: within the header area; the NIC wrote it before it completed the entry and leaves it alone
+        // until the entry is posted again. Read once, so that what is checked is what is used.
         unsafe {
             self.headers.base().add(entry as usize * HEADER_BYTES).cast::<HeaderBytes>().read_volatile()
         }
@@ -402,8 +406,8 @@ impl Driver {
         }
     }
 
-    /// A device can leave only when nobody holds anything of it. Until another is there, a NIC without connections stands
-    /// in: what is done meanwhile with memory is done again when the next is set up.
+    /// A device can leave only when nobody holds anything of it. Until another is there, a NIC without
+    /// connections stands in: what is done meanwhile with memory is done again when the next is set up.
     fn let_go_of_the_device(&mut self) {
         // Where even that is refused, the next turn tries again.
         if let Ok(stand_in) = self.nics.stand_in() {

@@ -90,7 +90,8 @@ pub enum SendConnectError {
 const START_IT: &str = " If not, start it with `jet daemon`, and let its `listen` name that address";
 
 impl SendConnectError {
-    /// Whether trying again later may help: the receiver may start, its pool may empty, a device may come back.
+    /// Whether trying again later may help: the receiver may start, its pool may empty, a device may come
+    /// back.
     pub fn is_passing(&self) -> bool {
         match self {
             Self::Nobody { source: ConnectError::System { source, .. }, .. } => advice::may_pass(source),

@@ -80,11 +80,13 @@ pub struct ProtocolStats {
     pub retried: u64,
     /// Acknowledgements of messages that have no place here, or have their end already.
     pub acks_ignored: u64,
-    /// Headers of no connection that stands: late ones of an earlier connection, or ones that no welcome followed.
+    /// Headers of no connection that stands: late ones of an earlier connection, or ones that no welcome
+    /// followed.
     pub headers_stray: u64,
     /// Headers that could not be read.
     pub malformed: u64,
-    /// Ranges of ends with a status that a later version brought: each message ended as the nearest that this build knows.
+    /// Ranges of ends with a status that a later version brought: each message ended as the nearest that this
+    /// build knows.
     pub statuses_unknown: u64,
     /// Connections that stood.
     pub connections: u64,

@@ -1,7 +1,8 @@
 //! The sending end: messages from this process's registered memory to an application behind a daemon.
 //!
-//! [`Sender`] is what a program uses: a clock, NICs by address, and sleeping. Below it [`Driver`] moves messages over a NIC that is
-//! handed in, with time as a value. Its rules live in [`protocol`], a state machine without I/O. A simulator drives either.
+//! [`Sender`] is what a program uses: a clock, NICs by address, and sleeping. Below it [`Driver`] moves
+//! messages over a NIC that is handed in, with time as a value. Its rules live in [`protocol`], a state
+//! machine without I/O. A simulator drives either.
 
 mod buffer;
 mod connection;

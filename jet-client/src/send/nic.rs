@@ -24,7 +24,8 @@ fn software_options() -> SoftOptions {
     }
 }
 
-/// What one on the device that reaches `host:port` is to hold, or on the one that has the address to leave from.
+/// What one on the device that reaches `host:port` is to hold, or on the one that has the address to leave
+/// from.
 #[cfg(feature = "verbs")]
 fn verbs_options(host_and_port: &str, source: Option<IpAddr>, rdma: RdmaOptions) -> io::Result<VerbsOptions> {
     let defaults = match source {

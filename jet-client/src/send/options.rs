@@ -14,7 +14,8 @@ const SECOND_NS: u64 = 1_000 * MILLISECOND_NS;
 pub struct SenderOptions {
     /// Where the receiver's daemon listens.
     pub address: Address,
-    /// The address of this host that an `rdma:` connection leaves from, and so its device; default: as the kernel routes.
+    /// The address of this host that an `rdma:` connection leaves from, and so its device; default: as the
+    /// kernel routes.
     pub source: Option<IpAddr>,
     /// How an `rdma:` connection works; other addresses take the defaults only.
     pub rdma: RdmaOptions,
@@ -28,17 +29,17 @@ pub struct SenderOptions {
     pub connect_timeout: Duration,
     /// How long a lost connection is tried again before its messages end `PeerLost`; default 30 s.
     pub reconnect_for: Duration,
-    /// How long the receiver may say nothing while a message waits for its end before the connection is taken for lost; default
-    /// 30 s. A receiver says every few seconds that it is there, and is given three times as long at the least. It is noticed within
-    /// a quarter of that time more.
+    /// How long the receiver may say nothing while a message waits for its end before the connection is taken
+    /// for lost; default 30 s. A receiver says every few seconds that it is there, and is given three times
+    /// as long at the least. It is noticed within a quarter of that time more.
     pub silence_max: Duration,
     /// Between attempts to connect again.
     pub backoff: Backoff,
     /// Which ends are retried; by default `Busy`, for 30 s.
     pub retry: RetryPolicy,
-    /// Whether messages carry a CRC32C that the receiver checks; default no: the transports have checks of their own. Where
-    /// the receiver says that it checks none, none is made ([`super::Sender::sends_checksums`]). A message keeps what it was
-    /// submitted with.
+    /// Whether messages carry a CRC32C that the receiver checks; default no: the transports have checks of
+    /// their own. Where the receiver says that it checks none, none is made
+    /// ([`super::Sender::sends_checksums`]). A message keeps what it was submitted with.
     pub crc: bool,
     /// The longest that a wait spins before it sleeps; default 50 us. Zero never spins.
     pub spin_max: Duration,
@@ -71,12 +72,14 @@ impl SenderOptions {
 /// How an `rdma:` connection works, as far as its sender says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RdmaOptions {
-    /// The type of service of its packets, as in IP (RFC 2474): 104 is DSCP 26; default: as the kernel has it for RDMA CM
-    /// (`default_roce_tos`).
+    /// The type of service of its packets, as in IP (RFC 2474): 104 is DSCP 26; default: as the kernel has it
+    /// for RDMA CM (`default_roce_tos`).
     pub tos: Option<u8>,
-    /// How long an acknowledgement may take before its packet is sent again: 4.096 us x 2^this, 1 to 31; default 16, 268 ms.
+    /// How long an acknowledgement may take before its packet is sent again: 4.096 us x 2^this, 1 to 31;
+    /// default 16, 268 ms.
     pub ack_timeout: u8,
-    /// How often it is sent again before the connection counts as lost, 0 to 7; default 6. Soft-RoCE takes 7 as for ever.
+    /// How often it is sent again before the connection counts as lost, 0 to 7; default 6. Soft-RoCE takes 7
+    /// as for ever.
     pub retry: u8,
 }
 
@@ -102,8 +105,8 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// The wait before attempt `attempt` (0 is the first), spread by `seed`, so that senders that failed together do
-    /// not come back together. The same seed gives the same waits.
+    /// The wait before attempt `attempt` (0 is the first), spread by `seed`, so that senders that failed
+    /// together do not come back together. The same seed gives the same waits.
     pub fn wait_ns(&self, attempt: u32, seed: u64) -> u64 {
         if attempt == 0 {
             return 0;
@@ -192,18 +195,20 @@ pub struct ProtocolOptions {
     pub in_flight_max: u32,
     /// SENDs that may be without a completion at once: what the NIC takes.
     pub sends_max: u32,
-    /// Bytes of large messages that may be requested and without an end at once, while there is no congestion. A longer
-    /// message goes alone.
+    /// Bytes of large messages that may be requested and without an end at once, while there is no
+    /// congestion. A longer message goes alone.
     pub window_bytes: u64,
-    /// After a congestion signal, which cuts what is left of the windows, they grow again by so many thousandths of the
-    /// full ones, 1 to 1000 ...
+    /// After a congestion signal, which cuts what is left of the windows, they grow again by so many
+    /// thousandths of the full ones, 1 to 1000 ...
     pub recovery_permille: u32,
     /// ... every so many nanoseconds, counted from the newest signal.
     pub recovery_interval_ns: u64,
-    /// How long without a connection, or with connections that bring nothing about, before everything ends `PeerLost`.
+    /// How long without a connection, or with connections that bring nothing about, before everything ends
+    /// `PeerLost`.
     pub reconnect_for_ns: u64,
-    /// How long a receiver may say nothing while a message waits for its end, or for credit, before its connection is ended and
-    /// made again. No less than three of the heartbeats that it promised; one that promised none is waited for.
+    /// How long a receiver may say nothing while a message waits for its end, or for credit, before its
+    /// connection is ended and made again. No less than three of the heartbeats that it promised; one that
+    /// promised none is waited for.
     pub silence_ns: u64,
     /// Between attempts to connect.
     pub backoff: Backoff,

@@ -8,8 +8,8 @@ use jet_wire::message::{
     CreditReturn, REQUEST_INLINE_USER_HEADER_MAX, RequestFields, RequestHeader, SmallFields, SmallHeader,
 };
 
-/// SENDs that are posted before the doorbell is rung for them: so many that ringing costs little, so few that the
-/// receiver works on them while the next are written.
+/// SENDs that are posted before the doorbell is rung for them: so many that ringing costs little, so few that
+/// the receiver works on them while the next are written.
 const SENDS_PER_RING: u32 = 8;
 
 impl Driver {
@@ -20,7 +20,8 @@ impl Driver {
         self.nic.flush();
     }
 
-    /// Posts what may be sent now. The NIC's doorbell is rung for every few SENDs; for the last ones by `drive`.
+    /// Posts what may be sent now. The NIC's doorbell is rung for every few SENDs; for the last ones by
+    /// `drive`.
     #[inline]
     pub(super) fn transmit(&mut self) {
         let Some(qp) = self.qp else { return };
@@ -37,8 +38,8 @@ impl Driver {
                     self.protocol.handle_not_sent(transmit);
                     return;
                 }
-                // It would be refused as often as it is posted. The connection ends, and its messages go again over the next:
-                // whoever uses the sender does not end with it.
+                // It would be refused as often as it is posted. The connection ends, and its messages go
+                // again over the next: whoever uses the sender does not end with it.
                 Err(PostError::LocalProtection | PostError::Limit) => {
                     self.protocol.handle_not_sent(transmit);
                     self.nic.disconnect(qp);

@@ -2,17 +2,19 @@
 //!
 //! Inputs are `submit` and `handle_*`, outputs `poll_*`. After any input, call [`Protocol::poll_action`],
 //! [`Protocol::poll_transmit`] and [`Protocol::poll_end`] until each gives nothing, and call
-//! [`Protocol::handle_timeout`] when [`Protocol::poll_timeout`] says. `now_ns` is any clock that does not go back.
+//! [`Protocol::handle_timeout`] when [`Protocol::poll_timeout`] says. `now_ns` is any clock that does not go
+//! back.
 //!
 //! Rules kept here:
-//! * No SEND without credit. A recall is answered by a `CreditReturn`, which is a SEND too; where all credit is used
-//!   there is nothing to give back, the receiver sees that by what arrives, and no answer is made.
-//! * Small messages are sent in the order of submission, large ones too; between the two the older one goes first,
-//!   unless its turn is barred by the windows or the receiver's limit of requests.
-//! * A congestion signal cuts the share that may be used of every window at once: messages without an end, large ones
-//!   requested, and their bytes. It never falls below one message, so that nothing is held for ever.
-//! * Every message has exactly one end. One that was sent and not acknowledged when a connection ended goes back to its
-//!   place in the queue and is marked redelivered.
+//! * No SEND without credit. A recall is answered by a `CreditReturn`, which is a SEND too; where all credit
+//!   is used there is nothing to give back, the receiver sees that by what arrives, and no answer is made.
+//! * Small messages are sent in the order of submission, large ones too; between the two the older one goes
+//!   first, unless its turn is barred by the windows or the receiver's limit of requests.
+//! * A congestion signal cuts the share that may be used of every window at once: messages without an end,
+//!   large ones requested, and their bytes. It never falls below one message, so that nothing is held for
+//!   ever.
+//! * Every message has exactly one end. One that was sent and not acknowledged when a connection ended goes
+//!   back to its place in the queue and is marked redelivered.
 
 pub use super::exchange::{Action, CREDIT_RETURN_ID, End, ProtocolStats, SubmitError, Transmit};
 
@@ -169,8 +171,9 @@ impl Protocol {
         self.stats.headers_stray += 1;
     }
 
-    /// A header arrived with so many bytes behind it. What cannot be read is counted and ends the connection. Tell
-    /// [`Self::handle_connected`] before the headers of the connection: without one they are counted and ignored.
+    /// A header arrived with so many bytes behind it. What cannot be read is counted and ends the connection.
+    /// Tell [`Self::handle_connected`] before the headers of the connection: without one they are counted and
+    /// ignored.
     pub fn handle_header(&mut self, header: &HeaderBytes, payload_bytes: usize, now_ns: u64) {
         if !self.link.is_up() {
             return self.handle_stray_header();

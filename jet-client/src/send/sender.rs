@@ -48,9 +48,9 @@ pub struct SenderStats {
 
 /// A connection to one application behind one daemon. One thread uses it at a time.
 ///
-/// Messages that were accepted are sent at the latest by the next [`Self::poll`], [`Self::wait`] or [`Self::flush`].
-/// Over `shm:` the caller's thread is the NIC: poll or wait while messages are in flight. Over `tcp:` a NIC thread
-/// serves the receiver's READs meanwhile.
+/// Messages that were accepted are sent at the latest by the next [`Self::poll`], [`Self::wait`] or
+/// [`Self::flush`]. Over `shm:` the caller's thread is the NIC: poll or wait while messages are in flight.
+/// Over `tcp:` a NIC thread serves the receiver's READs meanwhile.
 pub struct Sender {
     driver: Driver,
     clock: Clock,
@@ -102,8 +102,8 @@ impl Sender {
         }
     }
 
-    /// Whether messages that are submitted now carry a checksum: it was asked for, and the receiver checks, or none is
-    /// connected.
+    /// Whether messages that are submitted now carry a checksum: it was asked for, and the receiver checks,
+    /// or none is connected.
     pub fn sends_checksums(&self) -> bool {
         self.driver.sends_checksums()
     }
@@ -116,8 +116,8 @@ impl Sender {
         self.driver.buffer(bytes)
     }
 
-    /// So many registered buffers of so many bytes each; where that is a power of two of 4096 or more, each begins where the one
-    /// before ends, so that together they are one stretch of memory.
+    /// So many registered buffers of so many bytes each; where that is a power of two of 4096 or more, each
+    /// begins where the one before ends, so that together they are one stretch of memory.
     ///
     /// # Errors
     /// [`BufferError`].
@@ -134,7 +134,8 @@ impl Sender {
         self.driver.send_small(self.clock.now_ns(), tag, user_header, payload)
     }
 
-    /// Sends the first `length` bytes of a buffer, at most 4096, as a small message, without a copy where the NIC can.
+    /// Sends the first `length` bytes of a buffer, at most 4096, as a small message, without a copy where the
+    /// NIC can.
     ///
     /// # Errors
     /// [`SendError`], with the buffer.
@@ -148,8 +149,9 @@ impl Sender {
         self.driver.send_small_buffer(self.clock.now_ns(), tag, user_header, buffer, length)
     }
 
-    /// Sends the first `length` bytes of a buffer as a large message, in admission class `class` (0 the most urgent);
-    /// the user header has at most 256 bytes. The receiver READs the buffer, which comes back with the completion.
+    /// Sends the first `length` bytes of a buffer as a large message, in admission class `class` (0 the most
+    /// urgent); the user header has at most 256 bytes. The receiver READs the buffer, which comes back with
+    /// the completion.
     ///
     /// # Errors
     /// [`SendError`], with the buffer.
@@ -174,7 +176,8 @@ impl Sender {
         self.take_end()
     }
 
-    /// Waits for the next end, without limit or at most so long. `None`: nothing is in flight, or not in time.
+    /// Waits for the next end, without limit or at most so long. `None`: nothing is in flight, or not in
+    /// time.
     ///
     /// # Errors
     /// [`WaitError`]: the system refuses to wait.
@@ -201,8 +204,8 @@ impl Sender {
         }
     }
 
-    /// Waits for the next end. `None`: nothing is in flight. Cancelling it loses nothing. The runtime needs its I/O driver
-    /// (`enable_io`), and no timers.
+    /// Waits for the next end. `None`: nothing is in flight. Cancelling it loses nothing. The runtime needs
+    /// its I/O driver (`enable_io`), and no timers.
     ///
     /// # Errors
     /// [`WaitError`]: the system refuses to wait.
@@ -229,7 +232,8 @@ impl Sender {
             // A clock of its own: a runtime need not have one.
             let timer = self.timer.set(self.until_timeout())?;
             let watch = |fd| {
-                // SAFETY: the borrowed descriptors stay open, because the NIC and the timer outlive their registrations.
+                // SAFETY: the borrowed descriptors stay open, because the NIC and the timer outlive their
+                // registrations.
                 unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }
                     .map_err(|error| WaitError(error.into()))
             };
@@ -250,8 +254,8 @@ impl Sender {
         self.drive();
     }
 
-    /// Waits, at most so long ([`Duration::MAX`]: without limit), until every message has its end; the ends are then there to
-    /// [`Self::poll`]. `false`: not in time.
+    /// Waits, at most so long ([`Duration::MAX`]: without limit), until every message has its end; the ends
+    /// are then there to [`Self::poll`]. `false`: not in time.
     ///
     /// # Errors
     /// [`WaitError`]: the system refuses to wait.
@@ -259,8 +263,8 @@ impl Sender {
         self.drive_until(timeout, |driver| driver.unfinished() == 0)
     }
 
-    /// Takes nothing new, waits, at most so long, until every message has its end, and disconnects; the ends are then
-    /// there to [`Self::poll`]. `false`: not in time.
+    /// Takes nothing new, waits, at most so long, until every message has its end, and disconnects; the ends
+    /// are then there to [`Self::poll`]. `false`: not in time.
     ///
     /// # Errors
     /// [`WaitError`]: the system refuses to wait.

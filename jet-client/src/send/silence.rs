@@ -1,10 +1,13 @@
-//! Noticing a receiver that says nothing any more: one that is stopped, that hangs, or that forgot this sender.
+//! Noticing a receiver that says nothing any more: one that is stopped, that hangs, or that forgot this
+//! sender.
 //!
-//! A receiver tells those who wait for it, every so often, that it is there. Time is counted in looks, so that a sender that was
-//! itself stopped for a while does not take its own absence for the receiver's: however long it was away, that is one look.
+//! A receiver tells those who wait for it, every so often, that it is there. Time is counted in looks, so
+//! that a sender that was itself stopped for a while does not take its own absence for the receiver's:
+//! however long it was away, that is one look.
 
-/// Looks in a row that found nothing before the receiver is taken for gone. All but one of them cover the span that it may be silent:
-/// what is waited for may have begun just before the first. So a silence is noticed after its span, and a quarter of it later at most.
+/// Looks in a row that found nothing before the receiver is taken for gone. All but one of them cover the
+/// span that it may be silent: what is waited for may have begun just before the first. So a silence is
+/// noticed after its span, and a quarter of it later at most.
 const LOOKS: u8 = 9;
 
 /// What was heard since the last look.
@@ -23,8 +26,8 @@ impl Silence {
     /// Silence means nothing.
     pub(super) const NEVER: Self = Self { interval_ns: 0, next_look_ns: None, heard: false, in_vain: 0 };
 
-    /// It means something after `max_ns`, or three of the receiver's heartbeats where that is longer; never, where it
-    /// promised none.
+    /// It means something after `max_ns`, or three of the receiver's heartbeats where that is longer; never,
+    /// where it promised none.
     pub(super) fn after(max_ns: u64, heartbeat_ms: u16, now_ns: u64) -> Self {
         if heartbeat_ms == 0 {
             return Self::NEVER;
@@ -40,8 +43,8 @@ impl Silence {
         self.heard = true;
     }
 
-    /// Looks, where that is due. `waits`: only the receiver can bring about what comes next. `true`: it said nothing for too
-    /// long; told once.
+    /// Looks, where that is due. `waits`: only the receiver can bring about what comes next. `true`: it said
+    /// nothing for too long; told once.
     pub(super) fn is_over(&mut self, now_ns: u64, waits: bool) -> bool {
         if self.next_look_ns.is_none_or(|at| now_ns < at) {
             return false;

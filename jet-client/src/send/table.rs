@@ -176,8 +176,8 @@ impl Table {
         }
     }
 
-    /// Fibonacci hashing. The low bits alone would put consecutive sequences side by side: one cluster of everything in
-    /// flight, which each removal at its front would walk to the end.
+    /// Fibonacci hashing. The low bits alone would put consecutive sequences side by side: one cluster of
+    /// everything in flight, which each removal at its front would walk to the end.
     #[inline]
     #[allow(clippy::cast_possible_truncation)] // the middle bits are what is wanted
     fn home(&self, sequence: u64) -> usize {
@@ -211,8 +211,8 @@ impl Table {
         Some(index)
     }
 
-    /// All queued messages of a kind in the order of their sequences. For rare moments: after a connection was lost,
-    /// or when a retry is due.
+    /// All queued messages of a kind in the order of their sequences. For rare moments: after a connection
+    /// was lost, or when a retry is due.
     pub(super) fn queue_again(&mut self, large: bool) -> Queue {
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();

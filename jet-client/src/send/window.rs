@@ -50,8 +50,8 @@ impl Window {
         }
     }
 
-    /// The receiver's signal: the present window times so many thousandths; 1000 gives all of it back. It grows again
-    /// an interval after the newest signal.
+    /// The receiver's signal: the present window times so many thousandths; 1000 gives all of it back. It
+    /// grows again an interval after the newest signal.
     pub(super) fn signal(&mut self, permille: u32, now_ns: u64) {
         // What is due already is part of the present window.
         self.handle_timeout(now_ns);

@@ -8,7 +8,8 @@ use jet::daemon::{DaemonArgs, run_from_args};
 use jet::{log, output};
 use std::process::ExitCode;
 
-/// Jet's receiver on this host: keeps arriving data in the last-level cache and hands it to local applications.
+/// Jet's receiver on this host: keeps arriving data in the last-level cache and hands it to local
+/// applications.
 #[derive(Parser)]
 #[command(name = "jetd", version)]
 struct Args {

@@ -39,12 +39,14 @@ enum What {
     Plan(Configured),
     /// Reserves it, until it is given back: a daemon with the same group uses it, and leaves it.
     Apply(Configured),
-    /// Gives back what was reserved so, and what daemons that were killed had reserved. What a living daemon has stays.
+    /// Gives back what was reserved so, and what daemons that were killed had reserved. What a living daemon
+    /// has stays.
     Restore {
         #[command(flatten)]
         configured: Configured,
-        /// Where something cannot be given back, since another tool has changed it or has the ways: give back the rest, say what
-        /// stays as it is, and forget what it was before. Without, nothing of that reservation is touched
+        /// Where something cannot be given back, since another tool has changed it or has the ways: give back
+        /// the rest, say what stays as it is, and forget what it was before. Without, nothing of that
+        /// reservation is touched
         #[arg(long)]
         forget: bool,
     },

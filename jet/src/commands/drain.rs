@@ -13,7 +13,8 @@ pub(super) struct Args {
     /// The daemon's control socket.
     #[arg(long, value_name = "PATH", default_value = CONTROL_SOCKET)]
     control_socket: PathBuf,
-    /// After so many seconds it stops anyway [default: its shutdown.drain_ms; for one that drains already, as it is].
+    /// After so many seconds it stops anyway [default: its shutdown.drain_ms; for one that drains already, as
+    /// it is].
     #[arg(long, value_name = "SECS", value_parser = seconds)]
     deadline: Option<Duration>,
     /// Print one JSON object (fields: docs/json.md).

@@ -17,7 +17,8 @@ pub(crate) use crate::output::{print, print_json};
 pub(crate) use signals::wait_readable;
 pub use signals::{Signals, ignore_file_size_signal};
 
-/// Receives from remote hosts by RDMA into a pool that stays in the cache, and hands the bytes to applications here.
+/// Receives from remote hosts by RDMA into a pool that stays in the cache, and hands the bytes to
+/// applications here.
 #[derive(Debug, Parser)]
 #[command(name = "jet", version, after_help = EXAMPLES)]
 struct Cli {

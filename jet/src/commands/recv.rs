@@ -19,9 +19,9 @@ const FIRST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Receives files as an application of this host's daemon.
 ///
-/// Bytes are written by io_uring from where the NIC put them, with O_DIRECT where the file system and the alignment
-/// allow it. A file has its name when all of it is written and proven; until then it is a hidden .jet-part-* beside it. Nothing is
-/// written outside --out, and no symbolic link is followed.
+/// Bytes are written by io_uring from where the NIC put them, with O_DIRECT where the file system and the
+/// alignment allow it. A file has its name when all of it is written and proven; until then it is a hidden
+/// .jet-part-* beside it. Nothing is written outside --out, and no symbolic link is followed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -45,7 +45,8 @@ pub(super) struct Args {
     /// Acknowledge only what the disk has (fsync of the file, its directory and new ones above it).
     #[arg(long)]
     fsync: bool,
-    /// Admission class of this application's messages, 0 the most urgent; a sender may ask for a less urgent one.
+    /// Admission class of this application's messages, 0 the most urgent; a sender may ask for a less urgent
+    /// one.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = super::class)]
     class: u8,
     /// Take memory outside the cache instead of waiting for room in it.
@@ -53,10 +54,10 @@ pub(super) struct Args {
     memory: bool,
     /// Be slow on purpose, to see what slow storage does to the others [e.g. 5ms, 20ms/10, stop:3s@10s].
     ///
-    /// SPAN: every slice is held so long before it is written, as slow storage would. SPAN/N: one slice in N is.
-    /// stop:SPAN@AFTER: nothing is read for SPAN, once, beginning AFTER the first registration. A hold and a stop with a
-    /// comma between: both. A span is a whole number and us, ms or s. A slice is what was delivered at once, up to
-    /// 256 KiB; at most half of --depth are held at a time.
+    /// SPAN: every slice is held so long before it is written, as slow storage would. SPAN/N: one slice in N
+    /// is. stop:SPAN@AFTER: nothing is read for SPAN, once, beginning AFTER the first registration. A hold
+    /// and a stop with a comma between: both. A span is a whole number and us, ms or s. A slice is what was
+    /// delivered at once, up to 256 KiB; at most half of --depth are held at a time.
     #[arg(long, value_name = "SPEC")]
     slow: Option<Slow>,
     /// Writes in flight.
@@ -80,8 +81,8 @@ pub(super) struct Args {
     /// Leave when nothing came for so long.
     #[arg(long, value_name = "SECS", value_parser = seconds)]
     until_idle: Option<Duration>,
-    /// How long a daemon that is away is waited for, or a receiver of this name that is just ending [default: 10 at the start, later
-    /// without end].
+    /// How long a daemon that is away is waited for, or a receiver of this name that is just ending [default:
+    /// 10 at the start, later without end].
     #[arg(long, value_name = "SECS", value_parser = seconds)]
     daemon_timeout: Option<Duration>,
     /// Print one JSON object at the end (fields: docs/json.md).
@@ -194,7 +195,8 @@ fn register(args: &Args, signals: &Signals, again: bool) -> Result<Option<Sessio
             }
             Err(error) => error,
         };
-        // A name that is taken may be that of a receiver that is just ending, and what was held may be back in a moment.
+        // A name that is taken may be that of a receiver that is just ending, and what was held may be back
+        // in a moment.
         let away = match &error {
             RegisterError::Control(error) => error.is_passing(),
             RegisterError::Refused { code, .. } => *code == ErrorCode::Draining,

@@ -23,10 +23,11 @@ const INTERRUPTED: u8 = 130;
 
 /// Sends files and directories.
 ///
-/// A directory is called by its last component at the receiver, with everything in it below; `.` sends the contents
-/// alone. A file counts as sent when the receiver has written every byte of it, has proven that, and has given it its
-/// name. Holes of sparse files stay holes. A file that changes while it is sent is sent again, a few times at most.
-/// Symbolic links and devices in a directory are left out and counted; given by name, a device or a pipe is an error.
+/// A directory is called by its last component at the receiver, with everything in it below; `.` sends the
+/// contents alone. A file counts as sent when the receiver has written every byte of it, has proven that, and
+/// has given it its name. Holes of sparse files stay holes. A file that changes while it is sent is sent
+/// again, a few times at most. Symbolic links and devices in a directory are left out and counted; given by
+/// name, a device or a pipe is an error.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -56,7 +57,8 @@ pub(super) struct Args {
     /// Large pieces in flight; each takes --piece-bytes of memory.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=200))]
     in_flight: u16,
-    /// Bytes of a large piece, rounded up to whole 4 KiB; less where the receiver takes no such long messages.
+    /// Bytes of a large piece, rounded up to whole 4 KiB; less where the receiver takes no such long
+    /// messages.
     #[arg(long, value_name = "N", default_value_t = 8 << 20,
           value_parser = clap::value_parser!(u32).range(4097..=1 << 30))]
     piece_bytes: u32,
@@ -65,10 +67,10 @@ pub(super) struct Args {
     class: u8,
     /// The hash that proves at the receiver that a file is there, and is what was read.
     ///
-    /// fast: 128 bits of XXH3, against accidents. blake3: also against whoever may choose the files' bytes; it takes many
-    /// times as long. off: the receiver only accounts for the bytes. Bytes that were damaged between the disks are then
-    /// noticed by nobody (but see --crc), and a receiver that is started again in the middle of a file has all of it
-    /// sent again.
+    /// fast: 128 bits of XXH3, against accidents. blake3: also against whoever may choose the files' bytes;
+    /// it takes many times as long. off: the receiver only accounts for the bytes. Bytes that were damaged
+    /// between the disks are then noticed by nobody (but see --crc), and a receiver that is started again in
+    /// the middle of a file has all of it sent again.
     #[arg(long, value_name = "HASH", default_value = "fast")]
     proof: ProofBy,
     /// Let the receiver check a CRC32C of every message.
@@ -232,7 +234,8 @@ fn connect(args: &Args, signals: &Signals) -> Result<Option<Sender>, SendConnect
         let left = deadline.saturating_duration_since(Instant::now());
         if !error.is_passing() || left.is_zero() {
             return Err(match error {
-                // The last attempt has the rest of the time, which may be next to nothing: what was heard before says more.
+                // The last attempt has the rest of the time, which may be next to nothing: what was heard
+                // before says more.
                 SendConnectError::TimedOut { .. } => heard.unwrap_or(error),
                 _ => error,
             });

@@ -51,7 +51,8 @@ impl Signals {
         Ok(Self { readable, came, next_ends })
     }
 
-    /// Waits so long at most ([`Duration::MAX`]: for ever); whether a signal came. It stays readable until [`Self::take`].
+    /// Waits so long at most ([`Duration::MAX`]: for ever); whether a signal came. It stays readable until
+    /// [`Self::take`].
     ///
     /// # Errors
     /// What the system says; never "interrupted".
@@ -84,7 +85,8 @@ pub(crate) fn wait_readable(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -
     }
 }
 
-/// Makes a write beyond the file size limit an error (EFBIG) instead of the process's end; a log may be such a file.
+/// Makes a write beyond the file size limit an error (EFBIG) instead of the process's end; a log may be such
+/// a file.
 pub fn ignore_file_size_signal() {
     // SAFETY: ignoring a signal runs no handler of ours.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };

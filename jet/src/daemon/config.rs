@@ -207,8 +207,8 @@ fn one_line(error: &toml::de::Error) -> String {
     error.to_string().lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
 }
 
-/// Where a word is wanted and something else is there, `false` say, the library does not tell which words there are; of a wrong word
-/// it does.
+/// Where a word is wanted and something else is there, `false` say, the library does not tell which words
+/// there are; of a wrong word it does.
 fn as_a_word(mut table: toml::Table, error: &toml::de::Error) -> Option<toml::de::Error> {
     let text = error.to_string();
     let (_, path) = text.rsplit_once("expected string only")?.1.split_once("in ")?;
@@ -256,7 +256,8 @@ impl Config {
         Ok(config)
     }
 
-    /// Times are a day at most, spinning a second: longer is a slip of the unit, and would overflow the clock's arithmetic.
+    /// Times are a day at most, spinning a second: longer is a slip of the unit, and would overflow the
+    /// clock's arithmetic.
     fn check_spans(&self) -> Result<(), ConfigError> {
         for (key, found, max) in [
             ("admission.aging_ms", self.admission.aging_ms, DAY_MS),
@@ -296,8 +297,8 @@ impl Config {
     /// The addresses to listen on.
     ///
     /// # Errors
-    /// [`ConfigError::Address`], [`ConfigError::NoAddress`], [`ConfigError::Mixed`], [`ConfigError::NoVerbs`],
-    /// [`ConfigError::NoDevice`].
+    /// [`ConfigError::Address`], [`ConfigError::NoAddress`], [`ConfigError::Mixed`],
+    /// [`ConfigError::NoVerbs`], [`ConfigError::NoDevice`].
     pub fn addresses(&self) -> Result<Vec<Address>, ConfigError> {
         if self.listen.is_empty() {
             return Err(ConfigError::NoAddress);
@@ -326,7 +327,8 @@ impl Config {
         if is_used || self.rdma == Rdma::default() { Ok(()) } else { Err(ConfigError::NoRdma) }
     }
 
-    /// The NUMA node that the pool is to lie on, as far as the configuration tells: its own, or the device's that it names.
+    /// The NUMA node that the pool is to lie on, as far as the configuration tells: its own, or the device's
+    /// that it names.
     pub fn numa_node(&self) -> Option<u32> {
         self.numa_node_below(Path::new("/sys"))
     }

@@ -1,4 +1,5 @@
-//! The control socket: applications register here, the tool asks here. Nothing of the message path passes through.
+//! The control socket: applications register here, the tool asks here. Nothing of the message path passes
+//! through.
 
 use super::cache::CacheControl;
 use super::drain::{Asked, Drain};
@@ -231,8 +232,8 @@ struct Application<'a> {
     stream: &'a UnixStream,
 }
 
-/// Returns when the application has closed its connection. A session that was ended before that is over, but its
-/// application may go on reading what it held: so this stays with it.
+/// Returns when the application has closed its connection. A session that was ended before that is over, but
+/// its application may go on reading what it held: so this stays with it.
 async fn accompany(commands: &Commands, ticket: SessionTicket, application: &Application<'_>, heard: Heard) {
     let Heard { mut ended, mut standstill } = heard;
     let tell = async {
@@ -357,7 +358,8 @@ fn prepare(
     };
     let bytes = SegmentLayout::new(context.shape).total_bytes();
     let memory = Arc::new(SharedMemory::new("jet-session", bytes, false).map_err(internal)?);
-    // SAFETY: the mapping is zeroed, page-aligned and kept by the session as long as its end; this is the only end.
+    // SAFETY: the mapping is zeroed, page-aligned and kept by the session as long as its end; this is the
+    // only end.
     let segment = unsafe { daemon_end(memory.base(), memory.bytes(), context.shape) };
     let segment = segment.map_err(|error| (ErrorCode::Internal, error.to_string()))?;
     let (doorbell, bell) = Doorbell::pair().map_err(internal)?;

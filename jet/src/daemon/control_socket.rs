@@ -1,4 +1,5 @@
-//! The control socket's file: taken over from a dead daemon, respected while it is a living one's, removed at the end.
+//! The control socket's file: taken over from a dead daemon, respected while it is a living one's, removed at
+//! the end.
 
 use super::DaemonError;
 use std::io;

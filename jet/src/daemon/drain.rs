@@ -1,5 +1,5 @@
-//! When the daemon is to end, as far as anybody has asked: a drain that is under way is never begun anew, and only who
-//! names another deadline moves it.
+//! When the daemon is to end, as far as anybody has asked: a drain that is under way is never begun anew, and
+//! only who names another deadline moves it.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -47,8 +47,8 @@ impl Drain {
         Asked { left: at.saturating_duration_since(now), again }
     }
 
-    /// Waits until somebody asked for a drain, or for another deadline: so long it may take from now on. One waits at a
-    /// time.
+    /// Waits until somebody asked for a drain, or for another deadline: so long it may take from now on. One
+    /// waits at a time.
     pub async fn asked(&self) -> Duration {
         loop {
             self.changed.notified().await;

@@ -1,4 +1,5 @@
-//! Starting what moves data: the NIC that the configuration asks for, its memory, and the reactor's thread on it.
+//! Starting what moves data: the NIC that the configuration asks for, its memory, and the reactor's thread on
+//! it.
 
 use super::cache::CacheControl;
 use super::config::{HugePages, NicThread};
@@ -112,7 +113,8 @@ impl Launch<'_> {
             // SAFETY: as the pool.
             Ok(region) => region.inspect(|region| unsafe { poison::watch(region.base(), region.bytes()) }),
             Err(error) => {
-                // The receiver works without: Algorithm 1 goes to its next stage. Said here and in the status.
+                // The receiver works without: Algorithm 1 goes to its next stage. Said here and in the
+                // status.
                 tracing::warn!("{error}");
                 let report = Command::EscapeMemory { ready_slabs: 0, error: Some(error.to_string()) };
                 commands.send_blocking(report);
@@ -205,7 +207,8 @@ fn no_software_nic(source: io::Error) -> DaemonError {
     }
 }
 
-/// Senders at once on a device that has room for so many connections. Who is refused needs one, too, until it has heard so.
+/// Senders at once on a device that has room for so many connections. Who is refused needs one, too, until it
+/// has heard so.
 fn senders_max(peers: u32, connections: u32) -> u32 {
     let spare = (connections / 8).min(16);
     peers.min(connections - spare)

@@ -47,8 +47,8 @@ pub struct DaemonArgs {
     /// Configuration file (TOML); without one the defaults hold, which are the paper's
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Listen here instead of where the configuration says: shm:/path/nic.sock or tcp:host:port, or, in a build with
-    /// verbs, rdma:host:port without the other two; may be repeated
+    /// Listen here instead of where the configuration says: shm:/path/nic.sock or tcp:host:port, or, in a
+    /// build with verbs, rdma:host:port without the other two; may be repeated
     #[arg(long, value_name = "ADDR")]
     pub listen: Vec<String>,
     /// Control socket instead of the configuration's [default: /run/jet/jetd.sock]

@@ -18,7 +18,8 @@ pub struct PeerProcess {
 }
 
 impl PeerProcess {
-    /// The process that connected. None where it ended already, or is not to be seen from here (another pid namespace).
+    /// The process that connected. None where it ended already, or is not to be seen from here (another pid
+    /// namespace).
     pub fn of(stream: &UnixStream) -> Option<Self> {
         use std::os::fd::AsFd;
         let id = stream.peer_cred().ok()?.pid()?;
@@ -154,7 +155,8 @@ mod tests {
         assert!(has_ended(&process.pidfd));
         assert!(PeerProcess::of(&near).is_none_or(|process| has_ended(&process.pidfd)));
         let by_socket = !matches!(pidfd_of_peer(near.as_fd()), Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT));
-        // Where the kernel is said to tell, and this process may choose numbers, there must be something to see.
+        // Where the kernel is said to tell, and this process may choose numbers, there must be something to
+        // see.
         let wanted = std::env::var_os("JET_TEST_PEER_PIDFD").is_some_and(|wanted| wanted == "1");
         assert!(by_socket || !wanted, "JET_TEST_PEER_PIDFD=1, and the kernel has no SO_PEERPIDFD");
         // Where there is only the number, whoever has it is taken for it: nothing to see.

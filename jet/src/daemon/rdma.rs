@@ -12,8 +12,8 @@ use jet_control::status::RdmaPath;
 #[cfg(feature = "verbs")]
 use jet_fabric::verbs::{self, PortStatus, PortWatch};
 
-/// An interface's MTU that lets packets of RoCE carry 4096 bytes: with their headers, as the kernel counts them (`iboe_get_mtu` of
-/// rdma/ib_addr.h), they take 4192.
+/// An interface's MTU that lets packets of RoCE carry 4096 bytes: with their headers, as the kernel counts
+/// them (`iboe_get_mtu` of rdma/ib_addr.h), they take 4192.
 const MTU_WANTED: u32 = 4200;
 /// What Jet's packets are best to carry.
 const PACKET_BYTES_WANTED: u32 = 4096;
@@ -217,7 +217,8 @@ const ABOUT_PEERS_EVERY: Duration = Duration::from_secs(60);
 pub struct RdmaTeller {
     view: RdmaView,
     said: Option<RdmaStatus>,
-    /// When something may be said again that a peer alone can bring about, and how it stood when that was said.
+    /// When something may be said again that a peer alone can bring about, and how it stood when that was
+    /// said.
     about_peers: Option<(Instant, RdmaStatus)>,
 }
 

@@ -1,5 +1,5 @@
-//! `jet demo`: a daemon, a receiving application and several senders as separate processes on this host, a tree of
-//! files through all of them, and a check of every file.
+//! `jet demo`: a daemon, a receiving application and several senders as separate processes on this host, a
+//! tree of files through all of them, and a check of every file.
 
 mod children;
 mod report;
@@ -147,7 +147,8 @@ fn own_tree(work: &Path, senders: u64, bytes: u64) -> Result<Vec<Vec<PathBuf>>, 
     Ok(shares)
 }
 
-/// What lies in a directory, dealt out to the senders by bytes: the largest entry first, to whoever has the least.
+/// What lies in a directory, dealt out to the senders by bytes: the largest entry first, to whoever has the
+/// least.
 fn shares_of(dir: &Path, senders: usize) -> std::io::Result<Vec<Vec<PathBuf>>> {
     let mut entries = Vec::new();
     for entry in std::fs::read_dir(dir)? {

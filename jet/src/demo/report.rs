@@ -35,8 +35,8 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// From what the processes printed, the daemon's last status with everything delivered, and how many files were
-    /// compared.
+    /// From what the processes printed, the daemon's last status with everything delivered, and how many
+    /// files were compared.
     #[allow(clippy::cast_precision_loss)] // a figure of four digits
     pub(super) fn new(
         fabric: &str,

@@ -1,7 +1,7 @@
 //! The demo's own tree: the same bytes in every run, made quickly.
 //!
-//! The mix is that of a real one: many small files, some around the sizes where something changes (a slab, a fragment,
-//! a piece), a few large ones, deep directories, empty ones, and names that are no text.
+//! The mix is that of a real one: many small files, some around the sizes where something changes (a slab, a
+//! fragment, a piece), a few large ones, deep directories, empty ones, and names that are no text.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};

@@ -1,11 +1,12 @@
-//! Writes in flight, and reads and syncs beside them: io_uring where the kernel has it and allows it, plain system calls
-//! where not.
+//! Writes in flight, and reads and syncs beside them: io_uring where the kernel has it and allows it, plain
+//! system calls where not.
 //!
-//! The bytes are written from where the NIC put them: the slices are kept here until their write ended, so that their
-//! slabs are not used again under it. No buffers are registered with io_uring: that would need a writable mapping.
+//! The bytes are written from where the NIC put them: the slices are kept here until their write ended, so
+//! that their slabs are not used again under it. No buffers are registered with io_uring: that would need a
+//! writable mapping.
 //!
-//! A ring that fails is not used again. Whoever hears of that failure hears it only when nothing is in flight any more: the
-//! mapping that the bytes lie in may be gone a moment later.
+//! A ring that fails is not used again. Whoever hears of that failure hears it only when nothing is in flight
+//! any more: the mapping that the bytes lie in may be gone a moment later.
 
 use io_uring::{IoUring, opcode, types};
 use jet_client::receive::DetachedSlice;
@@ -133,7 +134,8 @@ impl Disk {
     /// A disk of at most `depth` writes in flight, and `others` reads and syncs.
     ///
     /// # Errors
-    /// [`DiskError::Setup`]. A kernel that has no io_uring, or forbids it, is no error: see [`Self::refusal`].
+    /// [`DiskError::Setup`]. A kernel that has no io_uring, or forbids it, is no error: see
+    /// [`Self::refusal`].
     pub fn new(depth: usize, others: usize, io_uring: bool) -> Result<Self, DiskError> {
         let all = depth + others;
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
@@ -194,7 +196,8 @@ impl Disk {
     /// Begins work on a file. [`Self::submit`] shows it to the kernel.
     ///
     /// # Safety
-    /// The session that gave the slice lives until the work came back; [`Self::wait_all`] is the way to be sure.
+    /// The session that gave the slice lives until the work came back; [`Self::wait_all`] is the way to be
+    /// sure.
     ///
     /// # Errors
     /// [`DiskError::Ring`]: this was not begun, and nothing is in flight any more.
@@ -214,9 +217,9 @@ impl Disk {
                 ended.push_back((index, result));
             }
             Backend::Uring(uring) => {
-                // SAFETY: descriptor, slice and buffer stay in `operations` until the completion, and the session that owns a slice's
-                // mapping outlives it (the caller's promise). A buffer's bytes lie on the heap, where they stay when the operation
-                // moves.
+                // SAFETY: descriptor, slice and buffer stay in `operations` until the completion, and the
+                // session that owns a slice's mapping outlives it (the caller's promise). A buffer's bytes
+                // lie on the heap, where they stay when the operation moves.
                 if let Err(error) = unsafe { uring.push(index, operation.entry()) } {
                     self.forget(index);
                     return Err(DiskError::Ring(error));
@@ -259,8 +262,8 @@ impl Disk {
         }
     }
 
-    /// Work that ended, if any did. What was interrupted before it did anything is begun again; [`Self::submit`] shows it to the
-    /// kernel.
+    /// Work that ended, if any did. What was interrupted before it did anything is begun again;
+    /// [`Self::submit`] shows it to the kernel.
     pub fn finished(&mut self) -> Option<Finished> {
         let (index, result) = loop {
             let (index, result) = match &mut self.backend {
@@ -393,7 +396,8 @@ impl Uring {
         let entry = entry.user_data(index as u64);
         // SAFETY: the caller's promise.
         while unsafe { self.ring.submission().push(&entry) }.is_err() {
-            // The queue has an entry for every operation; it is full only until the kernel took what is in it.
+            // The queue has an entry for every operation; it is full only until the kernel took what is in
+            // it.
             self.submit(0)?;
         }
         self.untaken.push_back(index);
@@ -467,7 +471,8 @@ impl Uring {
     fn prepare_sleep(&mut self) -> bool {
         let mut completions = self.ring.completion();
         completions.enable_eventfd();
-        // The kernel writes an entry and then reads the flag; this writes the flag and then reads the entries.
+        // The kernel writes an entry and then reads the flag; this writes the flag and then reads the
+        // entries.
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
         completions.sync();
         completions.is_empty() && self.ended.is_empty()

@@ -1,8 +1,8 @@
 //! Trees of files as messages: what `jet send` and `jet recv` say to each other.
 //!
-//! Every message carries a [`header::FileHeader`] as its user header: 32 fixed bytes, little-endian, and then the path
-//! where it fits. A small message has room for 64 bytes of path, a large one for 224. Paths are relative, of
-//! components that are neither empty nor `.` nor `..`, as raw bytes (they need not be UTF-8).
+//! Every message carries a [`header::FileHeader`] as its user header: 32 fixed bytes, little-endian, and then
+//! the path where it fits. A small message has room for 64 bytes of path, a large one for 224. Paths are
+//! relative, of components that are neither empty nor `.` nor `..`, as raw bytes (they need not be UTF-8).
 //!
 //! | kind | message | means |
 //! |---|---|---|
@@ -15,24 +15,26 @@
 //! | path | small, the path as payload | from now on (sender, file id) stands for this path; for paths that fit no header |
 //! | abandoned | small, no payload | the sender gave up: what was written of the file is removed |
 //!
-//! A path message is acknowledged before any message refers to it, a beginning before any piece follows. A receiver that
-//! does not know a reference (it was started again meanwhile) rejects with [`reject::PATH_UNKNOWN`], and the sender says
-//! the path again.
+//! A path message is acknowledged before any message refers to it, a beginning before any piece follows. A
+//! receiver that does not know a reference (it was started again meanwhile) rejects with
+//! [`reject::PATH_UNKNOWN`], and the sender says the path again.
 //!
-//! Pieces and holes begin at multiples of 4 KiB, and end at one or at the file's end. They go to a hidden part file
-//! `.jet-part-<sender>-<file id>` in the file's directory; they say where they belong, so that one that comes twice
-//! changes nothing. Only a beginning makes a part. A piece whose part is not there is rejected with
-//! [`reject::PART_GONE`], and the sender begins again under another file id, with every piece.
+//! Pieces and holes begin at multiples of 4 KiB, and end at one or at the file's end. They go to a hidden
+//! part file `.jet-part-<sender>-<file id>` in the file's directory; they say where they belong, so that one
+//! that comes twice changes nothing. Only a beginning makes a part. A piece whose part is not there is
+//! rejected with [`reject::PART_GONE`], and the sender begins again under another file id, with every piece.
 //!
-//! What a receiver wrote itself it accounts for: every extent, and a hash ([`proof`]) of what arrived in memory.
-//! `complete` carries the hash that the sender made while it read. What an earlier receiver wrote, who was killed, is read again and
-//! hashed before it is believed; without a proof it is sent again. So is a file that has its name already when `complete`
-//! comes again. So a receiver, a sender's connection or a daemon may be killed at any moment, parts may be removed and
-//! `--out` may become another, and the transfer goes on. A part whose sender was killed stays until `jet recv --sweep`,
-//! which is refused while another receiver uses the directory.
+//! What a receiver wrote itself it accounts for: every extent, and a hash ([`proof`]) of what arrived in
+//! memory. `complete` carries the hash that the sender made while it read. What an earlier receiver wrote,
+//! who was killed, is read again and hashed before it is believed; without a proof it is sent again. So is a
+//! file that has its name already when `complete` comes again. So a receiver, a sender's connection or a
+//! daemon may be killed at any moment, parts may be removed and `--out` may become another, and the transfer
+//! goes on. A part whose sender was killed stays until `jet recv --sweep`, which is refused while another
+//! receiver uses the directory.
 //!
-//! The sender looks at its file with every piece and hole, and before `complete`: one that was changed or replaced
-//! meanwhile is sent again, and refused when it goes on changing. docs/files.md says what these looks do not show.
+//! The sender looks at its file with every piece and hole, and before `complete`: one that was changed or
+//! replaced meanwhile is sent again, and refused when it goes on changing. docs/files.md says what these
+//! looks do not show.
 //!
 //! A message is rejected with the errno of what failed at the receiver, or with a code of [`reject`].
 //!

@@ -1,11 +1,11 @@
 //! Files on their way: hidden parts below the receiver's directory, and how they get their names.
 //!
-//! Only the beginning of a file makes its part. A piece finds it, or hears that it is gone; then its sender begins anew.
-//! So no part has holes where pieces were written to another.
+//! Only the beginning of a file makes its part. A piece finds it, or hears that it is gone; then its sender
+//! begins anew. So no part has holes where pieces were written to another.
 //!
-//! Nothing here follows a symbolic link or leaves the directory: paths were checked for `..` before they come here,
-//! directories are opened with `openat2` and `RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS`, and everything else is one
-//! component below an open directory.
+//! Nothing here follows a symbolic link or leaves the directory: paths were checked for `..` before they come
+//! here, directories are opened with `openat2` and `RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS`, and everything
+//! else is one component below an open directory.
 
 mod directories;
 mod file;
@@ -135,7 +135,8 @@ pub struct PartsOptions {
 }
 
 impl Parts {
-    /// Makes the directory where it is not there. As long as it lives, no other receiver can sweep the directory.
+    /// Makes the directory where it is not there. As long as it lives, no other receiver can sweep the
+    /// directory.
     ///
     /// # Errors
     /// [`OutError`].
@@ -158,8 +159,8 @@ impl Parts {
         self.directories.forget();
     }
 
-    /// A file of several pieces begins: its part is made, empty and of its full length. One that came twice changes
-    /// nothing.
+    /// A file of several pieces begins: its part is made, empty and of its full length. One that came twice
+    /// changes nothing.
     ///
     /// # Errors
     /// What the system says.
@@ -186,11 +187,12 @@ impl Parts {
         Ok(())
     }
 
-    /// Opens the part of a file that has begun, for bytes of it, and counts the message as its user until [`Self::leave`].
+    /// Opens the part of a file that has begun, for bytes of it, and counts the message as its user until
+    /// [`Self::leave`].
     ///
     /// # Errors
-    /// [`PartError`]; [`PartError::Gone`] also while the file takes its name: its sender heard before that all of it was
-    /// consumed, so what comes now is old.
+    /// [`PartError`]; [`PartError::Gone`] also while the file takes its name: its sender heard before that
+    /// all of it was consumed, so what comes now is old.
     ///
     /// # Panics
     /// As [`Self::enter`].
@@ -240,9 +242,9 @@ impl Parts {
         let file = match beneath(&directory, name.as_bytes(), flags, Mode::empty()) {
             Ok(file) => file,
             Err(Errno::NOENT) => return Err(PartError::Gone),
-            // A receiver that was killed had given it its file's mode, of a file that its owner may not write to. It is sent
-            // again, which costs time. To give it another mode would be more to get right, and this is rare: all of it was
-            // there, and only its sync was not over.
+            // A receiver that was killed had given it its file's mode, of a file that its owner may not write
+            // to. It is sent again, which costs time. To give it another mode would be more to get right, and
+            // this is rare: all of it was there, and only its sync was not over.
             Err(Errno::ACCESS) => {
                 self.forget(key);
                 return match rustix::fs::unlinkat(&directory, &*name, AtFlags::empty()) {
@@ -265,8 +267,8 @@ impl Parts {
         Ok(self.insert(key, path, directory, file, Some(Identity::of(&stat)), length_of(&stat)))
     }
 
-    /// Makes the part of a file of one message, and counts the message as its user until [`Self::leave`]. Of a message that
-    /// came twice the second one has the part.
+    /// Makes the part of a file of one message, and counts the message as its user until [`Self::leave`]. Of
+    /// a message that came twice the second one has the part.
     ///
     /// # Errors
     /// What the system says.
@@ -277,7 +279,8 @@ impl Parts {
         self.forget(key);
         let (directory, file) = self.make_part(key, path)?;
         if file_bytes > SLAB_BYTES as u64 {
-            // The length first: writes within it run beside each other, writes that extend it one after the other.
+            // The length first: writes within it run beside each other, writes that extend it one after the
+            // other.
             rustix::fs::ftruncate(&file, file_bytes).inspect_err(|_| {
                 let _ = rustix::fs::unlinkat(&directory, &*part_name(key), AtFlags::empty());
             })?;
@@ -301,8 +304,8 @@ impl Parts {
         }
     }
 
-    /// Waits until an earlier receiver's last write to a part has ended, as long as it can have been killed just now.
-    /// `false`: that write is still on its way.
+    /// Waits until an earlier receiver's last write to a part has ended, as long as it can have been killed
+    /// just now. `false`: that write is still on its way.
     fn wait_for_writes(&self, file: &OwnedFd) -> bool {
         loop {
             if flock(file, FlockOperation::NonBlockingLockExclusive) != Err(Errno::WOULDBLOCK) {
@@ -412,7 +415,8 @@ impl Parts {
         }
     }
 
-    /// A descriptor of the part: with `O_DIRECT` where that is wanted and possible; the flag says which it is.
+    /// A descriptor of the part: with `O_DIRECT` where that is wanted and possible; the flag says which it
+    /// is.
     ///
     /// # Errors
     /// [`PartError`].
@@ -451,16 +455,16 @@ impl Parts {
         self.direct_refusal.as_ref()
     }
 
-    /// Whether bytes of the part were written before, as [`Self::written`] told. They are not to be written again: what comes
-    /// now may have been damaged on its way, and would lie where good bytes are.
+    /// Whether bytes of the part were written before, as [`Self::written`] told. They are not to be written
+    /// again: what comes now may have been damaged on its way, and would lie where good bytes are.
     pub fn has(&mut self, index: PartIndex, from: u64, bytes: u64) -> bool {
         let part = self.part(index);
         let (key, discarded) = (part.key, part.discarded);
         !discarded && self.ledgers.has(key, from, from + bytes)
     }
 
-    /// Bytes of the part may have been written that [`Self::written`] will not tell of. Where they lie on others that it
-    /// told of, the part is not believed any more before it was read.
+    /// Bytes of the part may have been written that [`Self::written`] will not tell of. Where they lie on
+    /// others that it told of, the part is not believed any more before it was read.
     pub fn doubt(&mut self, index: PartIndex, from: u64, bytes: u64) {
         let part = self.part(index);
         if !part.discarded {
@@ -478,9 +482,9 @@ impl Parts {
         }
     }
 
-    /// Closes what no message uses, before the receiver sleeps. A part that was removed meanwhile would keep its room on the
-    /// disk, and a directory that was moved away would stay in use. What comes next opens a part again with a few system
-    /// calls, and a receiver that sleeps has the time.
+    /// Closes what no message uses, before the receiver sleeps. A part that was removed meanwhile would keep
+    /// its room on the disk, and a directory that was moved away would stay in use. What comes next opens a
+    /// part again with a few system calls, and a receiver that sleeps has the time.
     pub fn close_unused(&mut self) {
         self.directories.forget();
         for place in &mut self.parts {

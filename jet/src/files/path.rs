@@ -10,8 +10,8 @@ pub const PART_PREFIX: &[u8] = b".jet-part-";
 /// The longest component that file systems take.
 const COMPONENT_MAX: usize = 255;
 
-/// A path that was checked: not empty, not absolute, no component empty, `.`, `..`, longer than 255 bytes, with a zero
-/// byte, or named like a part file.
+/// A path that was checked: not empty, not absolute, no component empty, `.`, `..`, longer than 255 bytes,
+/// with a zero byte, or named like a part file.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RelativePath<'a>(&'a [u8]);
 

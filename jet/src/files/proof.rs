@@ -1,14 +1,16 @@
-//! The proof that a file at the receiver is the one that was read: a hash of it that both ends make as the bytes pass.
+//! The proof that a file at the receiver is the one that was read: a hash of it that both ends make as the
+//! bytes pass.
 //!
-//! Pieces are sent, read and written in any order, and slices of a piece arrive in any order. So the hash is a sum: each
-//! block of 4 KiB gives a term that depends on its bytes and on its number in the file, the terms are added, and the
-//! digest is made of the sum and the file's length. A block of zeros gives no term, so that a hole and the zeros that
-//! are read from it are the same.
+//! Pieces are sent, read and written in any order, and slices of a piece arrive in any order. So the hash is
+//! a sum: each block of 4 KiB gives a term that depends on its bytes and on its number in the file, the terms
+//! are added, and the digest is made of the sum and the file's length. A block of zeros gives no term, so
+//! that a hole and the zeros that are read from it are the same.
 //!
-//! * [`Hash::Fast`]: XXH3 of 128 bits; terms are added modulo 2^128. Against accidents: nobody who may choose the bytes
-//!   is kept from making two files of one digest.
-//! * [`Hash::Blake3`]: BLAKE3; a term is 1024 numbers of 16 bits, added one by one (LtHash). Sums of shorter terms could
-//!   be forged by whoever may choose many blocks. The digest is the first 128 bits of a BLAKE3 of the sum.
+//! * [`Hash::Fast`]: XXH3 of 128 bits; terms are added modulo 2^128. Against accidents: nobody who may choose
+//!   the bytes is kept from making two files of one digest.
+//! * [`Hash::Blake3`]: BLAKE3; a term is 1024 numbers of 16 bits, added one by one (LtHash). Sums of shorter
+//!   terms could be forged by whoever may choose many blocks. The digest is the first 128 bits of a BLAKE3 of
+//!   the sum.
 
 use std::fmt;
 use twox_hash::XxHash3_128;

@@ -16,7 +16,8 @@ pub const PATH_UNKNOWN: NonZeroU32 = code(BASE + 2);
 pub const HEADER_REFUSED: NonZeroU32 = code(BASE + 3);
 /// A file is to take its name of which not everything is there. The sender sends it again.
 pub const INCOMPLETE: NonZeroU32 = code(BASE + 4);
-/// The part that the message is for is not there: never begun here, removed, or discarded. The sender sends the file again.
+/// The part that the message is for is not there: never begun here, removed, or discarded. The sender sends
+/// the file again.
 pub const PART_GONE: NonZeroU32 = code(BASE + 5);
 /// What is there is not what the sender read: their hashes differ. The sender sends the file again.
 pub const DIFFERENT: NonZeroU32 = code(BASE + 6);

@@ -1,8 +1,8 @@
 //! The sender's walk over files and directories.
 //!
-//! A directory comes after what lies in it, so that its permission bits, which may forbid writing, are set last. The
-//! order is that of the names' bytes, the same in every run. Symbolic links below a path, devices, sockets and pipes
-//! are counted and left out; a path that is given is followed.
+//! A directory comes after what lies in it, so that its permission bits, which may forbid writing, are set
+//! last. The order is that of the names' bytes, the same in every run. Symbolic links below a path, devices,
+//! sockets and pipes are counted and left out; a path that is given is followed.
 
 use super::path::RelativePath;
 use std::collections::HashSet;
@@ -108,8 +108,8 @@ enum Step {
 }
 
 impl Walk {
-    /// A walk over paths. Each is called by its last component at the receiver, and what lies in it below that; `.`,
-    /// `..` and `/` have none, and their contents are called as they are.
+    /// A walk over paths. Each is called by its last component at the receiver, and what lies in it below
+    /// that; `.`, `..` and `/` have none, and their contents are called as they are.
     ///
     /// # Errors
     /// [`RootError`], before anything is sent.

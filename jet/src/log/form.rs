@@ -42,8 +42,8 @@ fn is_journal(stream: Option<&str>, stderr: BorrowedFd<'_>) -> bool {
     stream.is_some_and(|stream| stream == format!("{}:{}", stat.st_dev, stat.st_ino))
 }
 
-/// The record as a line for people: what it says, and its fields behind that. Control characters are escaped; lines behind the first
-/// are indented, so that no name in them passes for another line.
+/// The record as a line for people: what it says, and its fields behind that. Control characters are escaped;
+/// lines behind the first are indented, so that no name in them passes for another line.
 pub(super) fn human(program: &str, record: &Record) -> String {
     let mut text = format!("{program}: ");
     text.push_str(match record.level {

@@ -1,5 +1,5 @@
-//! The journal's own protocol: a datagram of fields, `NAME=VALUE` a line, or with the value's length where it has lines of its own
-//! (systemd, "Native Journal Protocol").
+//! The journal's own protocol: a datagram of fields, `NAME=VALUE` a line, or with the value's length where it
+//! has lines of its own (systemd, "Native Journal Protocol").
 
 use super::record::Record;
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sendto, socket_with};

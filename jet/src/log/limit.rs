@@ -32,7 +32,8 @@ struct Kind {
 /// The limit of each kind.
 #[derive(Default)]
 pub(super) struct Limit {
-    // As many as there are places in the source. Held for some nanoseconds, and never while anything is written.
+    // As many as there are places in the source. Held for some nanoseconds, and never while anything is
+    // written.
     kinds: Mutex<HashMap<Identifier, Kind>>,
 }
 

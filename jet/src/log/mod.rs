@@ -1,8 +1,9 @@
 //! What programs say of themselves, in lines: `tracing` events with a level and fields.
 //!
-//! A line is said by [`tracing::info!`] and its like. It is made where it is said, and written by a thread of its own, so that no log
-//! holds anybody up: not a reader that stands still, not a full disk, not a journal that does not answer. Lines of one kind (one place
-//! in the source) that come too often are left out and counted, and so are lines that the log does not take. Nothing here panics.
+//! A line is said by [`tracing::info!`] and its like. It is made where it is said, and written by a thread of
+//! its own, so that no log holds anybody up: not a reader that stands still, not a full disk, not a journal
+//! that does not answer. Lines of one kind (one place in the source) that come too often are left out and
+//! counted, and so are lines that the log does not take. Nothing here panics.
 //!
 //! * [`start`]: from the beginning of `main` to its end.
 //! * [`Form`]: lines for people, JSON, or the journal's own protocol.
@@ -94,7 +95,8 @@ pub const ASKED_FOR: &str = "asked for";
 
 static HANDLE: OnceLock<Handle> = OnceLock::new();
 
-/// The log of a program, from its start to its end. Dropped, it writes what was said, unless nobody takes it within a second.
+/// The log of a program, from its start to its end. Dropped, it writes what was said, unless nobody takes it
+/// within a second.
 #[must_use = "dropped at once, nothing is written"]
 pub struct Logging {
     _stop: Option<Stop>,
@@ -121,7 +123,8 @@ pub fn configure(config: &LogConfig) {
     }
 }
 
-/// Writes over the last line of a terminal on standard error, with the cursor behind what is shown; with nothing, empties it.
+/// Writes over the last line of a terminal on standard error, with the cursor behind what is shown; with
+/// nothing, empties it.
 pub fn show_progress(line: String) {
     if let Some(handle) = HANDLE.get() {
         handle.writer.progress(line);

@@ -1,7 +1,7 @@
 //! Standard error, which nothing that is written to it ends or holds up for long.
 //!
-//! Where it takes nothing (its reader is gone or stands still, its disk is full) lines are left out, and the next one that is taken says
-//! how many.
+//! Where it takes nothing (its reader is gone or stands still, its disk is full) lines are left out, and the
+//! next one that is taken says how many.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, Mode, OFlags};
@@ -79,9 +79,10 @@ struct NotTaken {
 
 /// The same pipe or terminal, opened so that a write never waits.
 ///
-/// Room that `poll` saw may be less than a write, or another process's by then: a write would wait for ever beside a
-/// reader that stands still. To mark the descriptor itself would mark it for all processes that share it. Nothing else is
-/// opened anew: a file would be written from its beginning, and nobody reads it; a socket is told with each write.
+/// Room that `poll` saw may be less than a write, or another process's by then: a write would wait for ever
+/// beside a reader that stands still. To mark the descriptor itself would mark it for all processes that
+/// share it. Nothing else is opened anew: a file would be written from its beginning, and nobody reads it; a
+/// socket is told with each write.
 fn opened_anew(to: BorrowedFd<'_>) -> Option<OwnedFd> {
     let is_pipe =
         || rustix::fs::fstat(to).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo);

@@ -1,4 +1,5 @@
-//! Applications that break the protocol: each loses its own session and is told why, the others are served on.
+//! Applications that break the protocol: each loses its own session and is told why, the others are served
+//! on.
 
 use crate::children::Role;
 use crate::hand_session::{HandSession, release, wait_delivery};
@@ -211,7 +212,8 @@ fn what_an_application_may_still_read_is_not_used_again_while_it_lives() {
 enum Scribble {
     /// Random words everywhere.
     Everywhere,
-    /// Random small numbers in the first lines, where the rings' indices are, and in those of the release ring.
+    /// Random small numbers in the first lines, where the rings' indices are, and in those of the release
+    /// ring.
     Indices,
     /// Releases that could be real, by the ring's own rules.
     Releases,
@@ -259,7 +261,8 @@ fn a_segment_scribbled_over_costs_its_own_session_only() {
                 scribbler.scribble(&session, &mut end);
                 sender.sender.flush();
                 session.bell.ring();
-                // Something must come, or a daemon that has nothing to deliver never looks at the delivery ring.
+                // Something must come, or a daemon that has nothing to deliver never looks at the delivery
+                // ring.
                 if sent < 200 {
                     sent += usize::from(sender.send(10).is_ok());
                 }
@@ -327,7 +330,8 @@ impl Scribbler {
         for _ in 0..count {
             let at = words.start + self.random.size_below(words.len());
             let value = self.random.next() & mask;
-            // SAFETY: within the mapping and aligned; the daemon's own accesses to it are to atomics or copies.
+            // SAFETY: within the mapping and aligned; the daemon's own accesses to it are to atomics or
+            // copies.
             let word = unsafe { AtomicU64::from_ptr(session.mapping.base().cast::<u64>().add(at)) };
             word.store(value, Ordering::Relaxed);
         }

@@ -179,7 +179,8 @@ fn memory_that_cannot_be_read_costs_its_sender_its_connection() {
                     _ => RequestFields { address: good.address + REGION as u64 - 100, ..good },
                 };
                 peer.send(&RequestHeader::encode(&fields), &[]);
-                // A READ that fails takes the connection with it, as with verbs; where a word still gets through it is this.
+                // A READ that fails takes the connection with it, as with verbs; where a word still gets
+                // through it is this.
                 let reason = peer.wait_ended();
                 assert!(
                     matches!(reason, None | Some(ByeReason::BadMemory)),

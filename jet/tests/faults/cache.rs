@@ -1,4 +1,5 @@
-//! The daemon's reservation of cache, on the kernel's own resctrl: in the guest only (deploy/vm/check cache-daemon).
+//! The daemon's reservation of cache, on the kernel's own resctrl: in the guest only (deploy/vm/check
+//! cache-daemon).
 
 use crate::children::Role;
 use crate::rig::{Rig, cache, random_for};
@@ -51,7 +52,8 @@ fn ends(rig: &mut Rig) {
     assert!(rig.take_daemon().wait().success());
 }
 
-/// The daemon ends as [`ends`] says, and leaves the cache as it was before: the same schemata, and no group of its own.
+/// The daemon ends as [`ends`] says, and leaves the cache as it was before: the same schemata, and no group
+/// of its own.
 #[track_caller]
 fn ends_and_leaves(rig: &mut Rig, before: &str) {
     ends(rig);
@@ -226,7 +228,8 @@ fn what_a_daemon_knows_it_gives_back_without_its_journals() {
     std::fs::remove_dir_all("/run/jet-cache").expect("journals");
     ends_and_leaves(&mut rig, &before);
 
-    // Locks that somebody removed are not all that tells a living daemon; and one that has not quite ended is waited for.
+    // Locks that somebody removed are not all that tells a living daemon; and one that has not quite ended is
+    // waited for.
     rig.start_again();
     for lock in ["jet.json.lock", "resctrl.state.lock"] {
         std::fs::remove_file(Path::new("/run/jet-cache").join(lock)).expect("a lock");

@@ -1,7 +1,7 @@
 //! What this binary does when a test starts it again: be a sender or an application that can be killed.
 //!
-//! A child says what happens in a file, a line at a time, each written before the thing that it announces is done: what
-//! stands there when the child is killed is the truth.
+//! A child says what happens in a file, a line at a time, each written before the thing that it announces is
+//! done: what stands there when the child is killed is the truth.
 
 use crate::rig::{Rig, random_for};
 use crate::traffic::{Traffic, fits};
@@ -31,7 +31,8 @@ pub enum Role {
     Faulty,
     /// Sends small and large messages without end.
     Sender,
-    /// Sends one message after the other, each larger than what an application that takes nothing is ever given.
+    /// Sends one message after the other, each larger than what an application that takes nothing is ever
+    /// given.
     LargeSender,
 }
 

@@ -1,5 +1,5 @@
-//! `jetd` killed and started again under load: every message ends once, none is called consumed that was not, and what an
-//! application may have seen before is marked.
+//! `jetd` killed and started again under load: every message ends once, none is called consumed that was not,
+//! and what an application may have seen before is marked.
 
 use crate::children::Role;
 use crate::rig::{Actor, Rig, nic_threads, random_for};

@@ -1,5 +1,5 @@
-//! Devices that vanish, links that break, and what cannot be of a device. These take the host's devices apart, so they run
-//! in the guest only (deploy/vm/check), which names what puts them together again.
+//! Devices that vanish, links that break, and what cannot be of a device. These take the host's devices
+//! apart, so they run in the guest only (deploy/vm/check), which names what puts them together again.
 
 use crate::children::Role;
 use crate::rig::{Rig, random_for};
@@ -42,8 +42,8 @@ impl Devices {
         Self::order(&["restore"]);
     }
 
-    /// Takes the carrier from the sender's device (0) or the receiver's (1): the port of the switch goes down, and the
-    /// interface keeps its address and its route, as when a cable is pulled.
+    /// Takes the carrier from the sender's device (0) or the receiver's (1): the port of the switch goes
+    /// down, and the interface keeps its address and its route, as when a cable is pulled.
     fn unplug(end: usize) {
         Self::order(&["unplug", &end.to_string()]);
     }
@@ -85,7 +85,8 @@ impl Load {
         Self { traffic, random, sent: 0, ended: HashSet::new() }
     }
 
-    /// Sends small and large messages until so many more have ended, and `done` says so too; each must be consumed, once.
+    /// Sends small and large messages until so many more have ended, and `done` says so too; each must be
+    /// consumed, once.
     fn carry(&mut self, more: usize, mut done: impl FnMut() -> bool) {
         let target = self.ended.len() + more;
         while self.ended.len() < target || !done() {
@@ -125,7 +126,8 @@ impl Drop for Over<'_> {
     }
 }
 
-/// A load goes on in a thread of its own while something is done to the devices; it must get on before and after.
+/// A load goes on in a thread of its own while something is done to the devices; it must get on before and
+/// after.
 fn under_load(rig: &mut Rig, name: &str, seed: u64, what: impl FnOnce(&mut Rig)) {
     let mut random = random_for(name, seed);
     let application = rig.application(Role::Consumer, "store");
@@ -194,8 +196,9 @@ fn the_receivers_link_goes_down_and_comes_up_under_load() {
     link_goes_down_and_comes_up(1, 73);
 }
 
-/// The carrier goes and comes. An interface that is set down instead loses its route as well, and a device of soft-RoCE
-/// that then sends for RDMA CM is deaf to it ever after (docs/rdma.md): nothing could be told from that.
+/// The carrier goes and comes. An interface that is set down instead loses its route as well, and a device of
+/// soft-RoCE that then sends for RDMA CM is deaf to it ever after (docs/rdma.md): nothing could be told from
+/// that.
 fn link_goes_down_and_comes_up(end: usize, seed: u64) {
     let _devices = Devices::there();
     let mut rig = Rig::start(&[]);

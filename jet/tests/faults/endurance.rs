@@ -1,7 +1,8 @@
-//! Applications are stopped, go on, and are killed at random under full load. No slab, no message and no byte is lost.
+//! Applications are stopped, go on, and are killed at random under full load. No slab, no message and no byte
+//! is lost.
 //!
-//! What Jet says of itself proves nothing here: the senders write down what they sent, the applications what they took,
-//! and the two are compared at the end, message by message.
+//! What Jet says of itself proves nothing here: the senders write down what they sent, the applications what
+//! they took, and the two are compared at the end, message by message.
 
 use crate::children::Role;
 use crate::rig::{Actor, Rig, random_for};
@@ -28,8 +29,8 @@ fn span() -> Duration {
     )
 }
 
-/// What a sender sent: its own name, and of each message, by its number, the tag and the length. The bytes follow from the
-/// tag, which is no other sender's.
+/// What a sender sent: its own name, and of each message, by its number, the tag and the length. The bytes
+/// follow from the tag, which is no other sender's.
 struct Sent {
     sender: u64,
     messages: HashMap<u64, (u64, u64)>,
@@ -67,9 +68,10 @@ struct Taken {
     again: usize,
 }
 
-/// Compares what the lives of an application wrote down, in their order, with what was sent to it: every message was
-/// finished by one of them at least, with its tag and its length (its bytes are checked where they are taken), none came
-/// that was not sent, none came to one life twice, and what came again was marked and can have been in flight at the kill.
+/// Compares what the lives of an application wrote down, in their order, with what was sent to it: every
+/// message was finished by one of them at least, with its tag and its length (its bytes are checked where
+/// they are taken), none came that was not sent, none came to one life twice, and what came again was marked
+/// and can have been in flight at the kill.
 fn compare(app: &str, sent: &Sent, lives: &[Vec<String>]) -> Taken {
     let (mut begun, mut finished) = (HashSet::new(), HashSet::new());
     let mut taken = Taken::default();
@@ -98,7 +100,8 @@ fn compare(app: &str, sent: &Sent, lives: &[Vec<String>]) -> Taken {
             taken.marked += usize::from(marked);
             again_here += usize::from(begun.contains(&number));
         }
-        // An earlier life began it, so it was sent before the kill. What was acknowledged by then is never sent again.
+        // An earlier life began it, so it was sent before the kill. What was acknowledged by then is never
+        // sent again.
         assert!(
             again_here <= IN_FLIGHT,
             "{app}, life {life}: {again_here} came again, and {IN_FLIGHT} at most were in flight"
@@ -189,8 +192,8 @@ struct Done {
     kills: u32,
 }
 
-/// One that is stopped until its backlog is moved to memory, and one that is killed while it holds something: whatever the
-/// seed makes of the rest.
+/// One that is stopped until its backlog is moved to memory, and one that is killed while it holds something:
+/// whatever the seed makes of the rest.
 fn what_must_happen(rig: &Rig, victims: &mut [Victim], random: &mut Random) -> Done {
     let copied = || rig.status().escape.copied.total;
     let stopped = &mut victims[random.size_below(APPS.len())];

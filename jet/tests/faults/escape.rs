@@ -1,5 +1,5 @@
-//! Escape from applications that sit on the pool (Jet §4.3): stopped ones, dead ones, ones that pin everything. Whoever is
-//! slow waits alone, and loses nothing.
+//! Escape from applications that sit on the pool (Jet §4.3): stopped ones, dead ones, ones that pin
+//! everything. Whoever is slow waits alone, and loses nothing.
 
 use crate::children::Role;
 use crate::rig::{Rig, nic_threads, random_for};
@@ -53,8 +53,8 @@ fn rounds(traffic: &mut Traffic, count: usize) {
     }
 }
 
-/// The pool is whole, and escape memory is in no use. What is posted to the SRQ leaves it by being used: so some messages
-/// pass before.
+/// The pool is whole, and escape memory is in no use. What is posted to the SRQ leaves it by being used: so
+/// some messages pass before.
 #[track_caller]
 fn wait_home(rig: &Rig, traffic: &mut Traffic) {
     rig.wait_whole();
@@ -70,7 +70,8 @@ fn a_stopped_applications_backlog_moves_to_memory_and_comes_to_it_whole() {
     for &thread in nic_threads() {
         // Under pressure early: one application alone leaves enough of the pool not to bring it there.
         let rig = Rig::start(&[thread, "escape.safe_permille=900"]);
-        // With more small ones the application has its part of the SRQ's share before the large ones come that fill the pool.
+        // With more small ones the application has its part of the SRQ's share before the large ones come
+        // that fill the pool.
         let small = usize::try_from(rig.srq_share_slabs() / 4).expect("few").min(200);
         let good = rig.application(Role::Consumer, "store");
         let stopped = rig.application(Role::Consumer, "stopped");

@@ -59,8 +59,8 @@ impl HandSession {
 
     /// The application's end of the segment.
     pub fn end(&self) -> AppEnd {
-        // SAFETY: the mapping is page-aligned, and callers keep the session as long as the end. A second end would only
-        // spoil this session, which is what these tests are about.
+        // SAFETY: the mapping is page-aligned, and callers keep the session as long as the end. A second end
+        // would only spoil this session, which is what these tests are about.
         unsafe { app_end(self.mapping.base(), self.mapping.bytes()) }.expect("a segment")
     }
 
@@ -100,7 +100,8 @@ impl HandSession {
     }
 }
 
-/// Waits for the next delivery, while its sender gets its turns: it sends when it has credit, and learns of that by them.
+/// Waits for the next delivery, while its sender gets its turns: it sends when it has credit, and learns of
+/// that by them.
 #[track_caller]
 pub fn wait_delivery(end: &mut AppEnd, from: &mut Traffic) -> Delivery {
     until("a delivery", || {

@@ -39,7 +39,8 @@ fn an_application_that_stops_holds_up_its_own_senders_only() {
     // Its slots run out first, or the SRQ share does.
     for slots in ["session.slots=128", "session.slots=4096"] {
         let rig = Rig::start(&[slots]);
-        // One application has three quarters of the SRQ's share at most; a little less may be what its messages come to.
+        // One application has three quarters of the SRQ's share at most; a little less may be what its
+        // messages come to.
         let most = rig.srq_share_slabs() / 3 * 2;
         let good = rig.application(Role::Consumer, "store");
         let addresses = rig.addresses();

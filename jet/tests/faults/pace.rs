@@ -1,15 +1,17 @@
-//! "The others go on" in numbers: the pace of a good sender beside one that sits on the pool, over its pace alone.
+//! "The others go on" in numbers: the pace of a good sender beside one that sits on the pool, over its pace
+//! alone.
 //!
-//! No bound on a time holds on every machine, and a round that ends at all may have taken a hundred times its time. What
-//! can be compared are rounds of one process against one daemon, made in turns within seconds: whatever else the machine
-//! does slows both kinds. Where that is much, rounds that lost their core take five times the time of those that did not, in
-//! one kind more often than in the other by chance. So not the medians are compared but the fastest quarters, which a fault
-//! that slows every round moves just as far. With 25 processes waiting for two cores the pace beside was 0.6 to 1.1 of the pace
-//! alone; the bound is a fifth, far from that and from the hundredth of one that waits for the other.
+//! No bound on a time holds on every machine, and a round that ends at all may have taken a hundred times its
+//! time. What can be compared are rounds of one process against one daemon, made in turns within seconds:
+//! whatever else the machine does slows both kinds. Where that is much, rounds that lost their core take five
+//! times the time of those that did not, in one kind more often than in the other by chance. So not the
+//! medians are compared but the fastest quarters, which a fault that slows every round moves just as far.
+//! With 25 processes waiting for two cores the pace beside was 0.6 to 1.1 of the pace alone; the bound is a
+//! fifth, far from that and from the hundredth of one that waits for the other.
 //!
-//! The fastest quarter says nothing of the rest. So no round beside may take seconds longer than the slowest alone, from
-//! the first message that is not given back on. Rounds take milliseconds, on a busy machine too: seconds are a hang that
-//! somebody else makes.
+//! The fastest quarter says nothing of the rest. So no round beside may take seconds longer than the slowest
+//! alone, from the first message that is not given back on. Rounds take milliseconds, on a busy machine too:
+//! seconds are a hang that somebody else makes.
 
 use crate::children::Role;
 use crate::rig::{Actor, Rig, random_for};
@@ -27,8 +29,9 @@ const TURNS: usize = 7;
 const ROUNDS: usize = 12;
 /// What no round beside takes longer than the slowest alone.
 const HANG: Duration = Duration::from_secs(5);
-/// The pool is under pressure where less of it is available. One fragment of the pool of 12 MiB is more than the rest:
-/// what a slow session holds before it is granted nothing more (a fragment or two, where others press too) is enough.
+/// The pool is under pressure where less of it is available. One fragment of the pool of 12 MiB is more than
+/// the rest: what a slow session holds before it is granted nothing more (a fragment or two, where others
+/// press too) is enough.
 const SAFE_PERMILLE: u32 = 980;
 
 /// How an application sits on what it gets.
@@ -103,13 +106,14 @@ impl Sitter {
         in_pool * 1000 > status.pool.slabs * (1000 - SAFE_PERMILLE)
     }
 
-    /// Whether what it was sent was moved to memory before it took it, as happens on a busy machine, where it is late. It then holds all
-    /// the memory that it may, gets nothing more, and the pool stays empty.
+    /// Whether what it was sent was moved to memory before it took it, as happens on a busy machine, where it
+    /// is late. It then holds all the memory that it may, gets nothing more, and the pool stays empty.
     fn came_too_late(status: &Status, rounds: usize) -> bool {
         rounds > 500 && Self::session(status).copied_slabs > 0
     }
 
-    /// How long the rounds take that are made until it is so; nothing where it will not be so, because `fails` is.
+    /// How long the rounds take that are made until it is so; nothing where it will not be so, because
+    /// `fails` is.
     fn rounds_until(
         &mut self,
         rig: &Rig,
@@ -179,7 +183,8 @@ fn check_pace(name: &str, seed: u64, sits: Sits, has_memory: bool) {
     let settings = ["session.quarantine_ms=20", &safe];
     let rig = Rig::start(&[&settings[..], if has_memory { &[] } else { &no_memory }].concat());
     let good = rig.application(Role::Consumer, "store");
-    // What nobody reads goes to memory, if there is any. What is pinned, or has nowhere to go, stays in the pool.
+    // What nobody reads goes to memory, if there is any. What is pinned, or has nowhere to go, stays in the
+    // pool.
     let stays = sits == Sits::Keeps || !has_memory;
     for address in rig.fabrics() {
         let mut traffic = Traffic::new(&address, "store", random.fork());

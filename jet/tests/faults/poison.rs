@@ -1,8 +1,9 @@
-//! Memory that the hardware lost, as the kernel has it: `MADV_HWPOISON`, by an application that maps the pool. The machine has
-//! less memory afterwards until it starts again, so this is for a guest (`deploy/vm/check poison`).
+//! Memory that the hardware lost, as the kernel has it: `MADV_HWPOISON`, by an application that maps the
+//! pool. The machine has less memory afterwards until it starts again, so this is for a guest
+//! (`deploy/vm/check poison`).
 //!
-//! Whoever meets the page first decides little: a worker that copies, a NIC that fills it, the warmer. Without the warmer it is
-//! known who does, so more can be asked.
+//! Whoever meets the page first decides little: a worker that copies, a NIC that fills it, the warmer.
+//! Without the warmer it is known who does, so more can be asked.
 
 use crate::children::Role;
 use crate::hand_session::{HandSession, release, wait_delivery};
@@ -112,8 +113,8 @@ impl OneByOne {
         Self { session, end, from }
     }
 
-    /// Sends messages, holds them until all are there, gives them back, and waits for their ends: those, and where the first bytes
-    /// of each lay that came.
+    /// Sends messages, holds them until all are there, gives them back, and waits for their ends: those, and
+    /// where the first bytes of each lay that came.
     #[track_caller]
     fn pass(&mut self, bytes: usize, count: usize) -> (Vec<AckStatus>, Vec<u32>) {
         for _ in 0..count {
@@ -149,8 +150,9 @@ impl OneByOne {
         (ends, slabs)
     }
 
-    /// A slab where a message just lay. It is given back, and what was used last is used next; but not for certain by the next
-    /// message, nor by the one after, as slabs wait in the SRQ and others are given back, too.
+    /// A slab where a message just lay. It is given back, and what was used last is used next; but not for
+    /// certain by the next message, nor by the one after, as slabs wait in the SRQ and others are given back,
+    /// too.
     #[track_caller]
     fn slab_in_use(&mut self, bytes: usize) -> u32 {
         let (ends, slabs) = self.pass(bytes, 1);
@@ -177,8 +179,8 @@ fn what_arrives_in_lost_memory_is_corrupt_whichever_nic_fills_it() {
                 let slab = one.slab_in_use(bytes);
                 lose(&pool, slab);
                 retired += 1;
-                // Whoever comes to it takes it out of use: here a message in it, and where there is a warmer that, too. The more are
-                // held at once, the more of what is free is used.
+                // Whoever comes to it takes it out of use: here a message in it, and where there is a warmer
+                // that, too. The more are held at once, the more of what is free is used.
                 let mut at_once = (0..).map(|turn| AT_ONCE.min(1 << (turn % 7)));
                 let seen = until("the page to be missed", || {
                     let (ends, slabs) = one.pass(bytes, at_once.next().expect("there is no end"));

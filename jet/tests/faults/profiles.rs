@@ -1,7 +1,8 @@
-//! Daemons and senders whose NICs have the limits of a device: on each everything ends, and what a device lacks is said.
+//! Daemons and senders whose NICs have the limits of a device: on each everything ends, and what a device
+//! lacks is said.
 //!
-//! Both ends keep to the profile, a sender's device to what it answers. On the RDMA device that is named, the profile is kept
-//! to beside its own limits.
+//! Both ends keep to the profile, a sender's device to what it answers. On the RDMA device that is named, the
+//! profile is kept to beside its own limits.
 
 use crate::children::Role;
 use crate::rig::{Rig, SIZES_ON_MEAN, nic_threads, random_for};
@@ -16,8 +17,8 @@ use jet_test_support::device::fabrics;
 use jet_wire::message::hello::Refusal;
 use std::collections::HashMap;
 
-/// What is sent on each device: a build for speed sends a gibibyte; one for tests an eighth of it, and on a device that is named,
-/// which is most often one of a guest, a quarter of that.
+/// What is sent on each device: a build for speed sends a gibibyte; one for tests an eighth of it, and on a
+/// device that is named, which is most often one of a guest, a quarter of that.
 const BYTES: usize = if cfg!(debug_assertions) { 128 << 20 } else { 1 << 30 };
 const MESSAGE_BYTES: usize = 8 << 20;
 
@@ -157,11 +158,13 @@ fn nothing_hangs_on_the_mean_device_whatever_the_sizes() {
     }
 }
 
-/// Far more READs at once than any connection takes, each of one slab: what is beyond the depth waits, and is posted in its turn.
+/// Far more READs at once than any connection takes, each of one slab: what is beyond the depth waits, and is
+/// posted in its turn.
 #[test]
 fn messages_of_any_size_end_where_a_connection_takes_a_part_of_the_reads_that_one_needs() {
     const SETTINGS: [&str; 2] = ["read.concurrency=200", "read.fragment_bytes=4096"];
-    // Fragments: few, about the depth of a device and of a software NIC, about `read.concurrency`, and beyond it by much.
+    // Fragments: few, about the depth of a device and of a software NIC, about `read.concurrency`, and beyond
+    // it by much.
     const FRAGMENTS: [usize; 12] = [2, 15, 16, 17, 31, 33, 127, 129, 199, 201, 1024, 2048];
     let mut random = random_for("short READs", 182);
     for (name, profile) in [("", None), ("nic.profile=connectx-6", Some(Profile::CONNECTX_6))] {

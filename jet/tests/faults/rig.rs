@@ -50,13 +50,15 @@ impl Actor {
     }
 }
 
-/// Where the NIC's work is done: on a thread of its own and on the reactor's. An RDMA device does it itself, so there once.
+/// Where the NIC's work is done: on a thread of its own and on the reactor's. An RDMA device does it itself,
+/// so there once.
 pub fn nic_threads() -> &'static [&'static str] {
     const BOTH: [&str; 2] = [NO_NIC_THREAD, NIC_THREAD];
     if device_address().is_some() { &BOTH[..1] } else { &BOTH }
 }
 
-/// `JET_FAULTS_PROFILE=NAME`: every daemon's NIC keeps to that device's limits, and has the sizes that it takes.
+/// `JET_FAULTS_PROFILE=NAME`: every daemon's NIC keeps to that device's limits, and has the sizes that it
+/// takes.
 fn profile_settings() -> Vec<String> {
     let Ok(name) = std::env::var("JET_FAULTS_PROFILE") else { return Vec::new() };
     let small: &[&str] = if name == "mean" { &SIZES_ON_MEAN } else { &[] };
@@ -83,9 +85,9 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// Starts a daemon with these keys of its configuration set, and waits until it answers. It listens on `shm:` and
-    /// `tcp:`, or, where an RDMA device is named (docs/rdma.md), twice on that: for what is about two addresses of one
-    /// daemon. What is to be seen on every fabric goes through [`Self::fabrics`].
+    /// Starts a daemon with these keys of its configuration set, and waits until it answers. It listens on
+    /// `shm:` and `tcp:`, or, where an RDMA device is named (docs/rdma.md), twice on that: for what is about
+    /// two addresses of one daemon. What is to be seen on every fabric goes through [`Self::fabrics`].
     pub fn start(settings: &[&str]) -> Self {
         Self::start_as(None, settings, device_address().as_deref())
     }
@@ -251,8 +253,9 @@ impl Rig {
         self.try_status().expect("the daemon answers")
     }
 
-    /// What small messages have of the pool at first, which follows the SRQ that the NIC's device takes. To be asked before
-    /// anything comes: the line between the shares moves then, and the limits of one application do not move with it.
+    /// What small messages have of the pool at first, which follows the SRQ that the NIC's device takes. To
+    /// be asked before anything comes: the line between the shares moves then, and the limits of one
+    /// application do not move with it.
     #[track_caller]
     pub fn srq_share_slabs(&self) -> u32 {
         self.status().pool.srq_limit

@@ -52,8 +52,9 @@ fn collect<'s>(message: &mut Message<'s>, kept: &mut Vec<Slice<'s>>) -> HeldLimi
     }
 }
 
-/// Keeps what comes of one large message until nothing more can come, so often as is said, and then takes the rest. Takes
-/// nothing before so many slabs were copied to memory for it: what it has taken stays where it lies.
+/// Keeps what comes of one large message until nothing more can come, so often as is said, and then takes the
+/// rest. Takes nothing before so many slabs were copied to memory for it: what it has taken stays where it
+/// lies.
 fn keep_all_then_give_back(
     rig: &Rig,
     random: &mut Random,

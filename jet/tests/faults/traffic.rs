@@ -1,4 +1,5 @@
-//! What honest senders send: bytes that say whose they are and where, so that a receiver can check each on its own.
+//! What honest senders send: bytes that say whose they are and where, so that a receiver can check each on
+//! its own.
 
 use crate::rig::Rig;
 use jet_client::send::{AckStatus, Completion, SendError, Sender, Ticket};
@@ -78,8 +79,8 @@ impl Traffic {
         (0..count).map(|_| self.end().status).collect()
     }
 
-    /// Sends small and large messages of random lengths; all must be consumed, which the application says only of
-    /// messages that came byte for byte.
+    /// Sends small and large messages of random lengths; all must be consumed, which the application says
+    /// only of messages that came byte for byte.
     #[track_caller]
     pub fn round(&mut self) {
         const SMALL: usize = 8;

@@ -1,4 +1,5 @@
-//! What `jet recv --fsync` acknowledges: it was synced, with every name above it, and descriptors do not run out over it.
+//! What `jet recv --fsync` acknowledges: it was synced, with every name above it, and descriptors do not run
+//! out over it.
 
 use crate::host::Host;
 use crate::parts::is_part;

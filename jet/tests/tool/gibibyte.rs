@@ -1,5 +1,5 @@
-//! The whole of it at once: more than a gibibyte of files from three senders, and each of the three kinds of process
-//! killed once on the way. Everything arrives byte for byte.
+//! The whole of it at once: more than a gibibyte of files from three senders, and each of the three kinds of
+//! process killed once on the way. Everything arrives byte for byte.
 
 use crate::host::Host;
 use jet_test_support::device::fabrics;
@@ -78,7 +78,8 @@ fn complete(sender: Process) {
     assert_eq!(sent["failed"].as_u64(), Some(0), "{sent}");
 }
 
-/// A sender of each tree. On a machine that is busy elsewhere all may have ended before the test gets to look: then they send again.
+/// A sender of each tree. On a machine that is busy elsewhere all may have ended before the test gets to
+/// look: then they send again.
 struct Supply<'a> {
     host: &'a Host,
     trees: &'a [PathBuf],
@@ -96,8 +97,8 @@ impl Supply<'_> {
                 }
             }
             recv.pause();
-            // What is on the way arrives now. Of a file nothing but its beginning comes before that is acknowledged: where all are there,
-            // nothing does.
+            // What is on the way arrives now. Of a file nothing but its beginning comes before that is
+            // acknowledged: where all are there, nothing does.
             let held = self.host.holds_within(Duration::from_secs(2));
             if !held {
                 recv.signal(Signal::CONT);

@@ -14,7 +14,8 @@ const DIRECTORY: u8 = 1;
 const COMPLETE: u8 = 4;
 const WHOLE: u8 = 8;
 
-/// The receiver that comes next takes no message as long as the path, not even to remove what it has of the file.
+/// The receiver that comes next takes no message as long as the path, not even to remove what it has of the
+/// file.
 #[test]
 fn a_path_that_the_next_receiver_takes_no_more_ends_the_file() {
     let host = Host::new("shm");

@@ -1,7 +1,7 @@
 //! Each kind of process killed in the middle: everything arrives, nothing is lost.
 //!
-//! A receiver that is stopped (SIGSTOP) while messages reach it makes "in the middle" certain: it holds slabs, and its
-//! senders wait.
+//! A receiver that is stopped (SIGSTOP) while messages reach it makes "in the middle" certain: it holds
+//! slabs, and its senders wait.
 
 use crate::host::Host;
 use crate::parts::is_part;

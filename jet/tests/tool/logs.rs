@@ -1,5 +1,5 @@
-//! Standard error and standard output that take nothing: no line that cannot be written ends a process, holds it up, or
-//! costs a transfer.
+//! Standard error and standard output that take nothing: no line that cannot be written ends a process, holds
+//! it up, or costs a transfer.
 
 use crate::host::Host;
 use jet_control::protocol::PROTOCOL_VERSION;

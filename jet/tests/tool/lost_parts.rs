@@ -1,5 +1,5 @@
-//! What was written of a file is lost, or is another file's, in the middle of its transfer: it is sent again, and never
-//! made of the rest.
+//! What was written of a file is lost, or is another file's, in the middle of its transfer: it is sent again,
+//! and never made of the rest.
 
 use crate::host::Host;
 use crate::parts::is_part;
@@ -170,8 +170,8 @@ fn end(sender: &mut Sender, header: FileHeader<'_>, payload: &[u8]) -> AckStatus
     completion.status
 }
 
-/// A receiver that was killed between a file's name and its sender's hearing of it: the next one is asked again, by a
-/// message that is another one where the path had to be said first.
+/// A receiver that was killed between a file's name and its sender's hearing of it: the next one is asked
+/// again, by a message that is another one where the path had to be said first.
 #[test]
 fn a_file_that_has_its_name_already_is_proven_and_no_other_is_taken_for_it() {
     let host = Host::new("shm");

@@ -1,4 +1,5 @@
-//! Where files land: where their paths lead when they come, below what `--out` is then; and what of them takes room.
+//! Where files land: where their paths lead when they come, below what `--out` is then; and what of them
+//! takes room.
 
 use crate::host::Host;
 use jet_test_support::process::Process;

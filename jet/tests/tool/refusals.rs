@@ -1,4 +1,5 @@
-//! What a sender of bad will, or of another make, can send to `jet recv`: nothing gets outside, everything is answered.
+//! What a sender of bad will, or of another make, can send to `jet recv`: nothing gets outside, everything is
+//! answered.
 
 use crate::host::Host;
 use jet::files::header::{FileHeader, Kind, PathField, TAG};

@@ -1,5 +1,5 @@
-//! A receiver that is slow on purpose, as slow storage makes it, still writes every byte; and its class and its wish for
-//! memory reach the daemon.
+//! A receiver that is slow on purpose, as slow storage makes it, still writes every byte; and its class and
+//! its wish for memory reach the daemon.
 
 use crate::host::Host;
 use crate::parts::is_part;
@@ -57,8 +57,8 @@ fn after_a_stop_everything_is_read() {
     assert_eq!(received["slow"], "1ms/50,stop:300ms@0s", "{received}");
 }
 
-/// A receiver that would never go on by itself is asked to leave when it is as far as it gets; the next one gets what it
-/// did not finish. Gives what the first one printed.
+/// A receiver that would never go on by itself is asked to leave when it is as far as it gets; the next one
+/// gets what it did not finish. Gives what the first one printed.
 fn left_in_the_middle(host: &Host, tree: &Path, options: &[&str], far: impl FnOnce(&Path)) -> Value {
     let out = host.path("out");
     let _daemon = host.daemon();

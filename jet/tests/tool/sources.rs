@@ -1,4 +1,5 @@
-//! Files that become others between the walk, the first look and the end: what is called sent is what they are.
+//! Files that become others between the walk, the first look and the end: what is called sent is what they
+//! are.
 
 use crate::host::Host;
 use jet_client::receive::{RegisterOptions, Session};

@@ -1,10 +1,12 @@
-//! A storm: receivers, daemons and senders killed in random order, receivers that sweep, that have another `--out`, that
-//! are slow or stopped, a cleaner that removes parts, disks that are full for a while. Each file that `jet send` does not
-//! call failed is there, byte for byte. Nothing is called failed but for a full disk, and then it is not there: not in
-//! every directory that receivers had meanwhile. No file under its name is one that nobody sent.
+//! A storm: receivers, daemons and senders killed in random order, receivers that sweep, that have another
+//! `--out`, that are slow or stopped, a cleaner that removes parts, disks that are full for a while. Each
+//! file that `jet send` does not call failed is there, byte for byte. Nothing is called failed but for a full
+//! disk, and then it is not there: not in every directory that receivers had meanwhile. No file under its
+//! name is one that nobody sent.
 //!
-//! `JET_STORM_SEED` and `JET_STORM_KILLS` make it another one, and a longer one. The seed is printed. A storm of many
-//! kills is many short ones, each with a seed of its own, the next number: one that failed is seen again by its seed.
+//! `JET_STORM_SEED` and `JET_STORM_KILLS` make it another one, and a longer one. The seed is printed. A storm
+//! of many kills is many short ones, each with a seed of its own, the next number: one that failed is seen
+//! again by its seed.
 
 use crate::host::Host;
 use crate::parts::{is_part, snapshot_named};
@@ -29,7 +31,8 @@ const MORE_STORMS: u64 = 10;
 /// Files that are sent at once, as trees.
 const SENDERS: usize = 2;
 const PIECES: &[&str] = &["--piece-bytes", "262144", "--retry-for", "240"];
-/// A killed receiver keeps its name until the last of its writes is through, which takes a busy disk long. Senders try for longer.
+/// A killed receiver keeps its name until the last of its writes is through, which takes a busy disk long.
+/// Senders try for longer.
 const WAITS: &[&str] = &["--daemon-timeout", "120"];
 /// Room for what two senders send, and not for much more.
 const DISK_MIB: u32 = 48;

@@ -1,5 +1,6 @@
-//! Which files and directories a process syncs, as the kernel sees it: each `fsync` waits until the test has answered.
-//! A process that is watched has to be started with `--no-io-uring`: what a ring syncs is no system call.
+//! Which files and directories a process syncs, as the kernel sees it: each `fsync` waits until the test has
+//! answered. A process that is watched has to be started with `--no-io-uring`: what a ring syncs is no system
+//! call.
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{
@@ -20,8 +21,8 @@ use std::thread::JoinHandle;
 pub struct Syncs(JoinHandle<Vec<PathBuf>>);
 
 impl Syncs {
-    /// Watches the process that the command will be. `answer` is asked before each sync; an errno of it is what the process
-    /// gets instead.
+    /// Watches the process that the command will be. `answer` is asked before each sync; an errno of it is
+    /// what the process gets instead.
     pub fn watch(command: &mut Command, answer: impl FnMut(&Path) -> Option<i32> + Send + 'static) -> Self {
         let (ours, its) = UnixStream::pair().expect("a socket pair");
         // SAFETY: system calls alone between fork and exec, and no memory is allocated.

@@ -1,4 +1,5 @@
-//! The effect handler touches nothing outside the pool and escape memory, whatever it is asked, and names no slab that there is not.
+//! The effect handler touches nothing outside the pool and escape memory, whatever it is asked, and names no
+//! slab that there is not.
 
 use super::EffectHandler;
 use crate::application::NewSession;
@@ -57,7 +58,8 @@ fn attach(handler: &mut EffectHandler<SoftNic, Silent>, generation: u16) {
     let shape = SegmentShape::new(4, 4);
     let bytes = SegmentLayout::new(shape).total_bytes();
     let memory = Arc::new(SharedMemory::new("test-session", bytes, false).unwrap());
-    // SAFETY: the mapping is zeroed, page-aligned and kept by the session as long as its end; this is the only end.
+    // SAFETY: the mapping is zeroed, page-aligned and kept by the session as long as its end; this is the
+    // only end.
     let segment = unsafe { daemon_end(memory.base(), memory.bytes(), shape) }.unwrap();
     segment.slot(0).unwrap().publish(generation, Place { slab: 0, escaped: false });
     let new = NewSession {

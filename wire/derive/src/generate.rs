@@ -81,7 +81,8 @@ pub fn implementation(declaration: &Declaration) -> TokenStream {
                     ::core::result::Result::Ok((message, opened.behind))
                 }
 
-                // Whole in its caller, where the fields stay in registers and are not put together to a struct.
+                // Whole in its caller, where the fields stay in registers and are not put together to a
+                // struct.
                 #[inline(always)]
                 fn read(
                     bytes: &#of [u8],

@@ -1,11 +1,13 @@
-//! The derive of in-place messages (Jet §4.2.2). Use it as `jet_wire::in_place::InPlace`, where it is described.
+//! The derive of in-place messages (Jet §4.2.2). Use it as `jet_wire::in_place::InPlace`, where it is
+//! described.
 //!
 //! What it does not do: it decides nothing about bytes. The code that it writes puts together
 //! `jet_wire::in_place::parts`, and has no unsafe of its own.
 //!
 //! # What the compiler refuses
 //!
-//! A plain field needs zerocopy's traits; the error names the missing one and points at the field's type. This is taken:
+//! A plain field needs zerocopy's traits; the error names the missing one and points at the field's type.
+//! This is taken:
 //!
 //! ```
 //! use jet_wire::in_place::InPlace;
@@ -43,7 +45,8 @@
 //! }
 //! ```
 //!
-//! A later field needs a default, for messages that do not have it. `Option<Mode>` and `u8` have one; this has none:
+//! A later field needs a default, for messages that do not have it. `Option<Mode>` and `u8` have one; this
+//! has none:
 //!
 //! ```compile_fail
 //! use jet_wire::in_place::InPlace;
@@ -75,8 +78,8 @@
 //! }
 //! ```
 //!
-//! What the derive itself refuses (types without a form, versions that go back) it says at the place, in words; that is
-//! tested word by word.
+//! What the derive itself refuses (types without a form, versions that go back) it says at the place, in
+//! words; that is tested word by word.
 #![forbid(unsafe_code)]
 
 mod declaration;

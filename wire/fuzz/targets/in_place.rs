@@ -1,4 +1,5 @@
-//! Bytes of a stranger, read as messages of several shapes: without a panic, and what was read is written as what it was.
+//! Bytes of a stranger, read as messages of several shapes: without a panic, and what was read is written as
+//! what it was.
 
 #![no_main]
 
@@ -87,8 +88,9 @@ struct Leaf {
     more: [u8; 3],
 }
 
-/// Reads bytes as a message, which is then written and read again. `$exact`: all in it has one version, so where that is
-/// the reader's, the bytes are the same again. A macro, for a message borrows, from the first bytes and from the second.
+/// Reads bytes as a message, which is then written and read again. `$exact`: all in it has one version, so
+/// where that is the reader's, the bytes are the same again. A macro, for a message borrows, from the first
+/// bytes and from the second.
 macro_rules! read {
     ($message:ident, $bytes:expr, $exact:expr) => {{
         let bytes: &[u8] = $bytes;

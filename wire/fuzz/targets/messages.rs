@@ -1,5 +1,5 @@
-//! Bytes of a stranger, read as first words and as headers of every version that is spoken: without a panic, and what was read is
-//! written as what it was, but for what the version skips.
+//! Bytes of a stranger, read as first words and as headers of every version that is spoken: without a panic,
+//! and what was read is written as what it was, but for what the version skips.
 
 #![no_main]
 

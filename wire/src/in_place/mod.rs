@@ -1,8 +1,8 @@
 //! In-place messages: a struct in, the same bytes out (Jet §4.2.2).
 //!
-//! For an application's user header or its payload. A message is a plain struct; `#[derive(InPlace)]` writes its bytes
-//! and reads them where they lie: bytes, text, lists and nested messages are borrowed from the buffer that they arrived
-//! in. Nothing is allocated, and only fields of fixed size are copied.
+//! For an application's user header or its payload. A message is a plain struct; `#[derive(InPlace)]` writes
+//! its bytes and reads them where they lie: bytes, text, lists and nested messages are borrowed from the
+//! buffer that they arrived in. Nothing is allocated, and only fields of fixed size are copied.
 //!
 //! ```
 //! use jet_wire::in_place::{DecodeError, InPlace};
@@ -69,10 +69,10 @@
 //! | another message, `#[in_place(nested)]` | the number of bytes | the message |
 //! | `Option` of one of these, but not of `&'a T` | one byte, 0 or 1, before a value; a number of `0xffff_ffff` means `None` | |
 //!
-//! `T` is a [`Plain`] type: `bool`, `[u8; N]`, and structs and enums that derive zerocopy's traits. They are checked as far
-//! as their type can be wrong (`bool`, enums). All are byte-aligned ([`zerocopy::Unaligned`]), so a message may lie at any
-//! address, there is no padding, and no range can be misaligned. That is why a struct's integers are
-//! `zerocopy::little_endian::U64` and the like.
+//! `T` is a [`Plain`] type: `bool`, `[u8; N]`, and structs and enums that derive zerocopy's traits. They are
+//! checked as far as their type can be wrong (`bool`, enums). All are byte-aligned ([`zerocopy::Unaligned`]),
+//! so a message may lie at any address, there is no padding, and no range can be misaligned. That is why a
+//! struct's integers are `zerocopy::little_endian::U64` and the like.
 //!
 //! # Layout
 //!
@@ -87,24 +87,25 @@
 //! | 8 to F-1 | every field in the order of the struct: a value, or a number of 4 bytes |
 //! | F to the end | what the numbers count, in the same order, without gaps |
 //!
-//! There are no offsets: where a field lies follows from the numbers before it. So ranges cannot overlap and leave no gap,
-//! one value has one form, and each field of variable length costs 4 bytes, which counts in a header of 96. The same
-//! value makes the same bytes, and what is read of a version makes the bytes again that were read.
+//! There are no offsets: where a field lies follows from the numbers before it. So ranges cannot overlap and
+//! leave no gap, one value has one form, and each field of variable length costs 4 bytes, which counts in a
+//! header of 96. The same value makes the same bytes, and what is read of a version makes the bytes again
+//! that were read.
 //!
 //! # Versions
 //!
-//! A later version appends fields, marked `#[in_place(since = N)]`, at the end of the struct. What is there is never moved,
-//! removed, or given another type.
+//! A later version appends fields, marked `#[in_place(since = N)]`, at the end of the struct. What is there
+//! is never moved, removed, or given another type.
 //! * An older message: the fields that it does not have get their type's `Default` (`None` for an `Option`).
-//! * A newer message: the fixed part tells where what is not known begins, and it is passed over, as is what lies
-//!   behind the last field that is known.
+//! * A newer message: the fixed part tells where what is not known begins, and it is passed over, as is what
+//!   lies behind the last field that is known.
 //!
 //! # Hostile bytes
 //!
-//! Reading never panics and never looks outside the bytes. The head is read once, as one word, and each number once, so
-//! what is checked is what is used. Refused with a [`DecodeError`] are: another kind, a length that lies, a fixed part that
-//! the version cannot have, numbers beyond the message, bytes that no field counts, bytes that are no value of their type,
-//! text that is no UTF-8.
+//! Reading never panics and never looks outside the bytes. The head is read once, as one word, and each
+//! number once, so what is checked is what is used. Refused with a [`DecodeError`] are: another kind, a
+//! length that lies, a fixed part that the version cannot have, numbers beyond the message, bytes that no
+//! field counts, bytes that are no value of their type, text that is no UTF-8.
 #![forbid(unsafe_code)]
 
 mod error;
@@ -125,8 +126,8 @@ pub const HEAD_BYTES: usize = 8;
 
 /// What lies in a message as it lies in memory: byte-aligned, without padding, free of references.
 ///
-/// Never implemented by hand: derive zerocopy's `FromBytes` (or `TryFromBytes`, where not all bytes are a value),
-/// `IntoBytes`, `Immutable`, `KnownLayout` and `Unaligned`.
+/// Never implemented by hand: derive zerocopy's `FromBytes` (or `TryFromBytes`, where not all bytes are a
+/// value), `IntoBytes`, `Immutable`, `KnownLayout` and `Unaligned`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no plain type for a field of an in-place message",
     note = "derive zerocopy's FromBytes (an enum: TryFromBytes), IntoBytes, Immutable, KnownLayout and Unaligned; \
@@ -150,7 +151,8 @@ pub trait InPlace<'a>: Sized {
     /// Bytes that [`Self::write_to`] writes.
     fn encoded_len(&self) -> usize;
 
-    /// Writes the message to the front of `out` and returns its length in bytes. Nothing is written on an error.
+    /// Writes the message to the front of `out` and returns its length in bytes. Nothing is written on an
+    /// error.
     ///
     /// # Errors
     /// [`EncodeError`]: `out` is too short, or the message longer than its head can say.

@@ -138,7 +138,8 @@ pub struct Opened<'a> {
     pub behind: &'a [u8],
 }
 
-/// Reads and checks a message's head. `fixed` has the length of the fixed part for each version that is known.
+/// Reads and checks a message's head. `fixed` has the length of the fixed part for each version that is
+/// known.
 ///
 /// # Errors
 /// [`DecodeError`].
@@ -178,8 +179,8 @@ pub fn open<'a, const VERSIONS: usize>(
     }
 }
 
-/// What is wrong with a head that is not that of the reader's own version. Small enough for a register: an error that a
-/// function returns in memory would keep the message that is read out of registers, too.
+/// What is wrong with a head that is not that of the reader's own version. Small enough for a register: an
+/// error that a function returns in memory would keep the message that is read out of registers, too.
 enum OtherHead {
     Fits,
     Kind,

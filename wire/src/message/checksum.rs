@@ -28,7 +28,8 @@ const fn product(a: u32, mut b: u32) -> u32 {
     product
 }
 
-/// CRC32C of two stretches of bytes, one behind the other, from those of both; `second_bytes` is how long the second is.
+/// CRC32C of two stretches of bytes, one behind the other, from those of both; `second_bytes` is how long the
+/// second is.
 ///
 /// 32 steps for each bit that is set in the length; nothing where the first is empty.
 pub fn combine_crc32c(first: u32, second: u32, second_bytes: u32) -> u32 {

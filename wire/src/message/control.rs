@@ -5,8 +5,8 @@ use super::{FIRST_VERSION, HEADER_BYTES, HeaderBytes, Kind, Prefix, flags};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The most ranges that one acknowledgement carries: they fill the header, so an acknowledgement never has a payload
-/// and a sender needs 128-byte receive entries only.
+/// The most ranges that one acknowledgement carries: they fill the header, so an acknowledgement never has a
+/// payload and a sender needs 128-byte receive entries only.
 pub const ACK_RANGES_MAX: usize = 6;
 
 /// The end of a run of messages: sequences `first ..= first + count - 1`.
@@ -31,8 +31,8 @@ pub struct RawRange {
 }
 
 impl RawRange {
-    /// Not empty, within the sequences, with a status that exists, or that a later version may have, and a code only where the
-    /// status has one.
+    /// Not empty, within the sequences, with a status that exists, or that a later version may have, and a
+    /// code only where the status has one.
     pub(super) fn is_sound(&self, version: u8) -> bool {
         let (status, code) = (self.status.get(), self.code.get());
         let is_status = match AckStatus::from_wire(status, code) {
@@ -79,15 +79,16 @@ pub struct CreditReturn {
     pub(super) reserved: [u8; 112],
 }
 
-/// The receiver's congestion signal (Jet §4.3): a sender multiplies its present windows by `window_permille` thousandths,
-/// and lets them grow again step by step as long as no other signal comes. Each signal cuts: two of 500 leave a quarter.
+/// The receiver's congestion signal (Jet §4.3): a sender multiplies its present windows by `window_permille`
+/// thousandths, and lets them grow again step by step as long as no other signal comes. Each signal cuts: two
+/// of 500 leave a quarter.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct CongestionHeader {
     /// Common prefix.
     pub prefix: Prefix,
-    /// Thousandths of its present windows that the sender keeps, 1 to 1000: 500 halves them, 1000 gives all of the full
-    /// ones back at once.
+    /// Thousandths of its present windows that the sender keeps, 1 to 1000: 500 halves them, 1000 gives all
+    /// of the full ones back at once.
     pub window_permille: U32,
     pub(super) reserved: [u8; 116],
 }
@@ -106,7 +107,8 @@ pub enum ByeReason {
     CreditExceeded = 4,
     /// A READ of the sender's memory failed: unregistered key or a length beyond the region.
     BadMemory = 5,
-    /// The sender's NIC took no acknowledgement for long, while the receiver had no record left for other messages.
+    /// The sender's NIC took no acknowledgement for long, while the receiver had no record left for other
+    /// messages.
     Unresponsive = 6,
 }
 
@@ -164,7 +166,8 @@ impl AckHeader {
     /// Writes an acknowledgement of at most [`ACK_RANGES_MAX`] ranges.
     ///
     /// # Panics
-    /// Where there are more ranges than fit, or one that no sender would accept: empty, or [`AckStatus::PeerLost`].
+    /// Where there are more ranges than fit, or one that no sender would accept: empty, or
+    /// [`AckStatus::PeerLost`].
     pub fn encode(credit_limit: u64, ranges: &[AckRange]) -> HeaderBytes {
         let mut raw =
             [RawRange { first: 0.into(), count: 0.into(), status: 0.into(), code: 0.into() }; ACK_RANGES_MAX];
@@ -191,8 +194,8 @@ impl AckHeader {
         zerocopy::transmute!(header)
     }
 
-    /// The ranges, each already checked by [`super::parse_from_receiver`]. A status that this build does not know is the nearest
-    /// of its class.
+    /// The ranges, each already checked by [`super::parse_from_receiver`]. A status that this build does not
+    /// know is the nearest of its class.
     pub fn ranges(&self) -> impl Iterator<Item = AckRange> + '_ {
         self.raw_ranges().iter().filter_map(|raw| {
             let status = AckStatus::from_wire_or_class(raw.status.get(), raw.code.get())?;

@@ -1,10 +1,10 @@
 //! The first words of a connection, in its private data.
 //!
-//! A hello fits the 56 bytes that RDMA CM leaves an application in a connection request, so the same bytes work on
-//! every fabric. One connection speaks for one sender to one application.
+//! A hello fits the 56 bytes that RDMA CM leaves an application in a connection request, so the same bytes
+//! work on every fabric. One connection speaks for one sender to one application.
 //!
-//! First words are said before a version is agreed on, so their layout is that of every version: what is there stays where it is.
-//! `docs/wire.md` says how something is added.
+//! First words are said before a version is agreed on, so their layout is that of every version: what is
+//! there stays where it is. `docs/wire.md` says how something is added.
 
 use super::{FIRST_VERSION, Versions};
 use zerocopy::little_endian::{U16, U32, U64};
@@ -17,8 +17,8 @@ pub const HELLO_BYTES: usize = 56;
 
 const MAGIC: [u8; 4] = *b"JETh";
 
-/// Feature bits: what one end understands, whatever the version. The sender says all of its own, the receiver those of them that it
-/// understands, too; only these are used. Unknown ones are ignored.
+/// Feature bits: what one end understands, whatever the version. The sender says all of its own, the receiver
+/// those of them that it understands, too; only these are used. Unknown ones are ignored.
 pub mod features {
     /// Checksums over payloads are understood; a receiver that leaves this out ignores them.
     pub const CRC32C: u32 = 1;
@@ -318,7 +318,8 @@ impl Welcome {
         })
     }
 
-    /// The version of the connection. The lowest one, in a welcome that was not read but made with none that this build speaks.
+    /// The version of the connection. The lowest one, in a welcome that was not read but made with none that
+    /// this build speaks.
     pub fn agreed_version(&self) -> u8 {
         Versions::SPOKEN.agree(self.versions).unwrap_or(FIRST_VERSION)
     }

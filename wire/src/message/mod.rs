@@ -1,10 +1,11 @@
 //! Messages between hosts.
 //!
-//! Every SEND, in both directions, begins with a header of exactly [`HEADER_BYTES`]. The size is fixed because an SRQ
-//! entry scatters by position: the first scatter entry takes the first 128 bytes (the header area), the second
-//! takes what follows (a slab), so that a payload always lands page-aligned. 128 bytes are two cache lines: 32 of
-//! fixed fields and 96 for the user header of a small message. 64 bytes would leave no room for the 32-byte user
-//! header beside tag, sequence and checksum; 256 would double the header area (1024 entries: 128 KiB) for nothing.
+//! Every SEND, in both directions, begins with a header of exactly [`HEADER_BYTES`]. The size is fixed
+//! because an SRQ entry scatters by position: the first scatter entry takes the first 128 bytes (the header
+//! area), the second takes what follows (a slab), so that a payload always lands page-aligned. 128 bytes are
+//! two cache lines: 32 of fixed fields and 96 for the user header of a small message. 64 bytes would leave no
+//! room for the 32-byte user header beside tag, sequence and checksum; 256 would double the header area (1024
+//! entries: 128 KiB) for nothing.
 //!
 //! Kinds, and who sends them:
 //!
@@ -18,9 +19,9 @@
 //! | [`Kind::Congestion`] | receiver | [`CongestionHeader`] | none |
 //! | [`Kind::Bye`] | receiver | [`ByeHeader`] | none |
 //!
-//! The [`hello`] travels in the connection's private data, not in a SEND. In it the two ends say which versions they speak; every
-//! header of the connection has the one that they agree on, and is read by the rules of that one. `docs/wire.md` has the layout and
-//! the rules by which it changes.
+//! The [`hello`] travels in the connection's private data, not in a SEND. In it the two ends say which
+//! versions they speak; every header of the connection has the one that they agree on, and is read by the
+//! rules of that one. `docs/wire.md` has the layout and the rules by which it changes.
 
 mod checksum;
 mod control;
@@ -50,8 +51,8 @@ pub const HEADER_BYTES: usize = 128;
 pub const SMALL_USER_HEADER_MAX: usize = 96;
 /// The most user-header bytes that a large message carries.
 pub const USER_HEADER_MAX: usize = 256;
-/// The most user-header bytes of a large message that fit beside the request's fields; a longer one rides whole in
-/// the request's payload.
+/// The most user-header bytes of a large message that fit beside the request's fields; a longer one rides
+/// whole in the request's payload.
 pub const REQUEST_INLINE_USER_HEADER_MAX: usize = 64;
 
 /// Raw header bytes, aligned so that the checked views can be taken in place.
@@ -69,8 +70,9 @@ impl HeaderBytes {
         self.0[0]
     }
 
-    /// Makes it a header of the version that a connection has. What is written has [`WIRE_VERSION`]; a version before that has
-    /// the same fields at the same places, and statuses are to be made such that it knows them ([`AckStatus::known_in`]).
+    /// Makes it a header of the version that a connection has. What is written has [`WIRE_VERSION`]; a
+    /// version before that has the same fields at the same places, and statuses are to be made such that it
+    /// knows them ([`AckStatus::known_in`]).
     #[inline]
     pub fn set_version(&mut self, version: u8) {
         self.0[0] = version;
@@ -118,7 +120,8 @@ pub struct Prefix {
     pub flags: U16,
     /// User-header bytes (small, request) or number of ranges (ack); 0 elsewhere.
     pub count: U16,
-    /// Zero; whoever reads it refuses anything else, so that a later version can use it for what must be understood.
+    /// Zero; whoever reads it refuses anything else, so that a later version can use it for what must be
+    /// understood.
     pub reserved: U16,
 }
 
@@ -134,7 +137,8 @@ impl Prefix {
     }
 }
 
-/// Bits of [`Prefix::flags`]. From version 2 on the lower eight must be understood, and unknown ones of the upper eight are skipped.
+/// Bits of [`Prefix::flags`]. From version 2 on the lower eight must be understood, and unknown ones of the
+/// upper eight are skipped.
 pub mod flags {
     /// The `crc32c` field holds a CRC32C of the whole payload.
     pub const CRC32C: u16 = 1;

@@ -1,8 +1,8 @@
-//! From bytes to checked views. Everything a stranger can get wrong is an error here and nowhere later. And back, for whoever compares:
-//! tests, recordings, the fuzzer.
+//! From bytes to checked views. Everything a stranger can get wrong is an error here and nowhere later. And
+//! back, for whoever compares: tests, recordings, the fuzzer.
 //!
-//! Version 1 refuses every byte that it gives no meaning. From version 2 on some of them are skipped, so that what is added there
-//! costs an older end nothing: `docs/wire.md` says which.
+//! Version 1 refuses every byte that it gives no meaning. From version 2 on some of them are skipped, so that
+//! what is added there costs an older end nothing: `docs/wire.md` says which.
 
 use super::{
     ACK_RANGES_MAX, AckHeader, AckRange, AckStatus, ByeHeader, CongestionHeader, CreditHeader, CreditReturn,
@@ -37,9 +37,9 @@ pub enum FromReceiver<'a> {
 }
 
 impl FromSender<'_> {
-    /// Writes anew what was read. The header has [`WIRE_VERSION`](super::WIRE_VERSION); [`HeaderBytes::set_version`] makes it one
-    /// of the version that it was read in. Bytes without a meaning are zero. A user header behind the request is its payload,
-    /// not part of this.
+    /// Writes anew what was read. The header has [`WIRE_VERSION`](super::WIRE_VERSION);
+    /// [`HeaderBytes::set_version`] makes it one of the version that it was read in. Bytes without a meaning
+    /// are zero. A user header behind the request is its payload, not part of this.
     ///
     /// # Panics
     /// Where the view does not come from [`parse_from_sender`] and says what no header may.
@@ -74,8 +74,8 @@ impl FromSender<'_> {
 }
 
 impl FromReceiver<'_> {
-    /// Writes anew what was read, as [`FromSender::encode`] does. `None`: it has a status or a reason of a later version, which
-    /// this build cannot write.
+    /// Writes anew what was read, as [`FromSender::encode`] does. `None`: it has a status or a reason of a
+    /// later version, which this build cannot write.
     ///
     /// # Panics
     /// Where the view does not come from [`parse_from_receiver`] and says what no header may.
@@ -121,8 +121,8 @@ pub enum HeaderError {
         /// The kind found.
         found: u8,
     },
-    /// Flag bits that this build does not know or that do not belong to the kind, or fields that must be zero and
-    /// are not. From version 2 on that is not said of what may be skipped.
+    /// Flag bits that this build does not know or that do not belong to the kind, or fields that must be zero
+    /// and are not. From version 2 on that is not said of what may be skipped.
     Reserved,
     /// A user header longer than this kind allows.
     UserHeader {
@@ -193,7 +193,8 @@ impl core::fmt::Display for HeaderError {
 
 impl core::error::Error for HeaderError {}
 
-/// Reads a header that a sender sent on a connection of that version; `payload_bytes` is what arrived behind it.
+/// Reads a header that a sender sent on a connection of that version; `payload_bytes` is what arrived behind
+/// it.
 ///
 /// # Errors
 /// [`HeaderError`], which always blames the sender.
@@ -245,7 +246,8 @@ pub fn parse_from_sender(
     }
 }
 
-/// Reads a header that a receiver sent on a connection of that version; `payload_bytes` is what arrived behind it.
+/// Reads a header that a receiver sent on a connection of that version; `payload_bytes` is what arrived
+/// behind it.
 ///
 /// # Errors
 /// [`HeaderError`], which always blames the receiver.
@@ -323,8 +325,8 @@ fn check_flags(version: u8, prefix: &Prefix, allowed: u16) -> Result<(), HeaderE
     if prefix.flags.get() & !(allowed | skipped) == 0 { Ok(()) } else { Err(HeaderError::Reserved) }
 }
 
-/// Of a header's bytes without a meaning the last ones, so many, are skipped from version 2 on. The second cache line of headers
-/// that have nothing there ...
+/// Of a header's bytes without a meaning the last ones, so many, are skipped from version 2 on. The second
+/// cache line of headers that have nothing there ...
 const BARE_SKIPPED: usize = 64;
 /// ... and eight bytes of those that do.
 const REQUEST_SKIPPED: usize = 8;

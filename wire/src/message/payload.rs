@@ -42,7 +42,8 @@ pub struct RequestHeader {
     pub tag: U64,
     /// Message bytes, at least 1.
     pub length: U64,
-    /// Where the message begins, in the terms of the NIC that registered it (an offset, or a virtual address).
+    /// Where the message begins, in the terms of the NIC that registered it (an offset, or a virtual
+    /// address).
     pub address: U64,
     /// Admission class asked for, 0 the most urgent.
     pub class: u8,
@@ -91,8 +92,8 @@ pub struct RequestFields<'a> {
     pub crc32c: Option<u32>,
     /// Sent before on an earlier connection.
     pub redelivered: bool,
-    /// At most [`USER_HEADER_MAX`] bytes. Above [`REQUEST_INLINE_USER_HEADER_MAX`] the caller sends them as the
-    /// payload behind the header.
+    /// At most [`USER_HEADER_MAX`] bytes. Above [`REQUEST_INLINE_USER_HEADER_MAX`] the caller sends them as
+    /// the payload behind the header.
     pub user_header: &'a [u8],
 }
 
@@ -104,7 +105,8 @@ impl SmallHeader {
     /// Writes a header.
     ///
     /// # Panics
-    /// Where the user header or the payload is longer than a small message may have: the caller's own mistake.
+    /// Where the user header or the payload is longer than a small message may have: the caller's own
+    /// mistake.
     pub fn encode(fields: &SmallFields<'_>) -> HeaderBytes {
         let used = fields.user_header.len();
         assert!(
@@ -146,7 +148,8 @@ impl SmallHeader {
 }
 
 impl RequestHeader {
-    /// Writes a header. A user header longer than [`REQUEST_INLINE_USER_HEADER_MAX`] must follow as the payload.
+    /// Writes a header. A user header longer than [`REQUEST_INLINE_USER_HEADER_MAX`] must follow as the
+    /// payload.
     ///
     /// # Panics
     /// Where the user header is longer than [`USER_HEADER_MAX`].

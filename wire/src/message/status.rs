@@ -61,13 +61,14 @@ impl AckStatus {
         Self::from_wire(status, 0).is_some()
     }
 
-    /// As [`Self::from_wire`]; a status that this build does not know is the nearest of its class. `None`: it has none.
+    /// As [`Self::from_wire`]; a status that this build does not know is the nearest of its class. `None`: it
+    /// has none.
     pub(super) fn from_wire_or_class(status: u16, code: u32) -> Option<Self> {
         Self::from_wire(status, code).or_else(|| nearest_of_class(status, code))
     }
 
-    /// What a sender hears on a connection of that version: the status itself where the version has it, else the nearest that
-    /// it has.
+    /// What a sender hears on a connection of that version: the status itself where the version has it, else
+    /// the nearest that it has.
     #[must_use]
     #[inline]
     pub fn known_in(self, version: u8) -> Self {
@@ -91,7 +92,8 @@ struct Row {
     nearest: u16,
 }
 
-/// Every status that travels. A later one gets a number of its class, the version that brings it, and its nearest.
+/// Every status that travels. A later one gets a number of its class, the version that brings it, and its
+/// nearest.
 const STATUSES: [Row; 9] = [
     Row { status: 0, since: 1, nearest: 0 },
     Row { status: REJECTED, since: 1, nearest: REJECTED },
@@ -134,7 +136,8 @@ fn nearest_in(rows: &[Row], status: u16, version: u8) -> u16 {
     said
 }
 
-/// Whether a number that this build does not know may be a later version's status: those below are version 1's, and are no more.
+/// Whether a number that this build does not know may be a later version's status: those below are version
+/// 1's, and are no more.
 pub(super) const fn has_class(status: u16) -> bool {
     status >= 0x100
 }
@@ -240,7 +243,8 @@ pub(super) mod tests {
         }
     }
 
-    /// Else an older sender would hear one thing from a receiver that knows its version and another from one that does not.
+    /// Else an older sender would hear one thing from a receiver that knows its version and another from one
+    /// that does not.
     #[test]
     fn a_status_of_a_class_is_said_to_version_1_as_what_its_class_is_taken_for() {
         for row in STATUSES.iter().chain(&later()) {

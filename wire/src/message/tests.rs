@@ -88,7 +88,8 @@ fn parse_in(version: u8, header: &HeaderBytes, payload_bytes: usize, sender: boo
     }
 }
 
-/// Which bytes each kind's header has no meaning for: the first must be zero, the others are skipped from version 2 on.
+/// Which bytes each kind's header has no meaning for: the first must be zero, the others are skipped from
+/// version 2 on.
 fn reserved(kind: u8) -> (Range<usize>, Range<usize>) {
     match kind {
         1 => (6..8, 0..0),
@@ -100,7 +101,8 @@ fn reserved(kind: u8) -> (Range<usize>, Range<usize>) {
     }
 }
 
-/// Zeroes the only bytes that the parser lets pass whatever they are: those behind the user header, and what is skipped.
+/// Zeroes the only bytes that the parser lets pass whatever they are: those behind the user header, and what
+/// is skipped.
 fn without_slack(mut header: HeaderBytes) -> HeaderBytes {
     if header.version() > FIRST_VERSION {
         header.0[3] = 0;
@@ -297,7 +299,8 @@ fn bytes_that_must_be_zero_are_checked_everywhere() {
     }
 }
 
-/// What a later version adds there costs an end that does not know it nothing: the rest is read as if it were not there.
+/// What a later version adds there costs an end that does not know it nothing: the rest is read as if it were
+/// not there.
 #[test]
 fn bytes_of_later_versions_are_skipped_from_version_2_on_and_refused_by_version_1() {
     for (header, payload_bytes, sender) in one_of_each() {

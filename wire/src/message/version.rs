@@ -35,15 +35,15 @@ impl Versions {
         self.highest
     }
 
-    /// The version of a connection between ends that speak these: the highest that both do, which is the lower of the two
-    /// highest. `None`: they have none in common. Both ends come to the same, whoever asks.
+    /// The version of a connection between ends that speak these: the highest that both do, which is the
+    /// lower of the two highest. `None`: they have none in common. Both ends come to the same, whoever asks.
     pub fn agree(self, other: Self) -> Option<u8> {
         let agreed = self.highest.min(other.highest);
         (agreed >= self.lowest && agreed >= other.lowest).then_some(agreed)
     }
 
-    /// What this end says of itself to one that speaks `other`. Builds of the first version say no range and ignore where one
-    /// would stand: they are answered as they always were.
+    /// What this end says of itself to one that speaks `other`. Builds of the first version say no range and
+    /// ignore where one would stand: they are answered as they always were.
     #[must_use]
     pub fn told_to(self, other: Self) -> Self {
         if other.highest == FIRST_VERSION && self.lowest == FIRST_VERSION { Self::FIRST } else { self }

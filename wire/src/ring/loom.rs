@@ -1,4 +1,5 @@
-//! The ring under the model checker: every interleaving, and every value that the memory model lets a load see.
+//! The ring under the model checker: every interleaving, and every value that the memory model lets a load
+//! see.
 
 use super::*;
 use ::loom::sync::{Arc, Condvar, Mutex};
@@ -100,8 +101,8 @@ fn loom_cells_are_read_before_they_are_written_again() {
     });
 }
 
-/// Label *sleep*: a consumer that sleeps is rung for, whatever the interleaving. A lost wake-up is a deadlock, which
-/// loom reports.
+/// Label *sleep*: a consumer that sleeps is rung for, whatever the interleaving. A lost wake-up is a
+/// deadlock, which loom reports.
 #[test]
 fn loom_no_wake_up_is_lost() {
     model(3, || {

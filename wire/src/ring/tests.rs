@@ -33,7 +33,8 @@ impl Wide {
 fn ring<T: Item>(capacity: u32, start: u32) -> Ring<T> {
     let indices = Box::new(Indices::starting_at(start));
     let cells: Vec<_> = (0..capacity).map(|_| RingCell(UnsafeCell::new(T::new_zeroed()))).collect();
-    // SAFETY: the boxed memory does not move and outlives the ends (fields drop in order); each end is taken once.
+    // SAFETY: the boxed memory does not move and outlives the ends (fields drop in order); each end is taken
+    // once.
     let (producer, consumer) = unsafe {
         (
             Producer::starting_at(&raw const *indices, cells.as_ptr(), capacity, start),
@@ -144,7 +145,8 @@ proptest! {
         }
     }
 
-    /// Whatever the peer writes into the shared words: an item, nothing, or an error, and never more items than cells.
+    /// Whatever the peer writes into the shared words: an item, nothing, or an error, and never more items
+    /// than cells.
     #[test]
     fn a_scribbled_ring_is_an_error_and_never_more_than_its_cells(
         steps in prop::collection::vec((0u8..7, any::<u32>(), -70i32..70), 0..200),

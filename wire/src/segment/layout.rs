@@ -162,8 +162,8 @@ pub struct AppEnd {
     parts: Parts,
 }
 
-// SAFETY: the ends hold pointers into a shared mapping that outlives them (contract of the constructors); all access
-// through `Parts` is to atomics, or copies bytes that only the daemon writes.
+// SAFETY: the ends hold pointers into a shared mapping that outlives them (contract of the constructors); all
+// access through `Parts` is to atomics, or copies bytes that only the daemon writes.
 unsafe impl Send for DaemonEnd {}
 // SAFETY: as for the daemon's end.
 unsafe impl Send for AppEnd {}
@@ -171,8 +171,8 @@ unsafe impl Send for AppEnd {}
 /// Makes a zeroed mapping a segment and takes the daemon's end.
 ///
 /// # Safety
-/// `base` points at `bytes` mapped, zeroed, page-aligned bytes that stay mapped while the end lives; this is the only
-/// daemon's end.
+/// `base` points at `bytes` mapped, zeroed, page-aligned bytes that stay mapped while the end lives; this is
+/// the only daemon's end.
 ///
 /// # Errors
 /// [`SegmentError::TooSmall`].
@@ -193,7 +193,8 @@ pub unsafe fn daemon_end(
             total_bytes: layout.total as u64,
         });
     }
-    // SAFETY: the layout lies within `bytes`, each part aligned to 128; sole producer and consumer by contract.
+    // SAFETY: the layout lies within `bytes`, each part aligned to 128; sole producer and consumer by
+    // contract.
     let (deliveries, releases) = unsafe {
         (
             Producer::new(
@@ -278,18 +279,20 @@ impl DaemonEnd {
         self.parts.slot(index)
     }
 
-    /// Tells the application that nothing more comes before it gives something back, or that this no longer holds. What is
-    /// published is told first; the application is then to be woken where [`Producer::wake_needed`] says so.
+    /// Tells the application that nothing more comes before it gives something back, or that this no longer
+    /// holds. What is published is told first; the application is then to be woken where
+    /// [`Producer::wake_needed`] says so.
     pub fn put_notice(&mut self, notice: Option<Notice>) {
         self.parts.notice().put_behind(&mut self.deliveries, notice);
     }
 
-    /// Writes a message's long user header; longer ones than [`USER_HEADER_MAX`] are cut, `false` beyond the shape.
+    /// Writes a message's long user header; longer ones than [`USER_HEADER_MAX`] are cut, `false` beyond the
+    /// shape.
     pub fn write_user_header(&mut self, message: u32, user_header: &[u8]) -> bool {
         let Some(cell) = self.parts.user_header(message) else { return false };
         let used = user_header.len().min(USER_HEADER_MAX);
-        // SAFETY: the cell has USER_HEADER_MAX bytes and does not overlap private memory; the application may read it
-        // meanwhile only if it does not keep to its descriptors, and then only harms itself.
+        // SAFETY: the cell has USER_HEADER_MAX bytes and does not overlap private memory; the application may
+        // read it meanwhile only if it does not keep to its descriptors, and then only harms itself.
         unsafe { cell.cast::<u8>().copy_from_nonoverlapping(user_header.as_ptr(), used) };
         true
     }
@@ -306,8 +309,9 @@ impl AppEnd {
         self.parts.slot(index)
     }
 
-    /// What the daemon says of what this application holds, if that still holds: nothing was released since, and everything
-    /// that was delivered before is taken. To be asked after [`Consumer::prepare_sleep`] said that there is nothing.
+    /// What the daemon says of what this application holds, if that still holds: nothing was released since,
+    /// and everything that was delivered before is taken. To be asked after [`Consumer::prepare_sleep`] said
+    /// that there is nothing.
     pub fn notice(&self) -> Option<Notice> {
         let notice = self.parts.notice().read()?;
         // After the notice was read: what was delivered before it is in the ring by now.

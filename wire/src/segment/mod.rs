@@ -1,10 +1,10 @@
 //! The session segment: what the daemon and one application share, read-write, besides the read-only pool.
 //!
-//! One file holds, in this order: a header that says where the rest lies, the delivery ring (daemon to application),
-//! the release ring (application to daemon), the notice, the slot words, and cells for user headers that do not fit a
-//! descriptor.
-//! The daemon writes the header once; the application checks it once. After that the daemon reads nothing from the
-//! segment but release entries and ring indices, each copied once and checked.
+//! One file holds, in this order: a header that says where the rest lies, the delivery ring (daemon to
+//! application), the release ring (application to daemon), the notice, the slot words, and cells for user
+//! headers that do not fit a descriptor. The daemon writes the header once; the application checks it once.
+//! After that the daemon reads nothing from the segment but release entries and ring indices, each copied
+//! once and checked.
 
 mod layout;
 mod notice;
@@ -19,7 +19,8 @@ pub use slot::{PinError, Place, RelocateError, SlotWord};
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// The most user-header bytes that ride in a [`Delivery`] itself; a longer one lies in the message's header cell.
+/// The most user-header bytes that ride in a [`Delivery`] itself; a longer one lies in the message's header
+/// cell.
 pub const DELIVERY_USER_HEADER_MAX: usize = 64;
 
 /// What a [`Delivery`] tells.

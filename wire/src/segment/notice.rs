@@ -1,4 +1,5 @@
-//! The notice: that an application holds all that it may, and that nothing more comes before it gives something back.
+//! The notice: that an application holds all that it may, and that nothing more comes before it gives
+//! something back.
 //!
 //! One word, which the daemon writes and the application reads when it is about to wait.
 //!
@@ -11,10 +12,10 @@
 //!
 //! An application that wrote more release entries since knows by their count that the notice is of the past.
 //!
-//! Orderings, by label: *notice*: the daemon's Release in [`NoticeWord::put`] pairs with the Acquire in [`NoticeWord::read`]:
-//! what was delivered before the notice is seen in the ring by whoever saw the notice. Nobody sleeps beside a notice:
-//! the daemon writes it before it asks whether the application sleeps, the application reads it after it said so
-//! (label *sleep*, see [`crate::sleep`]).
+//! Orderings, by label: *notice*: the daemon's Release in [`NoticeWord::put`] pairs with the Acquire in
+//! [`NoticeWord::read`]: what was delivered before the notice is seen in the ring by whoever saw the notice.
+//! Nobody sleeps beside a notice: the daemon writes it before it asks whether the application sleeps, the
+//! application reads it after it said so (label *sleep*, see [`crate::sleep`]).
 
 use crate::ring::{Item, Producer};
 use crate::sync::{AtomicU64, Ordering};
@@ -102,7 +103,8 @@ impl NoticeWord<'_> {
         self.0.store(word, Ordering::Release); // label: notice
     }
 
-    /// Daemon: likewise, behind what was delivered: that is shown first, so that who sees the notice sees it too.
+    /// Daemon: likewise, behind what was delivered: that is shown first, so that who sees the notice sees it
+    /// too.
     pub fn put_behind<T: Item>(self, deliveries: &mut Producer<T>, notice: Option<Notice>) {
         deliveries.publish();
         self.put(notice);

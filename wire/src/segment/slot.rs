@@ -8,9 +8,10 @@
 //! | 32 | pinned: the application is reading; the daemon must not move it |
 //! | 0..32 | place: the run's first slab |
 //!
-//! Orderings, by label: *place*: the daemon's Release in [`SlotWord::publish`] and [`SlotWord::relocate`] pairs with
-//! the Acquire in [`SlotWord::pin`] (the bytes are there before the place is seen). *done*: the application's Release in
-//! [`SlotWord::unpin`] pairs with the Acquire in [`SlotWord::relocate`] (it has read before the daemon reuses).
+//! Orderings, by label: *place*: the daemon's Release in [`SlotWord::publish`] and [`SlotWord::relocate`]
+//! pairs with the Acquire in [`SlotWord::pin`] (the bytes are there before the place is seen). *done*: the
+//! application's Release in [`SlotWord::unpin`] pairs with the Acquire in [`SlotWord::relocate`] (it has read
+//! before the daemon reuses).
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -59,7 +60,8 @@ fn low_half(word: u64) -> u32 {
 }
 
 impl SlotWord<'_> {
-    /// Daemon: a run was put here. The word of the run before, which was released, is overwritten: from now on its pins fail.
+    /// Daemon: a run was put here. The word of the run before, which was released, is overwritten: from now
+    /// on its pins fail.
     #[inline]
     pub fn publish(self, generation: u16, place: Place) {
         self.put(word(generation, place)); // label: place
@@ -89,8 +91,9 @@ impl SlotWord<'_> {
         }
     }
 
-    /// Daemon: whether the application is reading that run now, so that a copy of it would be thrown away. Only a look:
-    /// what holds is what [`Self::relocate`] says after the copy. `false` where the slot holds another run, or none.
+    /// Daemon: whether the application is reading that run now, so that a copy of it would be thrown away.
+    /// Only a look: what holds is what [`Self::relocate`] says after the copy. `false` where the slot holds
+    /// another run, or none.
     #[inline]
     pub fn is_pinned(self, generation: u16) -> bool {
         // Nothing is read or reused on this answer alone, so it orders nothing.
@@ -103,8 +106,8 @@ impl SlotWord<'_> {
     pub fn unpin(self, generation: u16) {
         let seen = self.0.load(Ordering::Relaxed);
         if seen >> 48 == u64::from(generation) && seen & PINNED != 0 {
-            // While it is pinned nobody else writes the word. An application that released it before may find the next run
-            // here by now: so compare.
+            // While it is pinned nobody else writes the word. An application that released it before may find
+            // the next run here by now: so compare.
             let _ = self.0.compare_exchange(seen, seen & !PINNED, Ordering::Release, Ordering::Relaxed); // label: done
         }
     }
@@ -127,8 +130,9 @@ impl SlotWord<'_> {
     fn put(self, word: u64) {
         #[cfg(not(loom))]
         self.0.store(word, Ordering::Release);
-        // loom leaves a plain store and a racing compare-and-swap unordered, so that the swap could win over a value
-        // that was overwritten already: no machine does that. As a swap the store takes its place in the order.
+        // loom leaves a plain store and a racing compare-and-swap unordered, so that the swap could win over
+        // a value that was overwritten already: no machine does that. As a swap the store takes its place in
+        // the order.
         #[cfg(loom)]
         self.0.swap(word, Ordering::Release);
     }

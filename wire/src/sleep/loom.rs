@@ -83,8 +83,8 @@ fn loom_who_sleeps_is_woken() {
     one_sleeps(Sleeper::awake);
 }
 
-/// Tasks of one thread that share a word: one sleeps on it, another looks in vain and takes it back, as whoever is up does. It says
-/// for the first one again that it sleeps, and looks once more.
+/// Tasks of one thread that share a word: one sleeps on it, another looks in vain and takes it back, as
+/// whoever is up does. It says for the first one again that it sleeps, and looks once more.
 #[test]
 fn loom_a_word_that_is_taken_back_under_a_sleeper_is_said_again() {
     model(|| {

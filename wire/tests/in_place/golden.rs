@@ -1,4 +1,5 @@
-//! The layout does not drift: messages, and the bytes that they are, taken from the table in the module's text.
+//! The layout does not drift: messages, and the bytes that they are, taken from the table in the module's
+//! text.
 
 use crate::messages::{Batch, Extent, Mode, Nothing, Numbers, Step, WriteRequest, written};
 use jet_wire::in_place::{Head, InPlace};

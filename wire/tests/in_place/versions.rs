@@ -104,7 +104,8 @@ fn a_fixed_part_that_a_version_cannot_have_is_refused() {
     };
     let (one, two) = (written(&as_before(&owned)), written(&owned.request()));
     let fixed = |bytes: &[u8]| Head::peek(bytes).unwrap().fixed_bytes;
-    // Version 1 with the fixed part of version 2, and the other way round; version 3 with less than version 2 has.
+    // Version 1 with the fixed part of version 2, and the other way round; version 3 with less than version 2
+    // has.
     for (bytes, version, expected) in [(&two, 1, fixed(&one)), (&one, 2, fixed(&two)), (&one, 3, fixed(&two))]
     {
         let mut bytes = bytes.clone();

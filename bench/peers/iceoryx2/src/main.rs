@@ -1,7 +1,9 @@
-//! Handing a sample of 64 bytes from one spinning process to another through iceoryx2: `iceoryx2-handoff copy|loan`.
+//! Handing a sample of 64 bytes from one spinning process to another through iceoryx2: `iceoryx2-handoff
+//! copy|loan`.
 //!
-//! The shape is that of `jet-bench handoff`: two processes of one thread each, on the first two processors, both polling; one hands
-//! over, the other answers, one at a time, and half a round trip is printed in nanoseconds. Here the answer is a sample of its own.
+//! The shape is that of `jet-bench handoff`: two processes of one thread each, on the first two processors,
+//! both polling; one hands over, the other answers, one at a time, and half a round trip is printed in
+//! nanoseconds. Here the answer is a sample of its own.
 //!
 //! `copy` sends a value; `loan` takes memory of iceoryx2's, writes the value there and sends that.
 

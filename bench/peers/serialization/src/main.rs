@@ -1,14 +1,14 @@
 //! Jet's in-place messages beside prost, rkyv and flatbuffers: encode and decode of the same three records.
 //!
-//! Every contender writes into a buffer that it keeps, checks what it reads, and has all its fields used. In each round
-//! all of them run, one after the other, a record at a time; figures are medians over the rounds, ratios are taken within
-//! a round.
+//! Every contender writes into a buffer that it keeps, checks what it reads, and has all its fields used. In
+//! each round all of them run, one after the other, a record at a time; figures are medians over the rounds,
+//! ratios are taken within a round.
 //!
-//! What it cannot see: the wire. Encoding and decoding are timed apart, each in a loop over one value that is in the
-//! level-one cache and whose branches are foretold; between two hosts, the bytes come out of a colder place, and the
-//! length of a message decides more. It does not time the making of the structs to be written (strings and lists of prost
-//! and rkyv are owned, and were allocated before), nor what dropping them costs their owner; what decoding allocates and
-//! drops is in.
+//! What it cannot see: the wire. Encoding and decoding are timed apart, each in a loop over one value that is
+//! in the level-one cache and whose branches are foretold; between two hosts, the bytes come out of a colder
+//! place, and the length of a message decides more. It does not time the making of the structs to be written
+//! (strings and lists of prost and rkyv are owned, and were allocated before), nor what dropping them costs
+//! their owner; what decoding allocates and drops is in.
 
 mod in_place;
 mod nothing;
@@ -101,8 +101,8 @@ struct Samples {
     both: Vec<f64>,
 }
 
-/// Prints what was measured of a record. Whether the bound holds: ours, the first, against the fastest of the others; the
-/// last is what the loop takes, and no contender.
+/// Prints what was measured of a record. Whether the bound holds: ours, the first, against the fastest of the
+/// others; the last is what the loop takes, and no contender.
 fn report(
     record: &str,
     bound: Option<f64>,

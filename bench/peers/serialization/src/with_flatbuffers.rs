@@ -1,5 +1,5 @@
-//! flatbuffers: accessors by hand, as its compiler would make them, on the crate's public interface; a builder that is
-//! kept, and its verifier before reading.
+//! flatbuffers: accessors by hand, as its compiler would make them, on the crate's public interface; a
+//! builder that is kept, and its verifier before reading.
 
 use crate::record::{self, Contender, Records, timed};
 use crate::used;

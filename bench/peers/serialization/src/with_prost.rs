@@ -1,4 +1,5 @@
-//! prost: messages by attributes, written into a `Vec` that is kept, read from `Bytes`, so that a payload is not copied.
+//! prost: messages by attributes, written into a `Vec` that is kept, read from `Bytes`, so that a payload is
+//! not copied.
 
 use crate::record::{Contender, Records, timed};
 use crate::used;

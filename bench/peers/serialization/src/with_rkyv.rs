@@ -1,4 +1,5 @@
-//! rkyv: its low-level calls, which know no shared pointers and are the fastest of its checked ones; a buffer that is kept.
+//! rkyv: its low-level calls, which know no shared pointers and are the fastest of its checked ones; a buffer
+//! that is kept.
 
 use crate::record::{Contender, Records, timed};
 use crate::used;

@@ -178,7 +178,8 @@ impl Driver {
                 continue;
             }
             let since = *idle_since.get_or_insert_with(Instant::now);
-            // What the application gives back rings no bell: while it has something the NIC's thread stays awake.
+            // What the application gives back rings no bell: while it has something the NIC's thread stays
+            // awake.
             if since.elapsed() > SPIN && self.shared.arrived.is_empty() && self.nic.arm(clock.look()) {
                 let bound = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
                 poll(&mut [PollFd::from_borrowed_fd(self.nic.wait_fd(), PollFlags::IN)], Some(&bound))?;
@@ -289,7 +290,8 @@ impl Driver {
         self.shared.arrived.push(arrived).map_err(|_| "more came than there are buffers".into())
     }
 
-    /// Posts the READs that may be posted, the longest waiting message's first. A message has buffers from its first READ on.
+    /// Posts the READs that may be posted, the longest waiting message's first. A message has buffers from
+    /// its first READ on.
     fn read(&mut self) -> Result<(), Box<dyn Error>> {
         while self.reads < self.reads_max {
             if let Some(&place) = self.to_post.front() {

@@ -1,14 +1,16 @@
-//! A receiver as RDMA applications are usually written. It speaks to the same senders as Jet's, over the same NIC, with the same two
-//! threads: one that drives the NIC ([`driver`]), and one that reads what came.
+//! A receiver as RDMA applications are usually written. It speaks to the same senders as Jet's, over the same
+//! NIC, with the same two threads: one that drives the NIC ([`driver`]), and one that reads what came.
 //!
-//! Where messages go is [`Buffers`]' to say: into buffers of each connection's own, as many as messages may be under way on it,
-//! used in turn, or into a pool that all connections share. How many READs run at once may be limited, as Jet limits them.
+//! Where messages go is [`Buffers`]' to say: into buffers of each connection's own, as many as messages may
+//! be under way on it, used in turn, or into a pool that all connections share. How many READs run at once
+//! may be limited, as Jet limits them.
 //!
-//! Messages that fit a SEND lie in receive entries, larger ones are READ. The software NIC has one receive queue for all
-//! connections: the entries of connections' own buffers stand in it in turn, so that all of these buffers are gone through, as they
-//! are with a queue for each connection.
+//! Messages that fit a SEND lie in receive entries, larger ones are READ. The software NIC has one receive
+//! queue for all connections: the entries of connections' own buffers stand in it in turn, so that all of
+//! these buffers are gone through, as they are with a queue for each connection.
 //!
-//! Nothing of Jet's receiver is in it but the bytes on the wire. It serves benchmarks: a peer that breaks the rules ends it.
+//! Nothing of Jet's receiver is in it but the bytes on the wire. It serves benchmarks: a peer that breaks the
+//! rules ends it.
 
 mod driver;
 mod process;
@@ -192,7 +194,8 @@ fn consume(shared: &Shared, memory: &SharedMemory, buffer_bytes: usize, marks: &
         idle_since = None;
         let mut left = arrived.bytes;
         for &buffer in &arrived.buffers {
-            // SAFETY: within the buffers; the NIC has written it, and writes it again only after it was given back.
+            // SAFETY: within the buffers; the NIC has written it, and writes it again only after it was given
+            // back.
             let bytes = unsafe {
                 let first = memory.base().add(buffer as usize * buffer_bytes);
                 std::slice::from_raw_parts(first, left.min(buffer_bytes))

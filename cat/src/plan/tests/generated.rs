@@ -1,5 +1,5 @@
-//! Whatever is found and asked for: what can be planned is, by an oracle that knows nothing of how it is done, and what is
-//! planned harms nobody.
+//! Whatever is found and asked for: what can be planned is, by an oracle that knows nothing of how it is
+//! done, and what is planned harms nobody.
 
 use super::*;
 use proptest::prelude::*;
@@ -76,7 +76,8 @@ fn any_request() -> impl Strategy<Value = Request> {
     )
 }
 
-/// Every choice of ways that may be tried in a domain: all runs, and where ways may have gaps all sets of a cache of up to 12.
+/// Every choice of ways that may be tried in a domain: all runs, and where ways may have gaps all sets of a
+/// cache of up to 12.
 fn choices(found: &Holdings, count: u32) -> Vec<u64> {
     let width = found.cache.ways.count();
     if found.cache.sparse == Some(true) && width <= 12 {
@@ -114,8 +115,8 @@ fn harms_nobody(wanted: &Request, found: &Holdings, domain: DomainId, ways: u64)
         })
 }
 
-/// Whether there is a plan: plainly, by trying every choice. In wide caches that take gaps only runs are tried, so a plan may be
-/// there where this says no: [`decides`].
+/// Whether there is a plan: plainly, by trying every choice. In wide caches that take gaps only runs are
+/// tried, so a plan may be there where this says no: [`decides`].
 fn can_be_planned(wanted: &Request, found: &Holdings) -> bool {
     let least = found.cache.min_ways.max(1);
     let count = u32::try_from(wanted.bytes.div_ceil(WAY_BYTES)).unwrap().max(least);
@@ -132,8 +133,8 @@ fn decides(found: &Holdings) -> bool {
     found.cache.sparse == Some(false) || found.cache.ways.count() <= 12
 }
 
-/// Who has ways afterwards has them as the kernel takes them, nobody shares the pool's, nobody is left without, and nobody loses
-/// who must not.
+/// Who has ways afterwards has them as the kernel takes them, nobody shares the pool's, nobody is left
+/// without, and nobody loses who must not.
 fn check(wanted: &Request, found: &Holdings, plan: &Plan) -> Result<(), TestCaseError> {
     let sparse = found.cache.sparse == Some(true);
     for domain in &plan.domains {
@@ -183,8 +184,8 @@ fn check(wanted: &Request, found: &Holdings, plan: &Plan) -> Result<(), TestCase
     Ok(())
 }
 
-/// What is lost to a choice: ways that devices do not fill where theirs are wanted, then others' ways, then the default group's.
-/// Among choices with gaps, where what is lost is what is taken.
+/// What is lost to a choice: ways that devices do not fill where theirs are wanted, then others' ways, then
+/// the default group's. Among choices with gaps, where what is lost is what is taken.
 fn loss(wanted: &Request, found: &Holdings, domain: DomainId, ways: u64) -> (u32, u32, u32) {
     let lost = |of_default: bool| {
         let losers = found.holders.iter().filter(|holder| holder.name.is_default() == of_default);
@@ -194,7 +195,8 @@ fn loss(wanted: &Request, found: &Holdings, domain: DomainId, ways: u64) -> (u32
     (if wanted.placement == Placement::Onto { off_devices } else { 0 }, lost(false), lost(true))
 }
 
-/// No other choice of the same kind loses less: of ways side by side, or with gaps where there are none side by side.
+/// No other choice of the same kind loses less: of ways side by side, or with gaps where there are none side
+/// by side.
 fn check_cheapest(wanted: &Request, found: &Holdings, plan: &Plan) -> Result<bool, TestCaseError> {
     let mut with_gaps = false;
     for domain in &plan.domains {
@@ -210,7 +212,8 @@ fn check_cheapest(wanted: &Request, found: &Holdings, plan: &Plan) -> Result<boo
     Ok(with_gaps)
 }
 
-/// Caches small enough that all choices are tried, with so many groups that what costs least by itself does not go together.
+/// Caches small enough that all choices are tried, with so many groups that what costs least by itself does
+/// not go together.
 #[test]
 fn ways_with_gaps_cost_as_little_as_can_be() {
     const CASES: u32 = 4000;
@@ -273,7 +276,8 @@ fn a_plan_never_overlaps_nor_starves() {
 }
 
 proptest! {
-    /// What one way short of a plan is refused for is never that there are ways enough side by side that nobody has.
+    /// What one way short of a plan is refused for is never that there are ways enough side by side that
+    /// nobody has.
     #[test]
     fn free_ways_are_found(width in 6u32..=32, taken in 2u32..=4, wanted in 1u64..=4) {
         let mut found = two_sockets();

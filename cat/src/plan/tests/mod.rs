@@ -132,7 +132,8 @@ fn other_tools_groups_are_left_alone_unless_told_and_exclusive_ones_always() {
     let mut found = two_sockets();
     found.holders.push(holder("web", Mode::Shareable, &[Resource::L3], &[(0, 0xff), (1, 0xff)]));
     let found_plan = plan(&request(4), &found).unwrap();
-    // Away from web's ways and from devices'. The default group keeps ways side by side, so it loses what lies beyond, too.
+    // Away from web's ways and from devices'. The default group keeps ways side by side, so it loses what
+    // lies beyond, too.
     assert_eq!((found_plan.domains[0].ways, found_plan.domains[0].left), (WayMask(0x3c000), WayMask(0x3fff)));
     assert!(found_plan.changes.iter().all(|change| change.group.is_default()));
 
@@ -219,7 +220,8 @@ fn ways_with_gaps_are_found_where_the_cheapest_do_not_go_together() {
     assert_eq!(plan.changes.len(), 1);
 }
 
-/// Groups of three ways each, of 32, spread by a multiplicative generator: whichever ways are taken, each must keep one of its.
+/// Groups of three ways each, of 32, spread by a multiplicative generator: whichever ways are taken, each
+/// must keep one of its.
 fn tangled() -> Holdings {
     let mut found = two_sockets();
     let ways = WayMask::run(0, 32);
@@ -253,7 +255,8 @@ fn a_search_that_is_given_up_says_so() {
     assert!(
         said.contains("were found in 262144 tries, and there may be none") && said.contains("ask for less")
     );
-    // Nor is it said of devices that they are in the way, or not, where that was given up: away from them nothing is left.
+    // Nor is it said of devices that they are in the way, or not, where that was given up: away from them
+    // nothing is left.
     let mut found = tangled();
     found.cache.shareable = WayMask::run(0, 32);
     assert!(matches!(plan(&wanted, &found), Err(Refusal::NotFound { .. })));
@@ -286,7 +289,8 @@ fn what_cannot_be_says_what_to_change() {
         (|_, f| f.cache.shareable = WayMask(0xfffff), "away from those that devices fill (fffff)"),
         (
             |r, f| {
-                // Code and data apart: whichever ways are taken, one of the two keeps two of its four at most.
+                // Code and data apart: whichever ways are taken, one of the two keeps two of its four at
+                // most.
                 r.others_ways_min = 3;
                 f.cache.shareable = WayMask::EMPTY;
                 f.cache.ways = WayMask(0xff);

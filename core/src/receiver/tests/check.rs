@@ -140,7 +140,8 @@ fn where_nobody_checks_senders_are_told_so_and_a_wrong_checksum_is_delivered() {
 
 #[test]
 fn what_is_being_checked_counts_as_in_flight_and_not_as_delivered() {
-    // The pool is twice what the messages take, so that one that counted twice would leave no room for the next.
+    // The pool is twice what the messages take, so that one that counted twice would leave no room for the
+    // next.
     let config = Config { checksums: Checksums::Workers, in_flight_bytes: 192 << 10, ..config() };
     let mut bench = Bench::new(config);
     let session = bench.receiver.handle_session_opened(name("disk"), 0, true, None).unwrap();

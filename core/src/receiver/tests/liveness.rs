@@ -1,4 +1,5 @@
-//! Nobody waits for ever: applications that collect what they get, and that give nothing back beside one that does.
+//! Nobody waits for ever: applications that collect what they get, and that give nothing back beside one that
+//! does.
 
 use super::*;
 
@@ -70,8 +71,8 @@ fn bench(config: Config) -> Bench {
     bench
 }
 
-/// An application that takes its messages one after the other, and gives a message's slices back when all of it came;
-/// later messages lie unread. `others` senders keep a second application busy.
+/// An application that takes its messages one after the other, and gives a message's slices back when all of
+/// it came; later messages lie unread. `others` senders keep a second application busy.
 fn collects(config: Config, messages: usize, length: u64, others: usize) {
     let mut bench = bench(config);
     let mut crowd = Crowd::new();
@@ -167,8 +168,8 @@ fn who_collects_gets_all_of_it_though_it_is_more_than_the_window() {
     collect_all_sizes(Config { footprint_follows: true, ..Config::default() });
 }
 
-/// Two applications pin whatever they get and give nothing back: one gets large messages until nothing more is granted,
-/// then `hogs` senders send the other small ones. A third, which reads, must go on.
+/// Two applications pin whatever they get and give nothing back: one gets large messages until nothing more
+/// is granted, then `hogs` senders send the other small ones. A third, which reads, must go on.
 fn hogs_leave_a_way(config: Config, hogs: usize, large_first: bool) {
     let mut bench = bench(config);
     let mut crowd = Crowd::new();
@@ -252,7 +253,8 @@ fn who_sits_on_a_small_pool_does_not_silence_others() {
     }
 }
 
-/// Gives back what it got in any order, and keeps up to `keep` runs for a while; another application reads at once.
+/// Gives back what it got in any order, and keeps up to `keep` runs for a while; another application reads at
+/// once.
 fn shuffles(config: Config, messages: usize, seed: u64, keep: usize) {
     let mut bench = bench(config);
     let mut crowd = Crowd::new();

@@ -1,5 +1,5 @@
-//! What lies where: catches a slab that is used for something else while somebody reads or copies it, and bytes that
-//! an application would not find again.
+//! What lies where: catches a slab that is used for something else while somebody reads or copies it, and
+//! bytes that an application would not find again.
 
 use crate::effects::{CopyId, CopyRefused, EscapeCopy, ReadId};
 use crate::pool::Run;

@@ -1,4 +1,5 @@
-//! The receiver against a driver that remembers everything: scenarios one by one, and a model under random ones.
+//! The receiver against a driver that remembers everything: scenarios one by one, and a model under random
+//! ones.
 
 mod check;
 mod depth;
@@ -131,8 +132,8 @@ impl Commands for World {
     fn mark(&mut self, on: bool) {
         self.marks.push(on);
     }
-    // Here the checksum of a message is its length, and that of a READ where it begins: so it is seen that all of a
-    // message is checked, once and in order.
+    // Here the checksum of a message is its length, and that of a READ where it begins: so it is seen that
+    // all of a message is checked, once and in order.
     fn begin_check(&mut self, read: ReadId, bytes: u32, runs: &[Run]) {
         assert!(bytes > 0 && bytes.div_ceil(4096) == runs.iter().map(|run| run.count).sum::<u32>());
         self.memory.begin_check(read, runs);
@@ -354,7 +355,8 @@ impl Bench {
         let whole = (stats.retired_slabs..=stats.retired_slabs + stats.escape.memory_retired)
             .contains(&missing)
             && stats.messages == 0;
-        // What is posted stays so until somebody sends, also where it stands in for a straggler that came home.
+        // What is posted stays so until somebody sends, also where it stands in for a straggler that came
+        // home.
         let posted_escaped = self.world.posted.iter().filter(|(_, slab)| *slab >= stats.pool_slabs).count();
         whole && stats.escape.memory_used as usize == posted_escaped
     }

@@ -78,8 +78,8 @@ struct Sender {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
-    /// Whatever happens in whatever order: every message of a living sender gets exactly one end, no slab is lost,
-    /// and posted entries cover the credit that active senders have.
+    /// Whatever happens in whatever order: every message of a living sender gets exactly one end, no slab is
+    /// lost, and posted entries cover the credit that active senders have.
     #[test]
     fn no_slab_and_no_message_is_lost(
         ops in prop::collection::vec(op(), 1..400),

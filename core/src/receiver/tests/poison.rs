@@ -1,5 +1,5 @@
-//! Memory that cannot be read any more: the messages in it end, whatever is said of a copy, a READ or a check of them; its slabs
-//! leave, and everybody else goes on.
+//! Memory that cannot be read any more: the messages in it end, whatever is said of a copy, a READ or a check
+//! of them; its slabs leave, and everybody else goes on.
 
 use super::*;
 use alloc::{format, vec};
@@ -276,7 +276,8 @@ fn what_is_lost_is_not_copied_and_ends_before_there_is_any_pressure() {
 
 #[test]
 fn what_arrives_in_a_slab_that_was_lost_while_it_was_posted_is_corrupt() {
-    // Whoever fills it and checks it finds what was sent, for the slab was replaced for them: the checksum fits.
+    // Whoever fills it and checks it finds what was sent, for the slab was replaced for them: the checksum
+    // fits.
     for crc in [None, Some(100)] {
         let mut bench = Bench::new(Config { checksums: Checksums::Inline, ..config() });
         let (app, peer) = (bench.open("disk"), bench.join("disk"));
@@ -333,7 +334,8 @@ fn a_read_into_lost_memory_ends_its_message() {
         for after_reading in [false, true] {
             let mut bench = Bench::new(Config { checksums, ..config() });
             let (app, peer) = (bench.open("disk"), bench.join("disk"));
-            // Five READs, of which four are under way. The second is lost, under way or when its bytes are there.
+            // Five READs, of which four are under way. The second is lost, under way or when its bytes are
+            // there.
             bench.request(peer, 1, 5 * FRAGMENT, Some(5 * 65_536));
             bench.flush();
             assert_eq!(bench.world.reads.len(), 4);

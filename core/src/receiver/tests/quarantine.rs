@@ -1,4 +1,5 @@
-//! What sessions held that are over: not used again while it may be read, and no way to the whole pool for one process.
+//! What sessions held that are over: not used again while it may be read, and no way to the whole pool for
+//! one process.
 
 use super::*;
 use crate::stats::QuarantineStats;

@@ -11,7 +11,8 @@ struct Late {
 }
 
 impl Late {
-    /// To an application that is not there: each message ends at once, and no two ends go together, for their numbers are apart.
+    /// To an application that is not there: each message ends at once, and no two ends go together, for their
+    /// numbers are apart.
     fn new(bench: &mut Bench) -> Self {
         let hello = Hello {
             versions: Versions::SPOKEN,
@@ -27,8 +28,8 @@ impl Late {
         Self { peer: joined.peer, used: 0, sequence: 0 }
     }
 
-    /// Uses all its credit again and again while it hears at once, so that it comes to much; and then once more, while it hears
-    /// nothing: behind READs, say.
+    /// Uses all its credit again and again while it hears at once, so that it comes to much; and then once
+    /// more, while it hears nothing: behind READs, say.
     fn fall_behind(&mut self, bench: &mut Bench) {
         for _ in 0..16 {
             while self.send(bench) {}
@@ -227,7 +228,8 @@ fn those_that_wake_at_once_wait_for_records() {
     }
     let left = bench.receiver.messages.available();
     assert!(left < 34, "{left} records are left");
-    // More idle senders than that, each with the one credit that such have, to an application that keeps its messages.
+    // More idle senders than that, each with the one credit that such have, to an application that keeps its
+    // messages.
     let session = bench.open("keeper");
     let senders: Vec<PeerId> = (0..50).map(|_| bench.join("keeper")).collect();
     let mut waiting: VecDeque<PeerId> = senders.into();

@@ -82,8 +82,8 @@ fn an_application_that_takes_one_message_after_the_other_is_never_stuck() {
     }
 }
 
-/// The messages are together more than the pool, each more than a fragment; one that waits in a less urgent class began
-/// to arrive before the others came.
+/// The messages are together more than the pool, each more than a fragment; one that waits in a less urgent
+/// class began to arrive before the others came.
 fn takes_one_after_the_other(slots: u32, classes: [u8; 8]) {
     const BYTES: u64 = 500_000;
     let mut bench = Bench::new(Config { session_slots: slots, ..config() });

@@ -4,8 +4,8 @@ use super::*;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// On an RC queue pair a SEND completes only after the READs that were posted before it. While a READ takes its time nothing
-/// that is said completes; what is to be said is said all the same.
+/// On an RC queue pair a SEND completes only after the READs that were posted before it. While a READ takes
+/// its time nothing that is said completes; what is to be said is said all the same.
 #[test]
 fn acknowledgements_do_not_wait_for_reads() {
     let mut bench = Bench::new(config());

@@ -1,4 +1,5 @@
-//! Applications that keep what they get until nothing more can come: they are told, those that only wait are not.
+//! Applications that keep what they get until nothing more can come: they are told, those that only wait are
+//! not.
 
 use super::*;
 use crate::effects::StandstillStage;

@@ -1,5 +1,5 @@
-//! One connection: its link, what is outstanding on it, and its end. Its SENDs are in [`sending`], the peer's in [`receiving`], its
-//! READs in [`reading`], and what its socket carries in [`socket`].
+//! One connection: its link, what is outstanding on it, and its end. Its SENDs are in [`sending`], the peer's
+//! in [`receiving`], its READs in [`reading`], and what its socket carries in [`socket`].
 
 mod reading;
 mod receiving;

@@ -1,4 +1,5 @@
-//! What the two ends say over the socket. One message a packet: a control message, or one byte that rings the bell.
+//! What the two ends say over the socket. One message a packet: a control message, or one byte that rings the
+//! bell.
 //!
 //! | kind | from | with it | fields |
 //! |---|---|---|---|

@@ -1,7 +1,8 @@
-//! The memory that two ends share: a ring of SENDs and staged payloads each way, and a few words for the unusual.
+//! The memory that two ends share: a ring of SENDs and staged payloads each way, and a few words for the
+//! unusual.
 //!
-//! The connecting end makes it, so its pages are the sender's, not the daemon's; pages are touched when they are used
-//! first. Up is from the connecting end to the accepting one.
+//! The connecting end makes it, so its pages are the sender's, not the daemon's; pages are touched when they
+//! are used first. Up is from the connecting end to the accepting one.
 
 use crate::memory::{Mapping, SharedMemory};
 use crate::nic::Status;
@@ -200,10 +201,10 @@ impl Link {
         let indices = |side: Side| base.wrapping_add(side.indices_offset()).cast::<Indices>().cast_const();
         let cells =
             |side: Side| base.wrapping_add(side.cells_offset()).cast::<RingCell<SendItem>>().cast_const();
-        // SAFETY: indices and cells lie within the mapping by the offsets above (its size is LINK_BYTES), aligned
-        // because the base is a page; `memory` is kept beside the ends and outlives them; each ring has one producer
-        // (the end that it is named for) and one consumer (the other), as each end of a connection is made once. A
-        // hostile peer that adds more only harms what it may write anyway.
+        // SAFETY: indices and cells lie within the mapping by the offsets above (its size is LINK_BYTES),
+        // aligned because the base is a page; `memory` is kept beside the ends and outlives them; each ring
+        // has one producer (the end that it is named for) and one consumer (the other), as each end of a
+        // connection is made once. A hostile peer that adds more only harms what it may write anyway.
         let outgoing = unsafe { Producer::new(indices(side), cells(side), RING_CELLS) };
         // SAFETY: as above.
         let incoming = unsafe { Consumer::new(indices(side.other()), cells(side.other()), RING_CELLS) };

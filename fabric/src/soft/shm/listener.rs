@@ -61,8 +61,8 @@ impl Listener {
         Ok(Self { socket, path: path.to_owned(), file: (found.st_dev, found.st_ino) })
     }
 
-    /// Takes a connection that waits, if there is one. An error means that the system has no descriptor or memory left
-    /// for it: it waits on, and so should the caller.
+    /// Takes a connection that waits, if there is one. An error means that the system has no descriptor or
+    /// memory left for it: it waits on, and so should the caller.
     pub(super) fn accept(&self) -> io::Result<Option<OwnedFd>> {
         loop {
             match accept_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {

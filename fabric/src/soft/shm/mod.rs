@@ -1,8 +1,10 @@
-//! Same host: rings of SENDs in memory that both ends map, registered memory as memory files that the reader maps.
+//! Same host: rings of SENDs in memory that both ends map, registered memory as memory files that the reader
+//! maps.
 //!
-//! A connection is a Unix socket, over which memory files, announcements of regions and doorbells go ([`control`]), and a
-//! [`link`]. A connection with recent work is *hot*: every poll looks at its rings. One without is *cold*: its peer rings
-//! the bell, and the epoll tells. So a NIC with a thousand connections costs what its busy ones cost.
+//! A connection is a Unix socket, over which memory files, announcements of regions and doorbells go
+//! ([`control`]), and a [`link`]. A connection with recent work is *hot*: every poll looks at its rings. One
+//! without is *cold*: its peer rings the bell, and the epoll tells. So a NIC with a thousand connections
+//! costs what its busy ones cost.
 
 mod connection;
 mod control;
@@ -32,13 +34,14 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// Empty polls after which a connection goes cold. Waking it costs its peer a system call, so it stays hot for about as
-/// long as some hundred of those.
+/// Empty polls after which a connection goes cold. Waking it costs its peer a system call, so it stays hot
+/// for about as long as some hundred of those.
 const COLD_AFTER_POLLS: u32 = 2048;
-/// SENDs taken in one poll, from all connections: about as long as the READs' part, so that neither starves the other.
+/// SENDs taken in one poll, from all connections: about as long as the READs' part, so that neither starves
+/// the other.
 const RECEIVES_PER_POLL: u32 = 128;
-/// Bytes copied for READs in one poll: long enough for the copy to run at full speed, short enough (about 6 us) that
-/// SENDs do not wait behind a fragment.
+/// Bytes copied for READs in one poll: long enough for the copy to run at full speed, short enough (about 6
+/// us) that SENDs do not wait behind a fragment.
 const READ_BYTES_PER_POLL: u32 = 64 << 10;
 /// Polls between two looks at the sockets, at most (idle ones look more often).
 const LOOK_INTERVAL: u32 = 1024;

@@ -20,9 +20,9 @@ pub(super) struct PeerRegions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Refused;
 
-/// Whether a file may be mapped: its pages must not be able to go away under the mapping. Holes in ordinary memory
-/// files read as zero; a hole that is punched into huge pages can end in SIGBUS, unless writing by others is sealed off
-/// (which forbids punching).
+/// Whether a file may be mapped: its pages must not be able to go away under the mapping. Holes in ordinary
+/// memory files read as zero; a hole that is punched into huge pages can end in SIGBUS, unless writing by
+/// others is sealed off (which forbids punching).
 pub(super) fn is_safe_to_map(file: &OwnedFd) -> bool {
     let huge = fstatfs(file).is_ok_and(|found| u64::try_from(found.f_type) == Ok(HUGETLBFS));
     let sealed = || fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::FUTURE_WRITE));

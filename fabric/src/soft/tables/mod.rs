@@ -40,7 +40,8 @@ pub(crate) struct Tables {
     pub(crate) mapped_regions: u32,
     /// Descriptors to wait for.
     pub(crate) epoll: Readiness,
-    /// Times to wait for: of a connection by its QP's index, of a transport's listeners by [`Self::place_of_listeners`].
+    /// Times to wait for: of a connection by its QP's index, of a transport's listeners by
+    /// [`Self::place_of_listeners`].
     pub(crate) deadlines: Deadlines,
     completions: Completions,
     /// Where SENDs complete as on a device.
@@ -202,8 +203,8 @@ impl Tables {
         self.push_event(Event::Disconnected { qp, reason });
     }
 
-    /// READs that a connection has between this end and a peer that says how many it answers; `None`: READs on it would
-    /// wait for ever.
+    /// READs that a connection has between this end and a peer that says how many it answers; `None`: READs
+    /// on it would wait for ever.
     pub(crate) fn agree_on_reads(&self, answered_by_peer: u32) -> Option<u32> {
         let made = self.options.reads_per_qp_max;
         let agreed = made.min(answered_by_peer);
@@ -223,8 +224,8 @@ impl Tables {
         self.push_event(Event::Rejected { qp, private_data });
     }
 
-    /// Takes the next event. The end of a connection is shown after its last completion was polled, and makes the QP
-    /// stale.
+    /// Takes the next event. The end of a connection is shown after its last completion was polled, and makes
+    /// the QP stale.
     pub(crate) fn poll_event(&mut self) -> Option<Event> {
         let front = self.events.front()?;
         let event = front.event;

@@ -30,8 +30,8 @@ pub(crate) struct Read {
 }
 
 impl Read {
-    /// Where the next bytes go, at most `bytes_max` of them, in one piece: neighbours in memory are joined. `None` where
-    /// all have come.
+    /// Where the next bytes go, at most `bytes_max` of them, in one piece: neighbours in memory are joined.
+    /// `None` where all have come.
     #[inline]
     pub(crate) fn next_stretch(&self, bytes_max: u32) -> Option<Sge> {
         let mut entries = self.scatter.get(self.entry as usize..self.used as usize)?.iter();

@@ -28,7 +28,8 @@ impl Regions {
         Self { entries: (0..max).map(|_| None).collect() }
     }
 
-    /// Gives memory a key: the low bits are its place, the other 20 are random, so that a key of before is not mistaken for this one.
+    /// Gives memory a key: the low bits are its place, the other 20 are random, so that a key of before is
+    /// not mistaken for this one.
     pub(crate) fn register(
         &mut self,
         memory: &Arc<SharedMemory>,
@@ -59,7 +60,8 @@ impl Regions {
         self.entries.get(Self::index(key))?.as_ref().filter(|region| region.key == key)
     }
 
-    /// Where a stretch lies, if it lies whole within a region. Valid for its bytes until the key is deregistered.
+    /// Where a stretch lies, if it lies whole within a region. Valid for its bytes until the key is
+    /// deregistered.
     #[inline]
     pub(crate) fn translate(&self, sge: Sge) -> Option<*mut u8> {
         let region = self.get(sge.key)?;

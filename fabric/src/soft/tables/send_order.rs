@@ -1,8 +1,8 @@
 //! When a SEND completes on a device: not before the READs that were posted on its QP before it.
 //!
-//! A transport takes a SEND while READs before it still run. Its completion is kept here until these are done. A READ does not
-//! wait for the SENDs before it: a device has their acknowledgements as soon as the peer's has them, and the software NIC's
-//! come when the peer's user polls, which may be never.
+//! A transport takes a SEND while READs before it still run. Its completion is kept here until these are
+//! done. A READ does not wait for the SENDs before it: a device has their acknowledgements as soon as the
+//! peer's has them, and the software NIC's come when the peer's user polls, which may be never.
 
 use crate::nic::Status;
 
@@ -152,7 +152,8 @@ mod tests {
     type Model = VecDeque<(Option<u64>, bool)>;
 
     proptest! {
-        /// Whatever is done when: every SEND is shown once, each QP's in their order, and as soon as it and all before it is done.
+        /// Whatever is done when: every SEND is shown once, each QP's in their order, and as soon as it and
+        /// all before it is done.
         #[test]
         fn a_send_is_shown_when_it_and_all_before_it_is_done(steps in prop::collection::vec(step(), 0..300)) {
             const PLACES: u32 = 20;

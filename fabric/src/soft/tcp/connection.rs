@@ -1,5 +1,5 @@
-//! One connection: its phases, what it has outstanding, and its end. Its SENDs are in [`sending`], its READs in [`reading`], what
-//! arrives in [`receiving`], and what is written in [`writing`].
+//! One connection: its phases, what it has outstanding, and its end. Its SENDs are in [`sending`], its READs
+//! in [`reading`], what arrives in [`receiving`], and what is written in [`writing`].
 
 mod reading;
 mod receiving;
@@ -262,8 +262,8 @@ impl Connection {
         }
     }
 
-    /// Begins to end the connection: no request is taken any more, what is queued is written, then `last`. SENDs may
-    /// still be acknowledged where `keep_sends`; everything else completes flushed.
+    /// Begins to end the connection: no request is taken any more, what is queued is written, then `last`.
+    /// SENDs may still be acknowledged where `keep_sends`; everything else completes flushed.
     pub(super) fn begin_closing(
         &mut self,
         tables: &mut Tables,

@@ -1,4 +1,5 @@
-//! What stands on the stream: frames, each a 32-byte little-endian header and, for some kinds, bytes behind it.
+//! What stands on the stream: frames, each a 32-byte little-endian header and, for some kinds, bytes behind
+//! it.
 //!
 //! | kind | `length` | `id` | other fields | bytes behind |
 //! |---|---|---|---|---|
@@ -14,11 +15,11 @@
 //! | `ReadError` | | the READ's place in the order | `status` | |
 //! | `Bye` | | | | |
 //!
-//! A piece counts only once its `ReadEnd` came: a `ReadError` in that place says that the memory was taken back while
-//! the piece was being written, and that what came is worth nothing.
+//! A piece counts only once its `ReadEnd` came: a `ReadError` in that place says that the memory was taken
+//! back while the piece was being written, and that what came is worth nothing.
 //!
-//! Fields that a kind does not use are zero, and a receiver refuses anything else. This file knows bytes only: no
-//! sockets, and no opinion on which frame may come when.
+//! Fields that a kind does not use are zero, and a receiver refuses anything else. This file knows bytes
+//! only: no sockets, and no opinion on which frame may come when.
 
 use crate::nic::{PRIVATE_DATA_MAX, Status};
 use jet_wire::SLAB_BYTES;
@@ -30,8 +31,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub(super) const FRAME_BYTES: usize = 32;
 /// The version of the framing that this build speaks.
 pub(super) const FRAME_VERSION: u8 = 2;
-/// The most bytes behind one `ReadResponse`. Longer READs are answered in pieces, so that a SEND waits behind one
-/// piece at most. The paper's fragment, so that the usual READ is one piece.
+/// The most bytes behind one `ReadResponse`. Longer READs are answered in pieces, so that a SEND waits behind
+/// one piece at most. The paper's fragment, so that the usual READ is one piece.
 pub(super) const READ_PIECE_MAX: u32 = 256 << 10;
 /// The most bytes behind a `Send`.
 pub(super) const SEND_BYTES_MAX: u32 = 4096 + HEADER;
@@ -219,7 +220,8 @@ impl Frame {
             return Err(FrameError::Version { found: raw.version });
         }
         let frame = Self::from_raw(raw)?;
-        // What a field means is decided in one place: a frame is valid if it is what we would write ourselves.
+        // What a field means is decided in one place: a frame is valid if it is what we would write
+        // ourselves.
         if frame.to_bytes() == *bytes { Ok(frame) } else { Err(FrameError::Reserved { kind: raw.kind }) }
     }
 

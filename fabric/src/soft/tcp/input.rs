@@ -1,4 +1,5 @@
-//! What the reading side of a connection remembers between two reads: the frame whose bytes come, and bytes that could not be used.
+//! What the reading side of a connection remembers between two reads: the frame whose bytes come, and bytes
+//! that could not be used.
 
 use super::frame::HEADER;
 use crate::nic::{Qp, Sge, SrqEntry, Status};

@@ -34,8 +34,8 @@ impl Listener {
         Ok((Self { socket, ready: true }, Address::Tcp(bound.to_string())))
     }
 
-    /// Takes a connection that waits, if there is one. An error means that the system has no descriptor or memory left
-    /// for it: it waits on, and so should the caller.
+    /// Takes a connection that waits, if there is one. An error means that the system has no descriptor or
+    /// memory left for it: it waits on, and so should the caller.
     pub(super) fn accept(&mut self) -> io::Result<Option<OwnedFd>> {
         loop {
             match socket::accept(self.socket.as_fd()) {

@@ -1,11 +1,12 @@
 //! The transport between hosts: frames over TCP.
 //!
-//! What a connection does is in [`connection`]; the bytes on the stream in [`frame`], what waits to be used in [`input`], what waits
-//! to be written in [`output`], system calls in [`socket`]. Here is what is common to
-//! all connections: which of them have something to do, listeners, and times.
+//! What a connection does is in [`connection`]; the bytes on the stream in [`frame`], what waits to be used
+//! in [`input`], what waits to be written in [`output`], system calls in [`socket`]. Here is what is common
+//! to all connections: which of them have something to do, listeners, and times.
 //!
-//! Sockets are watched edge-triggered and never changed: a socket is on the `ready` list from the edge until it was
-//! read dry, so nothing is asked of the kernel twice, and an unread socket (no SRQ entry) wakes nobody.
+//! Sockets are watched edge-triggered and never changed: a socket is on the `ready` list from the edge until
+//! it was read dry, so nothing is asked of the kernel twice, and an unread socket (no SRQ entry) wakes
+//! nobody.
 
 mod connection;
 mod frame;
@@ -49,8 +50,8 @@ const LOOK_INTERVAL_MAX: u32 = 8;
 
 const HUNG_UP: EventFlags = EventFlags::RDHUP.union(EventFlags::HUP).union(EventFlags::ERR);
 
-/// A QP's place, and which lists it is on. The marks stay when connections change, so that no list ever outgrows the
-/// number of places.
+/// A QP's place, and which lists it is on. The marks stay when connections change, so that no list ever
+/// outgrows the number of places.
 #[derive(Debug, Default)]
 struct Slot {
     connection: Option<Box<Connection>>,
@@ -84,7 +85,8 @@ pub(crate) struct Tcp {
 }
 
 impl Tcp {
-    /// Lets a connection do something, ends it if that is the outcome, and puts it on the lists where it belongs.
+    /// Lets a connection do something, ends it if that is the outcome, and puts it on the lists where it
+    /// belongs.
     fn turn<T>(
         &mut self,
         tables: &mut Tables,
@@ -307,7 +309,8 @@ impl Transport for Tcp {
     fn reject(&mut self, tables: &mut Tables, qp: Qp, private_data: &PrivateData) {
         self.turn(tables, qp.index, |connection, tables, _| {
             connection.push_handshake(|private_bytes| Frame::Reject { private_bytes }, private_data);
-            // The first bytes of a fresh socket always fit, and a peer that has gone already need not hear them.
+            // The first bytes of a fresh socket always fit, and a peer that has gone already need not hear
+            // them.
             let _ = connection.write(tables);
             connection.close(tables);
             tables.qps.release(qp);
@@ -390,8 +393,8 @@ impl Transport for Tcp {
         if self.open == 0 {
             return u32::MAX;
         }
-        // While connections have bytes to read the others can wait a turn or two; after empty polls a look costs more
-        // than it finds.
+        // While connections have bytes to read the others can wait a turn or two; after empty polls a look
+        // costs more than it finds.
         if self.ready.is_empty() { (self.idle_polls / 4).clamp(1, LOOK_INTERVAL_MAX) } else { 4 }
     }
 

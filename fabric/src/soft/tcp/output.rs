@@ -1,5 +1,5 @@
-//! What one connection has yet to write: frames in a ring of bytes, and stretches of registered memory between them,
-//! in the order of the stream.
+//! What one connection has yet to write: frames in a ring of bytes, and stretches of registered memory
+//! between them, in the order of the stream.
 //!
 //! Registered memory is named by key and looked up again at each write, so that memory which was deregistered
 //! meanwhile is never touched. Bounded: whoever pushes asks for room first.
@@ -113,8 +113,8 @@ pub(super) struct Output {
 }
 
 impl Output {
-    /// A queue of so many bytes of frames and so many pieces. Pages that are never used are never touched, so a
-    /// quiet connection costs next to nothing.
+    /// A queue of so many bytes of frames and so many pieces. Pages that are never used are never touched, so
+    /// a quiet connection costs next to nothing.
     pub(super) fn new(ring_bytes: usize, pieces_max: usize) -> Self {
         let ring = vec![0; ring_bytes].into_boxed_slice();
         let pieces = VecDeque::with_capacity(pieces_max);

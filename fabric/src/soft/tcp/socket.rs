@@ -1,5 +1,5 @@
-//! TCP sockets as this transport needs them: never waiting, gathering and scattering straight from and to registered
-//! memory.
+//! TCP sockets as this transport needs them: never waiting, gathering and scattering straight from and to
+//! registered memory.
 
 use crate::soft::options::TcpOptions;
 use rustix::io::Errno;
@@ -12,7 +12,8 @@ use std::time::Duration;
 
 /// Connections that the kernel may hold until they are accepted; a thousand senders may start at once.
 const BACKLOG: i32 = 4096;
-/// Probes of a silent connection before it counts as dead; `TCP_USER_TIMEOUT` decides where the kernel has it.
+/// Probes of a silent connection before it counts as dead; `TCP_USER_TIMEOUT` decides where the kernel has
+/// it.
 const KEEPALIVE_PROBES: u32 = 3;
 
 /// The smallest page that there is.
@@ -123,13 +124,14 @@ fn moved(result: isize) -> Option<Moved> {
     }
 }
 
-/// Reads into the stretches, in their order. Memory that the kernel cannot write is touched once, and tried again: where the
-/// hardware lost a page the kernel only says EFAULT, while whoever touches it is told by a signal. So whoever watches the memory
-/// can put another page in its place; where nobody does, the process ends as it would whenever it touched the page.
+/// Reads into the stretches, in their order. Memory that the kernel cannot write is touched once, and tried
+/// again: where the hardware lost a page the kernel only says EFAULT, while whoever touches it is told by a
+/// signal. So whoever watches the memory can put another page in its place; where nobody does, the process
+/// ends as it would whenever it touched the page.
 ///
 /// # Safety
-/// Every stretch is memory that this process may read and write for the length of the call, and that nobody holds a
-/// reference into.
+/// Every stretch is memory that this process may read and write for the length of the call, and that nobody
+/// holds a reference into.
 pub(super) unsafe fn read(socket: BorrowedFd<'_>, stretches: &[IoVec]) -> Moved {
     let count = i32::try_from(stretches.len()).expect("few stretches");
     let mut touched = false;
@@ -170,7 +172,8 @@ unsafe fn touch(stretches: &[IoVec]) {
 /// Writes the stretches, in their order.
 ///
 /// # Safety
-/// Every stretch is memory that this process may read for the length of the call. Others may change it meanwhile.
+/// Every stretch is memory that this process may read for the length of the call. Others may change it
+/// meanwhile.
 pub(super) unsafe fn write(socket: BorrowedFd<'_>, stretches: &mut [IoVec]) -> Moved {
     // SAFETY: all zero is a valid msghdr: no name, no control data.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };

@@ -1,4 +1,5 @@
-//! What crosses between a [`super::Threaded`]'s front and its NIC thread: posts, completions, send buffers, control.
+//! What crosses between a [`super::Threaded`]'s front and its NIC thread: posts, completions, send buffers,
+//! control.
 
 use crate::address::Address;
 use crate::memory::SharedMemory;
@@ -17,9 +18,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 pub(super) mod post_kind {
     /// [`Post::number`](super::Post) is the entry's id, `a` its header, `b` its slab (no bytes: none).
     pub const SRQ: u16 = 1;
-    /// `number` is the send buffer, `a` a registered payload (no bytes: none), `address` the inline payload's bytes.
+    /// `number` is the send buffer, `a` a registered payload (no bytes: none), `address` the inline payload's
+    /// bytes.
     pub const SEND: u16 = 2;
-    /// `number` is the remote key, `count` the scatter entries: `a`, `b`, and four in each of the cells that follow.
+    /// `number` is the remote key, `count` the scatter entries: `a`, `b`, and four in each of the cells that
+    /// follow.
     pub const READ: u16 = 3;
     /// End the QP.
     pub const DISCONNECT: u16 = 4;
@@ -173,8 +176,8 @@ struct SendBuffer {
     inline: [u8; jet_wire::SLAB_BYTES],
 }
 
-/// All of them. A buffer belongs to the front until its index is in the post ring, to the thread until its index is in
-/// the ring of returned ones; the rings' orderings hand its bytes over.
+/// All of them. A buffer belongs to the front until its index is in the post ring, to the thread until its
+/// index is in the ring of returned ones; the rings' orderings hand its bytes over.
 pub(super) struct SendBuffers(Box<[UnsafeCell<SendBuffer>]>);
 
 // SAFETY: each buffer has one owner at a time, as the type's text says.

@@ -1,4 +1,5 @@
-//! The thread that owns the inner NIC: carries posts in, completions and events out, and sleeps when there is nothing.
+//! The thread that owns the inner NIC: carries posts in, completions and events out, and sleeps when there is
+//! nothing.
 
 use super::crossing::{Control, Post, RawCompletion, Reply, SGES_IN_FIRST, SendBuffers, Shared, post_kind};
 use crate::clock::CoarseClock;
@@ -95,7 +96,8 @@ impl Idle {
         Duration::from_nanos(now_ns - since_ns) < self.budget
     }
 
-    /// Work came. Where it came before the budget was spent, the wait was worth it: wait longer the next time.
+    /// Work came. Where it came before the budget was spent, the wait was worth it: wait longer the next
+    /// time.
     fn over(&mut self, budget_max: Duration) {
         if self.since_ns.take().is_some() {
             self.budget = (self.budget * 2).min(budget_max);
@@ -372,8 +374,8 @@ impl<N: Nic> NicThread<N> {
     /// Sleeps until the front rings or the inner NIC has work; `false` where there was work after all.
     fn sleep(&mut self) -> bool {
         if self.shared.events.is_full() {
-            // The front does not take its events, so the inner NIC has work that it cannot give away. The front rings
-            // when it takes one; the bound keeps the peers served meanwhile.
+            // The front does not take its events, so the inner NIC has work that it cannot give away. The
+            // front rings when it takes one; the bound keeps the peers served meanwhile.
             self.wait(Some(rustix::event::Timespec { tv_sec: 0, tv_nsec: 1_000_000 }));
             return true;
         }

@@ -1,4 +1,5 @@
-//! Trees of sysfs as the kernel writes them (drivers/infiniband/core/sysfs.c, ipoib_main.c), for devices that are not here.
+//! Trees of sysfs as the kernel writes them (drivers/infiniband/core/sysfs.c, ipoib_main.c), for devices that
+//! are not here.
 
 use super::*;
 use std::path::Path;

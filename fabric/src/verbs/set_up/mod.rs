@@ -1,10 +1,11 @@
-//! The slow calls on connections, and those of the port's survey: system calls, and commands to the device's firmware. A connection
-//! takes about eight at its beginning and at its end, each from tens of microseconds to a millisecond; a survey reads some hundred
-//! files. Who has many connections has a thread for them, so that those that stand are served on meanwhile; who has few makes them
-//! in place.
+//! The slow calls on connections, and those of the port's survey: system calls, and commands to the device's
+//! firmware. A connection takes about eight at its beginning and at its end, each from tens of microseconds
+//! to a millisecond; a survey reads some hundred files. Who has many connections has a thread for them, so
+//! that those that stand are served on meanwhile; who has few makes them in place.
 //!
-//! What a call is about goes with its order and comes back with the outcome: an identifier or a QP is at one of the two threads,
-//! never at both. A connection has at most one order under way, and so has the port, so the queues have a place for each.
+//! What a call is about goes with its order and comes back with the outcome: an identifier or a QP is at one
+//! of the two threads, never at both. A connection has at most one order under way, and so has the port, so
+//! the queues have a place for each.
 
 mod thread;
 

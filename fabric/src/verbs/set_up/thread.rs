@@ -22,13 +22,14 @@ pub(in super::super) struct Place {
     pub connections: u32,
     /// The NUMA node that their queues are to lie on.
     pub numa_node: Option<u32>,
-    /// The processor of who polls, which is left to it where there is another: a call of this thread may hold a lock of the
-    /// provider's that the one that polls spins on.
+    /// The processor of who polls, which is left to it where there is another: a call of this thread may hold
+    /// a lock of the provider's that the one that polls spins on.
     pub not_on: Option<usize>,
 }
 
-/// What is ordered first is not always what is done first. A peer that waits for its answer gives up after a while: who is begun is
-/// finished before another one begins, and what is over is cleared away when nobody waits.
+/// What is ordered first is not always what is done first. A peer that waits for its answer gives up after a
+/// while: who is begun is finished before another one begins, and what is over is cleared away when nobody
+/// waits.
 #[derive(Clone, Copy, Debug)]
 enum Lane {
     /// Answers to peers.
@@ -61,8 +62,8 @@ struct Shared {
     bell: OwnedFd,
 }
 
-/// A thread that carries orders out, one after the other. Dropped, it ends when it is done with the one that it is at; those behind
-/// are dropped with what they are about.
+/// A thread that carries orders out, one after the other. Dropped, it ends when it is done with the one that
+/// it is at; those behind are dropped with what they are about.
 #[derive(Debug)]
 pub(in super::super) struct SetUpThread {
     shared: Arc<Shared>,

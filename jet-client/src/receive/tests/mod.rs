@@ -557,7 +557,8 @@ fn giving_back_ends_when_the_daemon_is_gone_and_its_ring_is_full() {
     }
     assert_eq!(pieces.len(), 32);
     drop(daemon);
-    // Every second one first, so that no two merge: more entries than the ring has cells and nobody reads them.
+    // Every second one first, so that no two merge: more entries than the ring has cells and nobody reads
+    // them.
     let (even, odd): (Vec<_>, Vec<_>) = pieces.into_iter().partition(|piece| piece.offset() / 4096 % 2 == 0);
     drop(even);
     drop(odd);

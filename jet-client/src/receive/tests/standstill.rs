@@ -1,5 +1,5 @@
-//! An application that holds all that it may is told, once for each time that the daemon says so; and the whole of a message is
-//! copied out.
+//! An application that holds all that it may is told, once for each time that the daemon says so; and the
+//! whole of a message is copied out.
 
 use super::*;
 use jet_wire::segment::Notice;
@@ -152,7 +152,8 @@ fn a_task_is_told_though_another_polls_in_vain() {
     let (mut daemon, session, mut message, held) = holding();
     let waits = async move { message.next_async().await.map(|_| ()).unwrap_err() };
     let polls = async move {
-        // The first task sleeps by now. The runtime does not get to see the doorbell before the poller has silenced it.
+        // The first task sleeps by now. The runtime does not get to see the doorbell before the poller has
+        // silenced it.
         daemon.tell(1, true);
         for _ in 0..10_000 {
             assert!(session.try_receive().unwrap().is_none());

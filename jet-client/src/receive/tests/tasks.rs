@@ -54,7 +54,8 @@ pub(super) fn both<A: 'static, B: 'static>(
     let tasks = tokio::task::LocalSet::new();
     let (first, second) = (tasks.spawn_local(first), tasks.spawn_local(second));
     let ends = tasks.run_until(async {
-        // The clock first: looking once more because the time is over would find what came without any waking.
+        // The clock first: looking once more because the time is over would find what came without any
+        // waking.
         tokio::select! {
             biased;
             () = tokio::time::sleep(Duration::from_secs(30)) => panic!("a task was never woken"),
@@ -121,7 +122,8 @@ fn a_task_gets_what_another_task_read_for_it() {
 fn a_task_that_polls_in_vain_takes_nobodys_wake_up() {
     let (mut daemon, session, message) = halfway();
     let polls = async move {
-        // The first task sleeps by now, and has asked to be woken. So often that the poller looks after everything.
+        // The first task sleeps by now, and has asked to be woken. So often that the poller looks after
+        // everything.
         for _ in 0..10_000 {
             assert!(session.try_receive().unwrap().is_none());
         }
@@ -181,7 +183,8 @@ fn every_task_hears_of_the_sessions_end_whoever_hears_it_first() {
     let hears = async move {
         let said = ControlResponse::Error { code: ErrorCode::BadRequest, message: "enough".into() };
         daemon.control.write_all(&encode_frame(&said).unwrap()).unwrap();
-        // Takes the word from the connection, which stays open: nothing is left there that would wake anybody.
+        // Takes the word from the connection, which stays open: nothing is left there that would wake
+        // anybody.
         let heard = (0..1 << 20).find_map(|_| session.try_receive().err()).expect("it looks now and then");
         assert!(heard.to_string().contains("enough"));
         daemon

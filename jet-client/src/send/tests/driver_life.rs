@@ -87,8 +87,8 @@ impl Life {
         self.driver.drive(self.now_ns);
     }
 
-    /// The driver is told the time when it asked to be. What it does then may be due at once to be followed by something else, but
-    /// not for ever.
+    /// The driver is told the time when it asked to be. What it does then may be due at once to be followed
+    /// by something else, but not for ever.
     fn sleep(&mut self) {
         let at_ns = self.driver.next_timeout_ns().expect("something is due");
         self.now_ns = self.now_ns.max(at_ns);
@@ -129,7 +129,8 @@ impl Life {
         self.say(attempt, &AckHeader::encode(8, &[range]));
     }
 
-    /// What was sent since it was looked last: each message's number, whether it is marked as sent before, and its payload.
+    /// What was sent since it was looked last: each message's number, whether it is marked as sent before,
+    /// and its payload.
     fn sent(&mut self) -> Vec<(u64, bool, Vec<u8>)> {
         let sent = self.script(|mut script| std::mem::take(&mut script.sent));
         let read = sent.into_iter().map(|(header, payload)| {
@@ -286,7 +287,8 @@ fn another_device_is_taken_when_the_first_was_removed() {
         life.sleep();
     }
     assert_eq!(*life.devices.absent.lock().unwrap(), 0);
-    // All that is registered, is registered there: headers, copies, and the buffer's region; and all entries are posted.
+    // All that is registered, is registered there: headers, copies, and the buffer's region; and all entries
+    // are posted.
     let (registered, entries, connects) =
         life.script(|script| (script.registered.len(), script.srq.len(), script.connects));
     assert_eq!((registered, entries, connects), (3, usize::from(RECEIVE_ENTRIES), 1));

@@ -230,8 +230,8 @@ fn connections_that_bring_nothing_about_do_not_go_on_for_ever() {
     assert_eq!(ends(&mut protocol), [(1, AckStatus::PeerLost)]);
 }
 
-/// The last attempt is made when the time is over, so its end may come as that of an attempt that is being left: which is no
-/// connection that had stood.
+/// The last attempt is made when the time is over, so its end may come as that of an attempt that is being
+/// left: which is no connection that had stood.
 #[test]
 fn a_last_attempt_that_is_left_is_the_last() {
     let mut protocol = connected(options(), 100, 100);
@@ -550,7 +550,8 @@ proptest! {
                 8 | 9 => world.complete(choice),
                 10 if flag => world.disconnect(),
                 11 => {
-                    // Mostly what the receiver sends, in bursts as long as it takes; now and then anything else.
+                    // Mostly what the receiver sends, in bursts as long as it takes; now and then anything
+                    // else.
                     let permille = if flag { 500 } else { u32::try_from(choice).unwrap() * 4 };
                     for _ in 0..choice % 12 {
                         let signal = CongestionHeader::encode(permille);

@@ -138,7 +138,8 @@ impl Nic for ScriptedNic {
                 let memory = &script.registered[sge.key.0 as usize];
                 let (offset, bytes) = (usize::try_from(sge.offset).unwrap(), sge.bytes as usize);
                 assert!(offset + bytes <= memory.bytes());
-                // SAFETY: within the memory (checked above), which the sender leaves alone until the SEND has completed.
+                // SAFETY: within the memory (checked above), which the sender leaves alone until the SEND has
+                // completed.
                 unsafe { std::slice::from_raw_parts(memory.base().add(offset), bytes) }.to_vec()
             }
         };

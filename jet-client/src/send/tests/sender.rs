@@ -337,9 +337,10 @@ fn who_polls_rarely(running: &Running, options: SenderOptions) {
     while running.thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
         std::thread::yield_now();
     }
-    // Its NIC went with its thread. An end that is on its way takes a moment more, and over tcp: a turn of the thread of
-    // this end's NIC. Were it not for the time between polls, shm: would look in one of 64. So few polls are enough, and
-    // the time between them grows to what a busy machine may need: 16 of them take more than half a minute.
+    // Its NIC went with its thread. An end that is on its way takes a moment more, and over tcp: a turn of
+    // the thread of this end's NIC. Were it not for the time between polls, shm: would look in one of 64. So
+    // few polls are enough, and the time between them grows to what a busy machine may need: 16 of them take
+    // more than half a minute.
     let mut pause = Duration::from_millis(2);
     let mut polls = 0;
     while sender.is_connected() {

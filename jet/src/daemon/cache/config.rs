@@ -91,10 +91,12 @@ pub struct CacheConfig {
     pub group: String,
     /// Whether the threads of registered applications join it.
     pub applications: bool,
-    /// The ways that devices fill (Intel's DDIO), a hexadecimal mask, in the reserved caches; none: as they are.
+    /// The ways that devices fill (Intel's DDIO), a hexadecimal mask, in the reserved caches; none: as they
+    /// are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ddio_ways: Option<WayMask>,
-    /// The ways that devices' writes fill, in the same caches, where the kernel can say so (AMD); none: as they are.
+    /// The ways that devices' writes fill, in the same caches, where the kernel can say so (AMD); none: as
+    /// they are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_ways: Option<DeviceWays>,
     /// Prefetchers bring in what nobody asked for.
@@ -107,7 +109,8 @@ pub struct CacheConfig {
     pub warm_permille: u32,
     /// Whether the processor counts what the reactor finds in the cache and what not, where it can.
     pub counters: bool,
-    /// The most memory bandwidth that groups may use, by name, `/` for the default one; in the unit of the kernel's files.
+    /// The most memory bandwidth that groups may use, by name, `/` for the default one; in the unit of the
+    /// kernel's files.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub throttle: BTreeMap<String, u64>,
 }

@@ -1,5 +1,6 @@
-//! What is reserved, and that it stays so. The kernel and other tools undo it and tell nobody, so it is looked at every second; what
-//! can be made again without a loss for anybody else is, more and more rarely where it does not last.
+//! What is reserved, and that it stays so. The kernel and other tools undo it and tell nobody, so it is
+//! looked at every second; what can be made again without a loss for anybody else is, more and more rarely
+//! where it does not last.
 
 use super::setting::Setting;
 use super::status::{self, Bandwidth};
@@ -88,7 +89,8 @@ impl Patience {
         }
     }
 
-    /// Whether to try now. Where somebody else has made better a part of what was amiss there is no reason to wait.
+    /// Whether to try now. Where somebody else has made better a part of what was amiss there is no reason to
+    /// wait.
     fn tries(&mut self, now: Instant, amiss: &[Amiss]) -> bool {
         let is_less = amiss.len() < self.tried.len() && amiss.iter().all(|one| self.tried.contains(one));
         if self.last.is_some_and(|last| now - last < self.pause) && !is_less {
@@ -162,7 +164,8 @@ impl Keeper {
         }
     }
 
-    /// Threads that this makes are in the class, and stay in it: they inherit it from the one that makes them.
+    /// Threads that this makes are in the class, and stay in it: they inherit it from the one that makes
+    /// them.
     pub fn inside<T>(&self, make: impl FnOnce() -> T) -> T {
         match self.kept.class() {
             Some(class) => self.kept.inside.make(&class, make),

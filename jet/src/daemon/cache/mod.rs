@@ -1,4 +1,5 @@
-//! The pool's place in the last-level cache: reserving ways for it, keeping it warm, and telling whether it is there.
+//! The pool's place in the last-level cache: reserving ways for it, keeping it warm, and telling whether it
+//! is there.
 
 mod config;
 mod keeper;
@@ -162,8 +163,8 @@ impl CacheControl {
         Ok(control)
     }
 
-    /// Threads that this makes are in the reservation's class, and on processors of its caches: they inherit both from the one
-    /// that makes them.
+    /// Threads that this makes are in the reservation's class, and on processors of its caches: they inherit
+    /// both from the one that makes them.
     pub fn inside<T>(&self, make: impl FnOnce() -> T) -> T {
         self.reservation.inside(|| {
             let stay = self.cpus.as_ref().map(CpuSet::stay).transpose();
@@ -174,21 +175,22 @@ impl CacheControl {
         })
     }
 
-    /// Starts to warm the pool, and to measure. Does not wait for it. On the reactor's core, where that has one: what lies
-    /// in another core's own cache cannot be told from memory.
+    /// Starts to warm the pool, and to measure. Does not wait for it. On the reactor's core, where that has
+    /// one: what lies in another core's own cache cannot be told from memory.
     pub fn warm(&self, pool: &Arc<SharedMemory>, cpu: Option<usize>) {
         if self.config.warm {
             self.inside(|| self.warm.start(pool, self.config.warm_permille, cpu));
         }
     }
 
-    /// An application's threads join, where that is configured, until what this gives is dropped. Those that it starts later
-    /// inherit it.
+    /// An application's threads join, where that is configured, until what this gives is dropped. Those that
+    /// it starts later inherit it.
     pub fn application(&self, process: i32) -> Option<Application<'_>> {
         if self.config.applications { self.reservation.application(process) } else { None }
     }
 
-    /// Counts what the thread that calls finds in the cache from now on, and what not, where the processor can tell.
+    /// Counts what the thread that calls finds in the cache from now on, and what not, where the processor
+    /// can tell.
     pub fn count_this_thread(&self) {
         if !self.config.counters {
             return;

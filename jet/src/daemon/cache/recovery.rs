@@ -1,4 +1,5 @@
-//! Putting back what processes that were killed had changed of the cache: by the next daemon, or by `jet cache restore`.
+//! Putting back what processes that were killed had changed of the cache: by the next daemon, or by `jet
+//! cache restore`.
 
 use jet_cat::adjustments::{self, AdjustError, GivenUp};
 use jet_cat::registers::{self, SettingError};

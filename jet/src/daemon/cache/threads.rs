@@ -16,7 +16,8 @@ const APPLICATION_THREADS_MAX: usize = 100_000;
 pub(super) struct Inside(Mutex<BTreeSet<i32>>);
 
 impl Inside {
-    /// Threads that this makes are in the class: they inherit it from the one that makes them, which is there meanwhile.
+    /// Threads that this makes are in the class: they inherit it from the one that makes them, which is there
+    /// meanwhile.
     pub fn make<T>(&self, class: &Class, make: impl FnOnce() -> T) -> T {
         // Held to the end: nobody takes the one that makes for one that belongs there.
         let mut inside = locked(&self.0);
@@ -57,7 +58,8 @@ impl Members {
     }
 }
 
-/// A session of an application whose threads are in the class. Dropped, they leave it, if it was the last one.
+/// A session of an application whose threads are in the class. Dropped, they leave it, if it was the last
+/// one.
 pub struct Application<'a> {
     class: Class,
     members: &'a Members,

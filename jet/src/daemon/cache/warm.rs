@@ -26,7 +26,8 @@ pub(super) struct Warm {
     stop: Mutex<Option<Sender<()>>>,
 }
 
-/// Between two attempts, the first and the longest: on a host that is busy at the moment hits cannot be told from memory.
+/// Between two attempts, the first and the longest: on a host that is busy at the moment hits cannot be told
+/// from memory.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(60);
 
@@ -80,7 +81,8 @@ impl Warm {
 
 fn begin(pool: &Arc<SharedMemory>, budget_permille: u32, cpu: Option<usize>) -> Result<WarmerThread, String> {
     let keep: Arc<dyn std::any::Any + Send + Sync> = Arc::<SharedMemory>::clone(pool);
-    // SAFETY: the mapping lives as long as the memory, which is kept; it is sealed against shrinking, and stays readable.
+    // SAFETY: the mapping lives as long as the memory, which is kept; it is sealed against shrinking, and
+    // stays readable.
     let region =
         unsafe { Region::new(pool.base(), pool.bytes(), keep) }.map_err(|error| error.to_string())?;
     let pace = PaceOptions { budget_permille, ..PaceOptions::default() };

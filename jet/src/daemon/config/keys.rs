@@ -1,4 +1,5 @@
-//! What the daemon stands on has names of its own for what is set here. Its errors are told with the keys to change.
+//! What the daemon stands on has names of its own for what is set here. Its errors are told with the keys to
+//! change.
 
 use jet_fabric::limits::{LimitError, Remedy};
 #[cfg(feature = "verbs")]

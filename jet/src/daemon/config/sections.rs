@@ -22,7 +22,8 @@ pub struct Pool {
     pub srq_reserve_entries: u32,
     /// 2 MiB pages: `auto` takes them where there are any, `require` fails where there are none, `off`.
     pub huge_pages: HugePages,
-    /// The NUMA node that the pool, its headers and escape memory lie on; none: the one of the RDMA device, if it has one.
+    /// The NUMA node that the pool, its headers and escape memory lie on; none: the one of the RDMA device,
+    /// if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub numa_node: Option<u32>,
 }
@@ -149,14 +150,15 @@ pub struct Escape {
     pub hysteresis_permille: u32,
     /// CREDIT: an application is slow when more than so many thousandths of what it holds are stragglers.
     pub credit_permille: u32,
-    /// A slab that is held this long is a straggler; or for twice what the pool takes to be used once where that is longer, up
-    /// to four times this.
+    /// A slab that is held this long is a straggler; or for twice what the pool takes to be used once where
+    /// that is longer, up to four times this.
     #[serde(deserialize_with = "values::microseconds")]
     pub straggler_us: u64,
     /// MEM_ESC: memory that may stand in for stragglers; 0 replaces none.
     #[serde(deserialize_with = "values::bytes")]
     pub replace_bytes: u64,
-    /// Memory for copies of what slow applications hold, and for messages that take memory instead of waiting.
+    /// Memory for copies of what slow applications hold, and for messages that take memory instead of
+    /// waiting.
     #[serde(deserialize_with = "values::bytes")]
     pub memory_bytes: u64,
     /// An application that holds this much of it is granted nothing new before it releases.
@@ -182,14 +184,14 @@ pub struct Reactor {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Nic {
-    /// Whether the NIC has a thread of its own: `on`, `off` (the reactor's thread moves the bytes), or `auto`: on where
-    /// there are more than two cores.
+    /// Whether the NIC has a thread of its own: `on`, `off` (the reactor's thread moves the bytes), or
+    /// `auto`: on where there are more than two cores.
     pub thread: NicThread,
     /// The core that the NIC's thread is pinned to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<usize>,
-    /// A device whose limits the NIC keeps to: to see what Jet does on one that is not at hand. An RDMA device keeps to
-    /// them beside its own.
+    /// A device whose limits the NIC keeps to: to see what Jet does on one that is not at hand. An RDMA
+    /// device keeps to them beside its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub profile: Option<NicProfile>,
 }
@@ -221,8 +223,8 @@ pub struct Rdma {
     /// Its port; the first without it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<u8>,
-    /// The GID whose address connections come to and leave from, by its index in the port's table; none: as the kernel
-    /// routes.
+    /// The GID whose address connections come to and leave from, by its index in the port's table; none: as
+    /// the kernel routes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gid_index: Option<u8>,
     /// The type of service of what the daemon sends, as in IP; none: as the sender has it.

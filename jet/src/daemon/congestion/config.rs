@@ -1,4 +1,5 @@
-//! `[congestion]`: what of the NIC is touched under danger, and how far. By default nothing is: only `soft` signals.
+//! `[congestion]`: what of the NIC is touched under danger, and how far. By default nothing is: only `soft`
+//! signals.
 
 use crate::daemon::config::values;
 use serde::{Deserialize, Serialize};
@@ -18,7 +19,8 @@ pub struct CongestionConfig {
     /// The NIC's PCI address, as in `0000:3b:00.0`; without it the interface's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pci: Option<String>,
-    /// The least time between two changes of the NIC. What flaps faster is passed over; the newest wish holds.
+    /// The least time between two changes of the NIC. What flaps faster is passed over; the newest wish
+    /// holds.
     #[serde(deserialize_with = "values::milliseconds")]
     pub hold_ms: u64,
     /// How long one run of an external tool may take before it is killed.
@@ -80,9 +82,11 @@ impl Default for CongestionConfig {
             actuators: Vec::new(),
             interface: None,
             pci: None,
-            // A tool run takes some ten milliseconds, and senders need some round trips to answer a change at all.
+            // A tool run takes some ten milliseconds, and senders need some round trips to answer a change at
+            // all.
             hold_ms: 100,
-            // Many times what the tool takes on an idle NIC; and restoring waits for it at the end of the daemon.
+            // Many times what the tool takes on an idle NIC; and restoring waits for it at the end of the
+            // daemon.
             tool_timeout_ms: 2000,
             mode: Mode::Aggressive,
             priorities: Vec::new(),
@@ -185,7 +189,8 @@ impl ActuatorKind {
     }
 }
 
-/// Whether this can be an interface's name: what the kernel allows (`dev_valid_name`), so that it is one path component.
+/// Whether this can be an interface's name: what the kernel allows (`dev_valid_name`), so that it is one path
+/// component.
 pub(super) fn is_interface(name: &str) -> bool {
     let letters = |byte: u8| byte.is_ascii_graphic() && byte != b'/' && byte != b':';
     !matches!(name, "" | "." | "..") && name.len() < 16 && name.bytes().all(letters)

@@ -19,7 +19,8 @@ struct Shared {
     rows: Rows,
 }
 
-/// Congestion control of the host's NIC. Dropped or [`shutdown`](Self::shutdown), it has restored all that it lowered.
+/// Congestion control of the host's NIC. Dropped or [`shutdown`](Self::shutdown), it has restored all that it
+/// lowered.
 pub struct CongestionControl {
     shared: Arc<Shared>,
     thread: Thread,
@@ -51,9 +52,9 @@ pub struct CongestionView {
 }
 
 impl CongestionControl {
-    /// Undoes what an earlier daemon with this control socket left, probes what the configuration names, and starts the
-    /// thread. To be called once the control socket is ours, before the reactor starts. Where tools hang, it takes some
-    /// times `tool_timeout_ms`.
+    /// Undoes what an earlier daemon with this control socket left, probes what the configuration names, and
+    /// starts the thread. To be called once the control socket is ours, before the reactor starts. Where
+    /// tools hang, it takes some times `tool_timeout_ms`.
     ///
     /// # Errors
     /// [`StartError`].
@@ -109,8 +110,9 @@ impl CongestionControl {
         self.view().rows()
     }
 
-    /// Restores all and ends the thread; does nothing when it was done before. Takes as long as restoring: with a tool
-    /// that hangs, some times `tool_timeout_ms`. What cannot be restored stays in the journal for the next start.
+    /// Restores all and ends the thread; does nothing when it was done before. Takes as long as restoring:
+    /// with a tool that hangs, some times `tool_timeout_ms`. What cannot be restored stays in the journal for
+    /// the next start.
     pub fn shutdown(&self) {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(handle) = running else { return };
@@ -129,15 +131,16 @@ impl Drop for CongestionControl {
 }
 
 impl CongestionView {
-    /// One row an actuator, `soft` first. For the control plane, not the reactor: it takes a lock and allocates.
+    /// One row an actuator, `soft` first. For the control plane, not the reactor: it takes a lock and
+    /// allocates.
     pub fn rows(&self) -> Vec<ActuatorStatus> {
         self.shared.rows.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
 impl Mark {
-    /// Wants congestion signalled (`true`) or no more. Lock-free and without allocation; a system call only where the
-    /// wish is new and the thread sleeps.
+    /// Wants congestion signalled (`true`) or no more. Lock-free and without allocation; a system call only
+    /// where the wish is new and the thread sleeps.
     #[inline]
     pub fn set(&self, on: bool) {
         // Only the reactor writes it, so that what it reads is its own last word.

@@ -1,5 +1,5 @@
-//! Knobs that are files with a number: the vendor driver's notification point in sysfs (`roce_np`), and the mlx5
-//! driver's congestion parameters in debugfs (`cc_params`).
+//! Knobs that are files with a number: the vendor driver's notification point in sysfs (`roce_np`), and the
+//! mlx5 driver's congestion parameters in debugfs (`cc_params`).
 
 use super::config::{is_interface, is_pci};
 use super::mstcongestion::pci_address;
@@ -14,7 +14,8 @@ use std::path::{Path, PathBuf};
 /// The least time between two CNPs of the port, in microseconds; 0: no bound.
 const MIN_TIME: &str = "min_time_between_cnps";
 
-/// The notification point of one priority: 1 answers marked packets with CNPs. The knob's name goes on with the priority.
+/// The notification point of one priority: 1 answers marked packets with CNPs. The knob's name goes on with
+/// the priority.
 const ENABLE: &str = "enable/";
 
 /// More than any number has.
@@ -68,7 +69,8 @@ impl FileKnobs {
         }
     }
 
-    /// Where a knob is. The vendor's documents have the parameters below `params/`, its drivers beside `enable/`.
+    /// Where a knob is. The vendor's documents have the parameters below `params/`, its drivers beside
+    /// `enable/`.
     fn path(&self, device: &str, knob: &str) -> PathBuf {
         let directory = self.directory(device);
         if self.kind == ActuatorKind::CcParams {
@@ -193,7 +195,8 @@ impl Congestion for FileKnobs {
             let path = self.path(&setting.device, &setting.knob);
             if let Err(error) = write(&path, &setting.lowered) {
                 if matches!(error, ActuatorError::NotTaken { .. }) {
-                    // A third value would look like somebody else's later on: put back while it is known as ours.
+                    // A third value would look like somebody else's later on: put back while it is known as
+                    // ours.
                     write(&path, &setting.before)?;
                 }
                 return Err(error);

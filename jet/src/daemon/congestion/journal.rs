@@ -1,4 +1,5 @@
-//! What was changed and what was there before, on disk before it is changed: a killed daemon's successor puts it back.
+//! What was changed and what was there before, on disk before it is changed: a killed daemon's successor puts
+//! it back.
 
 use super::{ActuatorKind, Setting, files, mstcongestion};
 use rustix::fs::OFlags;
@@ -69,7 +70,8 @@ impl Journal {
         Self { path: journal_path(control_socket) }
     }
 
-    /// What an earlier daemon left changed, in the order in which it was changed; nothing where there is no journal.
+    /// What an earlier daemon left changed, in the order in which it was changed; nothing where there is no
+    /// journal.
     pub(super) fn load(&self) -> Result<Vec<Setting>, JournalError> {
         let failed = |source| JournalError::Read { path: self.path.clone(), source };
         let foreign = |why: &str| JournalError::Foreign { path: self.path.clone(), why: why.to_owned() };

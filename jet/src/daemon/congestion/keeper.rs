@@ -1,7 +1,7 @@
 //! Lowers and restores all actuators, one after the other, with the journal always ahead of what is changed.
 //!
-//! One actuator's failure is its own: the others go on. What could not be restored stays in the journal, and is tried
-//! again until it is, by this daemon or the next.
+//! One actuator's failure is its own: the others go on. What could not be restored stays in the journal, and
+//! is tried again until it is, by this daemon or the next.
 
 use super::journal::{Journal, JournalError};
 use super::leftover::ToolLock;
@@ -46,14 +46,16 @@ struct Held {
 pub struct Recovery {
     /// Settings that stood in the journal.
     pub found: usize,
-    /// What people should know: knobs that are gone or were changed by others, failures, a journal that was refused.
+    /// What people should know: knobs that are gone or were changed by others, failures, a journal that was
+    /// refused.
     pub notes: Vec<String>,
     /// What is still lowered, because restoring failed. It stays in the journal.
     pub pending: Vec<Setting>,
 }
 
-/// Undoes what a killed daemon with this control socket left lowered. Doing it twice does no harm; not to be called while
-/// that daemon runs. [`CongestionControl::start`](super::CongestionControl::start) does it by itself.
+/// Undoes what a killed daemon with this control socket left lowered. Doing it twice does no harm; not to be
+/// called while that daemon runs. [`CongestionControl::start`](super::CongestionControl::start) does it by
+/// itself.
 ///
 /// # Errors
 /// [`JournalError::Read`]: nobody knows what there is to undo.

@@ -1,6 +1,6 @@
-//! Tools that outlive the daemon. One that is killed while its tool runs leaves a process that may still turn a knob,
-//! after the next daemon has looked at it. So every tool inherits a lock as its standard input, and the next daemon ends
-//! whoever has it there.
+//! Tools that outlive the daemon. One that is killed while its tool runs leaves a process that may still turn
+//! a knob, after the next daemon has looked at it. So every tool inherits a lock as its standard input, and
+//! the next daemon ends whoever has it there.
 
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
@@ -76,8 +76,9 @@ impl ToolLock {
         }
     }
 
-    /// Ends every process that has the lock as its standard input, unless a daemon has it as well: one that lives may
-    /// run its tools. A tool that is only just being started looks like its daemon, and is found the next time.
+    /// Ends every process that has the lock as its standard input, unless a daemon has it as well: one that
+    /// lives may run its tools. A tool that is only just being started looks like its daemon, and is found
+    /// the next time.
     fn end_tools(&self) -> io::Result<()> {
         let ours = self.file.metadata()?;
         let is_lock = |path: &Path| {
@@ -87,7 +88,8 @@ impl ToolLock {
         for entry in std::fs::read_dir("/proc")? {
             let number = entry.ok().and_then(|entry| entry.file_name().to_str()?.parse().ok());
             let Some(pid) = number.and_then(Pid::from_raw).filter(|&pid| pid != getpid()) else { continue };
-            // Before it is looked at: what is ended is then what was looked at, not another of the same number.
+            // Before it is looked at: what is ended is then what was looked at, not another of the same
+            // number.
             let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
             // Gone, or of another user, which has no file of ours.
             let Ok(files) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { continue };

@@ -1,10 +1,11 @@
-//! Congestion actuators: the NIC's own knobs, lowered under danger and put back above the safety line (Jet §4.3, "Marking
-//! ECN").
+//! Congestion actuators: the NIC's own knobs, lowered under danger and put back above the safety line (Jet
+//! §4.3, "Marking ECN").
 //!
-//! The signal that always works, [`Soft`], is a message of Jet's own that the receiver sends; here it only has a row in
-//! the status. The others turn knobs of a ConnectX, each optional and probed. [`CongestionControl`] owns them on a thread
-//! of its own; the reactor tells it `on` or `off` and never waits. Whatever is changed stands in a journal before it is
-//! changed, so that the next start undoes what a killed daemon left.
+//! The signal that always works, [`Soft`], is a message of Jet's own that the receiver sends; here it only
+//! has a row in the status. The others turn knobs of a ConnectX, each optional and probed.
+//! [`CongestionControl`] owns them on a thread of its own; the reactor tells it `on` or `off` and never
+//! waits. Whatever is changed stands in a journal before it is changed, so that the next start undoes what a
+//! killed daemon left.
 
 mod config;
 mod control;
@@ -34,8 +35,8 @@ use std::path::PathBuf;
 
 /// One way to make senders slower.
 ///
-/// `plan`, then the journal, then `lower`; later `restore` with the very settings that were journalled. Calls may take
-/// as long as the time limit of an external tool, never longer.
+/// `plan`, then the journal, then `lower`; later `restore` with the very settings that were journalled. Calls
+/// may take as long as the time limit of an external tool, never longer.
 pub trait Congestion: Send {
     /// As in the configuration and the status.
     fn name(&self) -> &'static str;
@@ -46,8 +47,8 @@ pub trait Congestion: Send {
     /// Whether it can be used here. Changes nothing.
     fn probe(&mut self) -> Support;
 
-    /// What [`lower`](Self::lower) would change, with the values that are there now. Changes nothing; knobs that stand
-    /// where they would be lowered to are left out.
+    /// What [`lower`](Self::lower) would change, with the values that are there now. Changes nothing; knobs
+    /// that stand where they would be lowered to are left out.
     ///
     /// # Errors
     /// [`ActuatorError`]: a value cannot be read.
@@ -59,9 +60,10 @@ pub trait Congestion: Send {
     /// [`ActuatorError`]; some of the settings may stand changed then: restore them.
     fn lower(&mut self, settings: &[Setting]) -> Result<(), ActuatorError>;
 
-    /// Puts back what was there before, last first. They may be of another device than the configured one: the journal
-    /// of an earlier configuration. Doing it twice does no harm. A knob that holds neither of the two values belongs to
-    /// somebody else by now, and one that is gone needs nothing: each is left alone and told in the notes.
+    /// Puts back what was there before, last first. They may be of another device than the configured one:
+    /// the journal of an earlier configuration. Doing it twice does no harm. A knob that holds neither of the
+    /// two values belongs to somebody else by now, and one that is gone needs nothing: each is left alone and
+    /// told in the notes.
     ///
     /// # Errors
     /// The first [`ActuatorError`]; the other settings have been tried all the same. Try again later.

@@ -1,7 +1,9 @@
-//! `mstcongestion` of mstflint: lets the NIC mark packets when its receive buffer fills because PCIe is too slow.
+//! `mstcongestion` of mstflint: lets the NIC mark packets when its receive buffer fills because PCIe is too
+//! slow.
 //!
-//! One run takes exactly one of `--action`, `--mode` and `--query`, and tells its errors on standard output, with exit
-//! status 1. It sets the mode only where the firmware has the dynamic one, so the mode is touched only where it differs.
+//! One run takes exactly one of `--action`, `--mode` and `--query`, and tells its errors on standard output,
+//! with exit status 1. It sets the mode only where the firmware has the dynamic one, so the mode is touched
+//! only where it differs.
 
 use super::config::{Mode, is_pci};
 use super::leftover::ToolLock;
@@ -166,7 +168,8 @@ impl Congestion for Mstcongestion {
         for setting in settings {
             if let Err(error) = self.set(setting, &setting.lowered) {
                 if matches!(&error, ActuatorError::NotTaken { found, .. } if *found != setting.before) {
-                    // A third value would look like somebody else's later on: put back while it is known as ours.
+                    // A third value would look like somebody else's later on: put back while it is known as
+                    // ours.
                     self.set(setting, &setting.before)?;
                 }
                 return Err(error);

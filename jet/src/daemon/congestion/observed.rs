@@ -1,5 +1,5 @@
-//! Two rows of the status that change nothing of the NIC: the signal that the receiver sends itself, and one that can
-//! only be observed.
+//! Two rows of the status that change nothing of the NIC: the signal that the receiver sends itself, and one
+//! that can only be observed.
 
 use super::{ActuatorError, Congestion, Setting, Support};
 
@@ -40,8 +40,8 @@ impl Congestion for Soft {
     }
 }
 
-/// devlink's `pcie_cong_inbound_high`. It sets when the firmware counts an event, and marks nothing; and it is a
-/// `driverinit` parameter, which takes effect with a reload that takes the NIC down. So it is never set.
+/// devlink's `pcie_cong_inbound_high`. It sets when the firmware counts an event, and marks nothing; and it
+/// is a `driverinit` parameter, which takes effect with a reload that takes the NIC down. So it is never set.
 #[derive(Clone, Copy, Debug)]
 pub struct PcieCong;
 

@@ -1,4 +1,5 @@
-//! When to change the NIC: at most once in the hold time, always to the newest wish, and again where restoring failed.
+//! When to change the NIC: at most once in the hold time, always to the newest wish, and again where
+//! restoring failed.
 
 use std::time::{Duration, Instant};
 

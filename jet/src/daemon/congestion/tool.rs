@@ -1,7 +1,7 @@
 //! Running an external tool: found, started, heard, and killed when it hangs.
 //!
-//! Started with `posix_spawn` (nothing here may force a `fork`): a fork would make every private page of the daemon
-//! copy-on-write, and the reactor would fault on its own memory.
+//! Started with `posix_spawn` (nothing here may force a `fork`): a fork would make every private page of the
+//! daemon copy-on-write, and the reactor would fault on its own memory.
 
 use super::leftover::ToolLock;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -104,7 +104,8 @@ pub(super) struct Tool {
 }
 
 impl Tool {
-    /// A tool by its path, or its name in `PATH`; each run may take so long. Whoever inherits `lock` is found again.
+    /// A tool by its path, or its name in `PATH`; each run may take so long. Whoever inherits `lock` is found
+    /// again.
     pub(super) fn new(program: PathBuf, limit: Duration, lock: Result<ToolLock, String>) -> Self {
         Self { program, limit, lock, stuck: None }
     }
@@ -313,8 +314,8 @@ mod tests {
         }
     }
 
-    /// What a tool said that does not end, in a limit that was long enough to say so much: longer ones are tried, for a busy
-    /// machine may need a second to start a shell.
+    /// What a tool said that does not end, in a limit that was long enough to say so much: longer ones are
+    /// tried, for a busy machine may need a second to start a shell.
     fn timed_out(body: &str, is_enough: impl Fn(&str) -> bool) -> String {
         let bench = Bench::new();
         for limit_s in [1, 4, 16, 64] {

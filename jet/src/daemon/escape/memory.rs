@@ -1,5 +1,5 @@
-//! Escape memory: allocated and touched by a thread of its own, so that nothing waits for it, neither the start nor later a
-//! message.
+//! Escape memory: allocated and touched by a thread of its own, so that nothing waits for it, neither the
+//! start nor later a message.
 
 use jet_fabric::memory::SharedMemory;
 use jet_wire::segment::{SegmentLayout, SegmentShape};
@@ -11,8 +11,9 @@ use std::thread::JoinHandle;
 /// Allocated and touched at a time: what comes first can be used while the rest is still on its way.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Sessions that escape memory leaves room for. Without one an application receives nothing; without escape memory only the
-/// slow ones do worse. A host has a few applications, and one that is started again is there twice for a while.
+/// Sessions that escape memory leaves room for. Without one an application receives nothing; without escape
+/// memory only the slow ones do worse. A host has a few applications, and one that is started again is there
+/// twice for a while.
 const SESSIONS_LEFT: u32 = 16;
 
 /// The sessions that are to find room beside escape memory.
@@ -63,8 +64,9 @@ impl Drop for Preparing {
     }
 }
 
-/// Allocates and touches the region's pages from its beginning on, and reports how many bytes can be used whenever it is
-/// more, with the error where there will be no more. It ends where sessions would not find room any more.
+/// Allocates and touches the region's pages from its beginning on, and reports how many bytes can be used
+/// whenever it is more, with the error where there will be no more. It ends where sessions would not find
+/// room any more.
 ///
 /// # Errors
 /// What the system says about starting a thread.
@@ -191,7 +193,8 @@ mod tests {
                 .unwrap();
         assert_eq!(told.recv(), Ok(CHUNK));
         preparing.stop.store(true, Ordering::Relaxed);
-        // One more at most: that chunk may have been begun already. Then the thread is gone, and its sender with it.
+        // One more at most: that chunk may have been begun already. Then the thread is gone, and its sender
+        // with it.
         let reports: Vec<usize> = told.iter().collect();
         assert!(reports.is_empty() || reports == [2 * CHUNK], "{reports:?}");
         drop(preparing);

@@ -1,5 +1,5 @@
-//! Escape, the driver's part: memory outside the cache (Jet §4.3), which workers copy into. What is done when is decided
-//! elsewhere.
+//! Escape, the driver's part: memory outside the cache (Jet §4.3), which workers copy into. What is done when
+//! is decided elsewhere.
 
 mod memory;
 

@@ -28,7 +28,8 @@ impl Application for LocalApplication {
     }
 
     fn ended(self, end: SessionEnd) {
-        // Nobody listens where the control plane itself ended the session. The doorbell is watched no longer once it is closed.
+        // Nobody listens where the control plane itself ended the session. The doorbell is watched no longer
+        // once it is closed.
         let _ = self.ended.send(end);
     }
 }

@@ -31,7 +31,8 @@ pub enum Command {
         /// Which.
         ticket: SessionTicket,
     },
-    /// Copy how things stand. One at a time: another that is given meanwhile is dropped, and its asker told so.
+    /// Copy how things stand. One at a time: another that is given meanwhile is dropped, and its asker told
+    /// so.
     Snapshot {
         /// What is filled.
         snapshot: Box<Snapshot>,
@@ -79,8 +80,8 @@ impl Commands {
         Ok((Arc::clone(&shared), CommandInbox { shared, bell: theirs }))
     }
 
-    /// Gives the reactor a command, when its queue has room. Nothing happens once the reactor is gone: whoever waits for
-    /// an answer sees the way to it closed.
+    /// Gives the reactor a command, when its queue has room. Nothing happens once the reactor is gone:
+    /// whoever waits for an answer sees the way to it closed.
     pub async fn send(&self, command: Command) {
         if let Ok(permit) = self.room.acquire().await {
             permit.forget();
@@ -97,7 +98,8 @@ impl Commands {
                     return self.put(command);
                 }
                 Err(TryAcquireError::Closed) => return,
-                // Behind a full queue, which is rare: the control plane's runtime is another thread's, so look again.
+                // Behind a full queue, which is rare: the control plane's runtime is another thread's, so
+                // look again.
                 Err(TryAcquireError::NoPermits) => std::thread::yield_now(),
             }
         }

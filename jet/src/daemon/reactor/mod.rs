@@ -1,5 +1,5 @@
-//! The reactor's thread: it gives the driver its turns and the time, carries out what the control plane asks within them, and sleeps on epoll while
-//! there is nothing to do.
+//! The reactor's thread: it gives the driver its turns and the time, carries out what the control plane asks
+//! within them, and sleeps on epoll while there is nothing to do.
 
 mod application;
 mod command;
@@ -176,8 +176,8 @@ impl<N: Nic> Reactor<N> {
     }
 }
 
-/// Takes the rings of a session's doorbell. A closed one is not watched any more: the control plane sees the same application go and
-/// closes the session.
+/// Takes the rings of a session's doorbell. A closed one is not watched any more: the control plane sees the
+/// same application go and closes the session.
 fn clear_doorbell<N: Nic>(driver: &mut Driver<N>, epoll: &Epoll, session: SessionId) {
     if let Some(application) = driver.application(session)
         && application.doorbell.clear() == Rung::Closed
@@ -186,8 +186,8 @@ fn clear_doorbell<N: Nic>(driver: &mut Driver<N>, epoll: &Epoll, session: Sessio
     }
 }
 
-/// How long a turn may take, and waking up: a turn takes microseconds, and one in which megabytes are copied and checked 1 ms. What
-/// it takes longer, it or the machine stood still.
+/// How long a turn may take, and waking up: a turn takes microseconds, and one in which megabytes are copied
+/// and checked 1 ms. What it takes longer, it or the machine stood still.
 const LOOK_NS: u64 = 1_000_000;
 /// What `epoll` rounds the length of a sleep up to.
 const SLEEP_UNIT_NS: u64 = 1_000_000;

@@ -1,7 +1,7 @@
 //! What the reactor counts, copied for those who ask, without standing still for it: a few rows a turn.
 //!
-//! There are two snapshots. While the reactor fills one, the control plane reads the other. They change hands through the command's
-//! queue and its answer, so nothing is shared and nobody waits with a lock.
+//! There are two snapshots. While the reactor fills one, the control plane reads the other. They change hands
+//! through the command's queue and its answer, so nothing is shared and nobody waits with a lock.
 
 use super::Driver;
 use jet_core::{PeerId, PeerStats, QuarantineStats, Receiver, SessionId, SessionStats, Stats};
@@ -37,7 +37,8 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// One with room for as many as there may be, so that the reactor allocates nothing. Memory that nobody uses is not touched.
+    /// One with room for as many as there may be, so that the reactor allocates nothing. Memory that nobody
+    /// uses is not touched.
     pub fn with_room(sessions_max: u32, peers_max: u32) -> Box<Self> {
         let (sessions, peers) = (sessions_max as usize, peers_max as usize);
         Box::new(Self {
@@ -66,8 +67,8 @@ impl Filling {
         Self { snapshot, reply, session: 0, peer: 0 }
     }
 
-    /// Copies a turn's worth of rows. Gives itself back while there is more to do; else what is told of the whole is copied, too, and
-    /// whoever asked has it.
+    /// Copies a turn's worth of rows. Gives itself back while there is more to do; else what is told of the
+    /// whole is copied, too, and whoever asked has it.
     pub fn go_on<N: Nic>(
         mut self,
         now_ns: u64,

@@ -1,7 +1,7 @@
 //! One snapshot for all who ask at the same time.
 //!
-//! Who asks is told how things stood after it asked. A snapshot is begun at most every [`GAP`], however many ask and however often,
-//! so that asking costs the messages' path little.
+//! Who asks is told how things stood after it asked. A snapshot is begun at most every [`GAP`], however many
+//! ask and however often, so that asking costs the messages' path little.
 
 use super::rows::{FIRST, FURTHER};
 use super::{About, status};
@@ -64,7 +64,8 @@ pub struct Board {
 }
 
 impl Board {
-    /// Starts the task that asks the reactor on everybody's behalf. It ends with the board, or when the reactor is gone.
+    /// Starts the task that asks the reactor on everybody's behalf. It ends with the board, or when the
+    /// reactor is gone.
     pub fn start(sources: Sources) -> Self {
         let (asks, asked) = mpsc::channel(ASKS);
         let newest = Arc::new(Mutex::new(None));

@@ -1,5 +1,5 @@
-//! Applications and senders one by one. There may be thousands of each, so they are told in pages: each fits a frame of the
-//! control socket.
+//! Applications and senders one by one. There may be thousands of each, so they are told in pages: each fits
+//! a frame of the control socket.
 
 use crate::daemon::reactor::Snapshot;
 use jet_control::status::{

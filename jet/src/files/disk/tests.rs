@@ -62,12 +62,14 @@ fn full_pipe() -> (OwnedFd, Rc<OwnedFd>) {
 pub(in crate::files) fn break_ring(disk: &mut Disk) {
     let Backend::Uring(uring) = &mut disk.backend else { panic!("no io_uring") };
     let other = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
-    // SAFETY: the ring's descriptor becomes another's, of which it is not told: that is what is tested. It is closed once.
+    // SAFETY: the ring's descriptor becomes another's, of which it is not told: that is what is tested. It is
+    // closed once.
     let result = unsafe { libc::dup3(other.as_raw_fd(), uring.ring.as_raw_fd(), libc::O_CLOEXEC) };
     assert!(result >= 0);
 }
 
-/// Whether there is a ring to break. Where `JET_TEST_IO_URING` says that the kernel has io_uring, there must be one.
+/// Whether there is a ring to break. Where `JET_TEST_IO_URING` says that the kernel has io_uring, there must
+/// be one.
 pub(in crate::files) fn has_io_uring(disk: &Disk) -> bool {
     let has = disk.engine() == Engine::IoUring;
     if !has {
@@ -109,7 +111,8 @@ fn fails_under_a_write(how: impl FnOnce(&mut Disk) -> DiskError) {
     let over = AtomicBool::new(false);
     let error = std::thread::scope(|scope| {
         scope.spawn(|| {
-            // It waits for the write, or has returned without. What it waits in tells that from every other sleep.
+            // It waits for the write, or has returned without. What it waits in tells that from every other
+            // sleep.
             let waits = format!("/proc/self/task/{main}/syscall");
             while !over.load(Ordering::Relaxed) && !polls(&std::fs::read_to_string(&waits).unwrap()) {
                 std::thread::yield_now();

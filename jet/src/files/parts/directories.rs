@@ -1,8 +1,9 @@
 //! The receiver's directory and those below it, found by their paths each time.
 //!
-//! A descriptor of a directory goes on leading to it when it is moved away, and another takes its place. So none is kept
-//! but for a round of work, in which many messages may go to the same one: after [`Directories::forget`] each path is
-//! walked anew, and so is the way to `--out` itself. An open part has its own, to be taken from there.
+//! A descriptor of a directory goes on leading to it when it is moved away, and another takes its place. So
+//! none is kept but for a round of work, in which many messages may go to the same one: after
+//! [`Directories::forget`] each path is walked anew, and so is the way to `--out` itself. An open part has
+//! its own, to be taken from there.
 
 use super::file::{Identity, beneath, identity_of};
 use super::lasting::{Lasting, Sync};
@@ -37,8 +38,8 @@ pub(super) struct Directories {
 }
 
 impl Directories {
-    /// Makes the directory where it is not there. With `sync`, its name and those above it last when this returns, and
-    /// also later where it is found to be another.
+    /// Makes the directory where it is not there. With `sync`, its name and those above it last when this
+    /// returns, and also later where it is found to be another.
     pub(super) fn new(out: &Path, sync: Option<Sync>) -> Result<Self, OutError> {
         let failed = |source: io::Error| OutError::Open { path: out.to_owned(), source };
         // Where this process goes later must not change what a relative path means.
@@ -148,8 +149,8 @@ pub(super) fn components(path: RelativePath<'_>) -> impl Iterator<Item = &[u8]> 
     path.as_bytes().split(|&byte| byte == b'/')
 }
 
-/// Opens a receiver's directory, which nobody sweeps from then on, and which can be written to. Who sweeps it now is waited for until
-/// the deadline.
+/// Opens a receiver's directory, which nobody sweeps from then on, and which can be written to. Who sweeps it
+/// now is waited for until the deadline.
 fn open_root(out: &Path, deadline: Instant) -> Result<(OwnedFd, Identity), OutError> {
     let failed = |errno: Errno| OutError::Open { path: out.to_owned(), source: errno.into() };
     let root = rustix::fs::open(out, DIRECTORY, Mode::empty()).map_err(failed)?;

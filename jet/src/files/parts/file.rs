@@ -42,8 +42,8 @@ pub(super) fn create(directory: &OwnedFd, key: Key) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// Shows other receivers that this file may be written to, until the last write to it has ended: a shared lock goes with
-/// the open file, which a write in flight keeps.
+/// Shows other receivers that this file may be written to, until the last write to it has ended: a shared
+/// lock goes with the open file, which a write in flight keeps.
 pub(super) fn hold(file: &OwnedFd) {
     // A file system without locks shows nothing.
     let _ = flock(file, FlockOperation::NonBlockingLockShared);

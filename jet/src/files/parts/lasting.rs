@@ -1,7 +1,7 @@
 //! What has to be synced so that a name lasts: the directory that has it, and those above that are new.
 //!
-//! Nothing here keeps a descriptor. Many files wait for their syncs at once, and each has many directories above it, so
-//! a directory is opened when it is its turn.
+//! Nothing here keeps a descriptor. Many files wait for their syncs at once, and each has many directories
+//! above it, so a directory is opened when it is its turn.
 
 use super::directories::{DIRECTORY, components};
 use super::file::{Identity, beneath, identity_of};
@@ -29,8 +29,8 @@ pub struct Unsynced {
     open: Option<Rc<OwnedFd>>,
 }
 
-/// Where a directory was when its name was synced. A number alone says too little: a directory may be moved, and its
-/// number may be that of one that is not there any more.
+/// Where a directory was when its name was synced. A number alone says too little: a directory may be moved,
+/// and its number may be that of one that is not there any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Place {
     parent: Identity,
@@ -52,8 +52,9 @@ impl Sync {
         Self(Box::new(|directory| rustix::fs::fsync(directory)))
     }
 
-    /// Syncs every directory above one, to the root of its file system: an earlier receiver may have made them and been
-    /// killed before it synced them. A directory that cannot be opened was not made by a receiver.
+    /// Syncs every directory above one, to the root of its file system: an earlier receiver may have made
+    /// them and been killed before it synced them. A directory that cannot be opened was not made by a
+    /// receiver.
     pub(super) fn all_above(&self, directory: &OwnedFd) -> io::Result<()> {
         let up = |at: &OwnedFd| rustix::fs::openat(at, "..", WAY, Mode::empty());
         let mut below = identity_of(directory)?;
@@ -113,7 +114,8 @@ impl Lasting {
 }
 
 impl Directories {
-    /// Everything that has to be synced so that the names in `path`, and those of it and of all above it, last.
+    /// Everything that has to be synced so that the names in `path`, and those of it and of all above it,
+    /// last.
     pub(super) fn unsynced(&mut self, path: Option<RelativePath<'_>>) -> io::Result<Vec<Unsynced>> {
         let mut at = self.root()?;
         let mut identity = identity_of(&at)?;
@@ -147,7 +149,8 @@ impl Directories {
         Ok(unsynced)
     }
 
-    /// Opens what [`Self::unsynced`] named for this path. `None`: another directory is in its place, or nothing.
+    /// Opens what [`Self::unsynced`] named for this path. `None`: another directory is in its place, or
+    /// nothing.
     pub(super) fn open_unsynced(
         &mut self,
         path: Option<RelativePath<'_>>,

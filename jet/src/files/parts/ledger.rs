@@ -1,14 +1,15 @@
 //! What is known to be in a part: the extents that were written, and the sum of their hashes.
 //!
-//! A ledger begins with its part and lives as long as the receiver's process. A part that an earlier process began has
-//! none: what is in it is read again before it is believed.
+//! A ledger begins with its part and lives as long as the receiver's process. A part that an earlier process
+//! began has none: what is in it is read again before it is believed.
 
 use super::Key;
 use super::file::Identity;
 use crate::files::proof::{Hash, Proof, Sum};
 use std::collections::HashMap;
 
-/// Ledgers that are kept; beyond that the one that was not used for the longest time goes, and its part is read again.
+/// Ledgers that are kept; beyond that the one that was not used for the longest time goes, and its part is
+/// read again.
 const LEDGERS_MAX: usize = 4096;
 /// Extents with gaps between them. A sender has at most as many as it has messages in flight.
 const EXTENTS_MAX: usize = 1024;
@@ -84,7 +85,8 @@ impl Ledgers {
         })
     }
 
-    /// Bytes may have been written that nobody vouches for. Where they lie on others, nothing is known of the part any more.
+    /// Bytes may have been written that nobody vouches for. Where they lie on others, nothing is known of the
+    /// part any more.
     pub(super) fn doubt(&mut self, key: Key, from: u64, to: u64) {
         let Some(ledger) = self.ledgers.get(&key) else { return };
         let at = ledger.extents.partition_point(|&(_, end)| end <= from);
@@ -93,8 +95,8 @@ impl Ledgers {
         }
     }
 
-    /// Bytes were written, or are a hole (without a sum). Bytes on others are written beside them: which came last nobody
-    /// knows, so nothing is known of the part any more.
+    /// Bytes were written, or are a hole (without a sum). Bytes on others are written beside them: which came
+    /// last nobody knows, so nothing is known of the part any more.
     pub(super) fn add(&mut self, key: Key, from: u64, to: u64, sum: Option<&Sum>) {
         self.clock += 1;
         let Some(ledger) = self.ledgers.get_mut(&key) else { return };

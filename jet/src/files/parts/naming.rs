@@ -92,13 +92,14 @@ impl Parts {
         let path = part.path.clone();
         let path = RelativePath::new(&path).expect("checked before");
         let (above, name) = path.split();
-        // Where its directory was moved away meanwhile, the file goes where its path leads now. So it is looked for now, and
-        // not only in this round, which may have waited for the disk.
+        // Where its directory was moved away meanwhile, the file goes where its path leads now. So it is
+        // looked for now, and not only in this round, which may have waited for the disk.
         self.directories.forget();
         let directory = self.directories.make(above)?;
         let part = self.part(index);
         let (key, name, part_name) = (part.key, OsStr::from_bytes(name), part_name(part.key));
-        // Another receiver that was given the message, too, has its own part there, which may be half written.
+        // Another receiver that was given the message, too, has its own part there, which may be half
+        // written.
         let renamed = match rustix::fs::statat(&part.directory, &*part_name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) if Identity::of(&stat) != identity_of(&part.buffered)? => Err(Errno::NOENT),
             Ok(_) => rustix::fs::renameat(&part.directory, &*part_name, &directory, name),
@@ -120,7 +121,8 @@ impl Parts {
         Ok(true)
     }
 
-    /// Everything that has to be synced so that the names in a directory last: it, and those above it that are new.
+    /// Everything that has to be synced so that the names in a directory last: it, and those above it that
+    /// are new.
     ///
     /// # Errors
     /// What the system says.
@@ -140,7 +142,8 @@ impl Parts {
         self.directories.unsynced_open(path, directory)
     }
 
-    /// Opens what [`Self::unsynced`] named for this directory. `None`: something was moved meanwhile; ask anew.
+    /// Opens what [`Self::unsynced`] named for this directory. `None`: something was moved meanwhile; ask
+    /// anew.
     ///
     /// # Errors
     /// What the system says.
@@ -157,8 +160,8 @@ impl Parts {
         self.directories.synced(synced);
     }
 
-    /// Makes a directory with these permission bits, and gives it open: with them it may be one that cannot be opened any
-    /// more.
+    /// Makes a directory with these permission bits, and gives it open: with them it may be one that cannot
+    /// be opened any more.
     ///
     /// # Errors
     /// What the system says.

@@ -1,11 +1,11 @@
 //! Removing the parts that other receivers left, and not those of one that lives.
 //!
-//! Every receiver holds a shared lock (`flock`) on its directory, which ends with it and leaves no file. Sweeping takes
-//! the exclusive one, of its own directory and of each below it: where that is refused a receiver lives, and all below is
-//! left as it is.
+//! Every receiver holds a shared lock (`flock`) on its directory, which ends with it and leaves no file.
+//! Sweeping takes the exclusive one, of its own directory and of each below it: where that is refused a
+//! receiver lives, and all below is left as it is.
 //!
-//! A receiver whose directory is above has no lock below it, but on each part that it has open. A part that it closed
-//! meanwhile is removed; its sender hears so and sends the file again.
+//! A receiver whose directory is above has no lock below it, but on each part that it has open. A part that
+//! it closed meanwhile is removed; its sender hears so and sends the file again.
 
 use super::file::beneath;
 use super::{OutError, Parts};
@@ -99,8 +99,8 @@ fn lock(file: &OwnedFd, deadline: Instant) -> Result<(), NotLocked> {
     })
 }
 
-/// Keeps others from sweeping a receiver's directory while its descriptor is open. One that sweeps may have been killed and be about
-/// to end: it is waited for until then.
+/// Keeps others from sweeping a receiver's directory while its descriptor is open. One that sweeps may have
+/// been killed and be about to end: it is waited for until then.
 pub(super) fn share(root: &OwnedFd, out: &Path, deadline: Instant) -> Result<(), OutError> {
     match lock_until(root, FlockOperation::NonBlockingLockShared, deadline) {
         Err(Errno::WOULDBLOCK) => Err(OutError::Swept { path: out.to_owned() }),
@@ -110,8 +110,8 @@ pub(super) fn share(root: &OwnedFd, out: &Path, deadline: Instant) -> Result<(),
 }
 
 impl Parts {
-    /// Removes every part below the directory that no living receiver has. What cannot be opened or removed is left, and
-    /// named.
+    /// Removes every part below the directory that no living receiver has. What cannot be opened or removed
+    /// is left, and named.
     ///
     /// # Errors
     /// [`SweepError`]. After one the directory is not protected from another's sweep any more: end.
@@ -187,7 +187,8 @@ fn remove_part(directory: BorrowedFd<'_>, name: &CStr, deadline: Instant) -> Res
     }
 }
 
-/// Opens a directory that no receiver has, and keeps others from it until it is closed. `None`: it is none, or is gone.
+/// Opens a directory that no receiver has, and keeps others from it until it is closed. `None`: it is none,
+/// or is gone.
 fn open_below(directory: BorrowedFd<'_>, name: &CStr, deadline: Instant) -> Result<Option<Dir>, Why> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     match beneath(directory, name.to_bytes(), flags, Mode::empty()) {
@@ -268,7 +269,8 @@ mod tests {
         parts(out.path()).unwrap();
     }
 
-    /// Starts a receiver while the directory is being swept, until it waits. How it starts once that is over, and how long that took.
+    /// Starts a receiver while the directory is being swept, until it waits. How it starts once that is over,
+    /// and how long that took.
     fn start_beside_a_sweep(out: &Path) -> (Result<(), OutError>, Duration) {
         let root = std::fs::File::open(out).unwrap();
         flock(&root, FlockOperation::NonBlockingLockExclusive).unwrap();

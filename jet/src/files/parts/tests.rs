@@ -12,7 +12,8 @@ fn parts(out: &Path, open_max: usize) -> Parts {
     Parts::new(out, PartsOptions { open_max, direct: false, fsync: false }).unwrap()
 }
 
-/// This thread without root's right to read and write everything, as it is for most receivers. To others nothing changes.
+/// This thread without root's right to read and write everything, as it is for most receivers. To others
+/// nothing changes.
 pub(super) struct Unprivileged;
 
 /// "nobody" on most systems; any but 0 would do.
@@ -471,7 +472,8 @@ fn a_directory_that_cannot_be_written_to_is_refused_at_the_start() {
     assert!(matches!(error, OutError::Open { .. }), "{error}");
 }
 
-/// A receiver that was killed between a file's mode and its name, or between its name and its sender's hearing of it.
+/// A receiver that was killed between a file's mode and its name, or between its name and its sender's
+/// hearing of it.
 #[test]
 fn a_file_that_its_owner_may_not_read_or_write_is_sent_again_after_a_kill() {
     let out = tempfile::tempdir().unwrap();

@@ -292,8 +292,8 @@ impl Receiving {
         }
     }
 
-    /// A file of one message cannot be written. A receiver before this one may have named it, and not said so any more: then
-    /// the file that has the name is read. `false`: there is none that could be it.
+    /// A file of one message cannot be written. A receiver before this one may have named it, and not said so
+    /// any more: then the file that has the name is read. `false`: there is none that could be it.
     fn turn_to_named(&mut self, jobs: &mut Jobs<'_>, index: usize, code: NonZeroU32) -> bool {
         let job = jobs.get(index);
         let Subject::Whole { proof: Some(proof), .. } = job.subject else { return false };
@@ -466,8 +466,8 @@ impl Receiving {
     fn end(&mut self, jobs: &mut Jobs<'_>, index: usize) {
         let job = jobs.remove(index);
         if job.withdrawn {
-            // Its sender is gone, or heard from the daemon that the bytes were corrupt. What is written stays: it may
-            // come again.
+            // Its sender is gone, or heard from the daemon that the bytes were corrupt. What is written
+            // stays: it may come again.
             self.received.withdrawn += 1;
             if let Some(part) = job.part
                 && jobs.places.iter().flatten().any(|other| other.writes_on(&job))
@@ -499,8 +499,8 @@ impl Receiving {
         }
     }
 
-    /// A message is done with its part. Bytes that it may have written, and that were not accounted for, may lie on the same
-    /// bytes of one that came twice.
+    /// A message is done with its part. Bytes that it may have written, and that were not accounted for, may
+    /// lie on the same bytes of one that came twice.
     pub(super) fn leave_part(&mut self, job: &Job<'_>) {
         let Some(part) = job.part else { return };
         if job.subject == Subject::Piece && !matches!(job.step, Step::Done) {
@@ -509,7 +509,8 @@ impl Receiving {
         self.parts.leave(part);
     }
 
-    /// Rejects a message. What heals itself is no complaint: its sender says the path, or sends the file, again.
+    /// Rejects a message. What heals itself is no complaint: its sender says the path, or sends the file,
+    /// again.
     pub(super) fn refuse(&mut self, message: Unended<'_>, code: NonZeroU32, what: impl FnOnce() -> String) {
         match code {
             reject::PATH_UNKNOWN => {}

@@ -1,8 +1,8 @@
 //! The receiver's end: from a session's slices to files.
 //!
-//! Life of a piece: its slices are written from where they lie, each is released when its write ended, and the message
-//! is finished as consumed when all were written (with `fsync`: when the disk has them) and accounted for. A write that
-//! fails rejects the message with the errno, and the other files go on.
+//! Life of a piece: its slices are written from where they lie, each is released when its write ended, and
+//! the message is finished as consumed when all were written (with `fsync`: when the disk has them) and
+//! accounted for. A write that fails rejects the message with the errno, and the other files go on.
 
 mod intake;
 mod job;
@@ -41,14 +41,14 @@ const DESCRIPTORS_OTHERS: usize = 64;
 const DESCRIPTORS_PER_PART: usize = 3;
 /// Looks in vain before a sleep.
 const LOOKS_BEFORE_SLEEP: u32 = 200;
-/// Rounds of work between two looks at the stop signal: a look is a system call. Without io_uring a round waits for each
-/// of its reads and writes, and every round looks.
+/// Rounds of work between two looks at the stop signal: a look is a system call. Without io_uring a round
+/// waits for each of its reads and writes, and every round looks.
 const ROUNDS_PER_STOP_LOOK: u32 = 64;
 
 const _: () = assert!(JOBS_MAX < PARTS_OPEN_MAX);
 
-/// Messages in work at once and parts that are open at once, with so many descriptors. Where there are too few for any,
-/// running out of them is reported when it happens.
+/// Messages in work at once and parts that are open at once, with so many descriptors. Where there are too
+/// few for any, running out of them is reported when it happens.
 fn bounds(descriptors: usize) -> (usize, usize) {
     let left = descriptors.saturating_sub(DESCRIPTORS_OTHERS);
     // Each message in work has a part, and one more part can be open beside them.
@@ -181,8 +181,8 @@ impl Receiving {
         (std::mem::take(&mut self.complaints), std::mem::take(&mut self.complaints_left_out))
     }
 
-    /// Receives until the session ends, `stop` is readable, or the options say that it is enough. `tell` is called
-    /// before each sleep and at the end.
+    /// Receives until the session ends, `stop` is readable, or the options say that it is enough. `tell` is
+    /// called before each sleep and at the end.
     ///
     /// When it returns nothing of the session is in flight; what was not finished comes again.
     ///
@@ -282,8 +282,8 @@ impl Receiving {
                 self.write_held(session, jobs, index, slice)?;
             }
         }
-        // No more than had ended by now: without io_uring what is begun meanwhile ends at once, and a proof would read its
-        // whole file here.
+        // No more than had ended by now: without io_uring what is begun meanwhile ends at once, and a proof
+        // would read its whole file here.
         for _ in 0..self.disk.ended() {
             let Some(finished) = self.disk.finished() else { break };
             worked = true;
@@ -326,8 +326,8 @@ impl Receiving {
         left: Option<Duration>,
         stopped: bool,
     ) -> Result<(), Sleepless> {
-        // A full disk's own completions wake, or the time when what is held is due. Messages in work that wait for
-        // slices need the session.
+        // A full disk's own completions wake, or the time when what is held is due. Messages in work that
+        // wait for slices need the session.
         let blocked = stopped || self.room() < intake::ROOM_PER_SLICE;
         let asleep = if blocked {
             session.flush();
@@ -352,7 +352,8 @@ impl Receiving {
             PollFd::from_borrowed_fd(stop, PollFlags::IN),
             PollFd::new(session, PollFlags::IN),
         ];
-        // Messages that wait while the disk is busy, or while nothing is read on purpose, are no reason to wake.
+        // Messages that wait while the disk is busy, or while nothing is read on purpose, are no reason to
+        // wake.
         let count = if blocked { 2 } else { 3 };
         let left = left.and_then(|left| Timespec::try_from(left).ok());
         match poll(&mut fds[..count], left.as_ref()) {
@@ -361,7 +362,8 @@ impl Receiving {
         }
     }
 
-    /// Writes what is held, lets writes in flight end, finishes what is whole, and leaves the rest to be sent again.
+    /// Writes what is held, lets writes in flight end, finishes what is whole, and leaves the rest to be sent
+    /// again.
     fn leave<'s>(&mut self, session: &'s Session, mut jobs: Jobs<'s>) -> Result<(), DiskError> {
         self.leaving = true;
         let mut ended = Vec::with_capacity(self.options.depth + JOBS_MAX);
@@ -435,8 +437,8 @@ enum Sleepless {
     System(io::Error),
 }
 
-/// Has everything in flight end before it goes, on a panic, too: the memory that is being written from goes with the
-/// session, which goes next.
+/// Has everything in flight end before it goes, on a panic, too: the memory that is being written from goes
+/// with the session, which goes next.
 struct WritesEnd<'r>(&'r mut Receiving);
 
 impl Drop for WritesEnd<'_> {

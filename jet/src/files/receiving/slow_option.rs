@@ -1,4 +1,5 @@
-//! How slow a receiver is to be on purpose: for trying what slow storage and a stopped application do to the others.
+//! How slow a receiver is to be on purpose: for trying what slow storage and a stopped application do to the
+//! others.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -19,7 +20,8 @@ pub struct Slow {
 
 /// Slices are held before they are written, as if the storage took so long. Written `5ms`, or `20ms/10`.
 ///
-/// A slice is what was delivered at once: a run of slabs, at most a fragment (256 KiB) long. It stays pinned meanwhile.
+/// A slice is what was delivered at once: a run of slabs, at most a fragment (256 KiB) long. It stays pinned
+/// meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hold {
     /// How long.

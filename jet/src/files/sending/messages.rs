@@ -134,7 +134,8 @@ impl Sending<'_> {
         Ok(Step::Sent)
     }
 
-    /// Sends a hole, if the file is still the one that had it: it may have been found long ago, while there was no receiver.
+    /// Sends a hole, if the file is still the one that had it: it may have been found long ago, while there
+    /// was no receiver.
     fn send_hole(&mut self, id: u64, span: Span) -> Result<Step, SendingError> {
         let job = job_of(&mut self.jobs, id);
         let content = job.content.as_mut().expect("directories have no holes");

@@ -1,8 +1,10 @@
-//! The sender's end: from files to messages, several in flight, in bounded memory but for the names of directories.
+//! The sender's end: from files to messages, several in flight, in bounded memory but for the names of
+//! directories.
 //!
-//! A file counts as sent when the receiver consumed every piece of it and gave it its name. What goes wrong with one
-//! file (it vanished, it changed while it was read, the receiver's disk is full) is told for that file, and the others
-//! go on. Holes of 64 KiB and more travel as messages of their own and stay holes; shorter ones are sent as zeros.
+//! A file counts as sent when the receiver consumed every piece of it and gave it its name. What goes wrong
+//! with one file (it vanished, it changed while it was read, the receiver's disk is full) is told for that
+//! file, and the others go on. Holes of 64 KiB and more travel as messages of their own and stay holes;
+//! shorter ones are sent as zeros.
 
 mod file;
 mod messages;
@@ -47,7 +49,8 @@ pub const GIVE_UP_MAX: Duration = Duration::from_secs(5);
 pub struct Options {
     /// Large pieces in flight.
     pub in_flight: usize,
-    /// Bytes of a large piece, a multiple of 4 KiB. Where the receiver takes no such long messages they are shorter.
+    /// Bytes of a large piece, a multiple of 4 KiB. Where the receiver takes no such long messages they are
+    /// shorter.
     pub piece_bytes: usize,
     /// Admission class of large pieces.
     pub class: u8,
@@ -159,7 +162,8 @@ pub struct Sending<'a> {
     sender: Sender,
     walk: Walk,
     walked: bool,
-    /// Told at the end, when nothing is to be written below them any more. Not bounded: as many as the trees have.
+    /// Told at the end, when nothing is to be written below them any more. Not bounded: as many as the trees
+    /// have.
     directories: VecDeque<(PathBuf, Vec<u8>)>,
     jobs: HashMap<u64, FileJob>,
     /// Jobs that may have something to do, each once.
@@ -201,8 +205,8 @@ impl<'a> Sending<'a> {
         }
     }
 
-    /// Sends it all. When `stop` says so, gives up what is not sent, so that the receiver keeps no parts; what has no end
-    /// after [`GIVE_UP_MAX`] is left behind.
+    /// Sends it all. When `stop` says so, gives up what is not sent, so that the receiver keeps no parts;
+    /// what has no end after [`GIVE_UP_MAX`] is left behind.
     ///
     /// # Errors
     /// [`SendingError`]. What went wrong with single files is in the report.
@@ -251,7 +255,8 @@ impl<'a> Sending<'a> {
         self.sent.retried = protocol.retried;
         self.count_not_tried();
         self.sent.stopped = self.fatal.take();
-        // One that cannot disconnect in time, or waits for ends that do not come, is disconnected by its drop.
+        // One that cannot disconnect in time, or waits for ends that do not come, is disconnected by its
+        // drop.
         if !left_behind {
             self.sender.close(CLOSE_TIMEOUT)?;
         }

@@ -53,16 +53,16 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// Opens a file whose pieces are to have so many bytes, a multiple of 4 KiB. `follow`: where it is a link, what it
-    /// leads to is meant.
+    /// Opens a file whose pieces are to have so many bytes, a multiple of 4 KiB. `follow`: where it is a
+    /// link, what it leads to is meant.
     pub(super) fn open(
         path: &Path,
         follow: bool,
         piece_bytes: usize,
         hash: Option<Hash>,
     ) -> Result<Self, SourceError> {
-        // Whatever took the file's place since the walk saw it: neither wait for a pipe nor follow a link of it. A link
-        // that was given is resolved first.
+        // Whatever took the file's place since the walk saw it: neither wait for a pipe nor follow a link of
+        // it. A link that was given is resolved first.
         let real = if follow { resolved(path)? } else { path.to_owned() };
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let file = rustix::fs::open(&real, flags, Mode::empty()).map_err(|errno| match errno {
@@ -159,7 +159,8 @@ impl Source {
         }
     }
 
-    /// Reads a span, hashes it, and looks whether the file is still the one that was opened. Of a hole nothing is read.
+    /// Reads a span, hashes it, and looks whether the file is still the one that was opened. Of a hole
+    /// nothing is read.
     pub(super) fn read(&self, bytes: &mut [u8], span: Span) -> Result<Option<Sum>, SourceError> {
         let mut sum = self.sum.as_ref().map(|sum| Sum::new(sum.hash()));
         let mut offset = span.offset;
@@ -189,8 +190,8 @@ impl Source {
         self.check_with(Ask::Here)
     }
 
-    /// The last look at the file, after everything was read: whether it is still the one that was opened, and ends where
-    /// it says.
+    /// The last look at the file, after everything was read: whether it is still the one that was opened, and
+    /// ends where it says.
     pub(super) fn check_end(&self) -> Result<(), SourceError> {
         let behind = self.file.read_at(&mut [0], self.file_bytes()).map_err(|error| cannot_read(&error))?;
         self.check_with(Ask::Server)?;

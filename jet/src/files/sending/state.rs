@@ -65,8 +65,8 @@ fn nanoseconds(seconds: i64, nanoseconds: i64) -> i128 {
     i128::from(seconds) * 1_000_000_000 + i128::from(nanoseconds)
 }
 
-/// Waits until a clock that ticks is past a time: before that, a second write leaves the same time as the first. It takes
-/// one tick, or two where a file has finer times than the clock.
+/// Waits until a clock that ticks is past a time: before that, a second write leaves the same time as the
+/// first. It takes one tick, or two where a file has finer times than the clock.
 fn wait_past(time_ns: i128, tick: Duration, now_ns: impl Fn() -> i128, mut sleep: impl FnMut(Duration)) {
     let near = 2 * i128::try_from(tick.as_nanos()).unwrap_or(0);
     for _ in 0..3 {

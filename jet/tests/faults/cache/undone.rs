@@ -1,4 +1,5 @@
-//! What others undo of a daemon's reservation while it runs and after it: on the kernel's own resctrl, in the guest only.
+//! What others undo of a daemon's reservation while it runs and after it: on the kernel's own resctrl, in the
+//! guest only.
 
 use super::{Mounted, ROOT, ends, ends_and_leaves, threads_inside};
 use crate::children::Role;
@@ -27,7 +28,8 @@ fn processor(number: u32, online: bool) {
     std::fs::write(file, if online { "1" } else { "0" }).expect("processors can be taken away");
 }
 
-/// Keeps a daemon from changing anything until it is dropped, as tools do that respect the kernel's convention.
+/// Keeps a daemon from changing anything until it is dropped, as tools do that respect the kernel's
+/// convention.
 fn lock() -> std::fs::File {
     let folder = std::fs::File::open(ROOT).expect("resctrl");
     rustix::fs::flock(&folder, rustix::fs::FlockOperation::LockExclusive).expect("a lock");

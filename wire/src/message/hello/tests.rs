@@ -65,7 +65,8 @@ fn the_first_builds_read_the_first_words_of_those_that_speak_their_version_too()
     assert_eq!(Refusal::Version(Versions::SPOKEN).encode()[5], 2);
 }
 
-/// What is said before a version is agreed on keeps its place for ever, so here is what can be added: see docs/wire.md.
+/// What is said before a version is agreed on keeps its place for ever, so here is what can be added: see
+/// docs/wire.md.
 #[test]
 fn unknown_bytes_of_first_words_are_skipped_or_refused_as_the_rules_say() {
     let mut hello = a_hello().encode();

@@ -13,8 +13,8 @@ fn model(check: impl Fn() + Sync + Send + 'static) {
 
 const HELD: Notice = Notice { limit: HeldLimit::Pool, lasting: false, number: 1, releases: 0 };
 
-/// An application that waits hears of the notice: it is asleep and is rung for, or sees it before it sleeps. What was
-/// delivered before the notice is seen with it.
+/// An application that waits hears of the notice: it is asleep and is rung for, or sees it before it sleeps.
+/// What was delivered before the notice is seen with it.
 #[test]
 fn loom_who_waits_hears_of_the_notice_after_what_was_delivered() {
     model(|| {

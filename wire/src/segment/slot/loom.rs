@@ -1,5 +1,5 @@
-//! The slot word under the model checker: a run that is being read never moves, what was moved is never read, and what
-//! is being copied is never used for anything else.
+//! The slot word under the model checker: a run that is being read never moves, what was moved is never read,
+//! and what is being copied is never used for anything else.
 
 use super::*;
 use crate::sync::UnsafeCell;
@@ -82,8 +82,8 @@ fn loom_what_is_read_never_moves() {
     });
 }
 
-/// The application unpins and tells the daemon (here by a flag with the release ring's orderings); the daemon reuses the
-/// slab, and puts the next run in the same slot.
+/// The application unpins and tells the daemon (here by a flag with the release ring's orderings); the daemon
+/// reuses the slab, and puts the next run in the same slot.
 #[test]
 fn loom_a_slot_used_again_is_never_read_as_the_run_before() {
     ::loom::model(|| {
@@ -117,7 +117,8 @@ fn loom_a_slot_used_again_is_never_read_as_the_run_before() {
     });
 }
 
-/// An application that released a run while it had it pinned: its late unpin leaves the slot's next run as it is.
+/// An application that released a run while it had it pinned: its late unpin leaves the slot's next run as it
+/// is.
 #[test]
 fn loom_a_late_unpin_leaves_the_next_run_as_it_is() {
     ::loom::model(|| {
@@ -136,7 +137,8 @@ fn loom_a_late_unpin_leaves_the_next_run_as_it_is() {
     });
 }
 
-/// Set once by one thread, looked for by another: what the release ring and the workers' queue of completions are here.
+/// Set once by one thread, looked for by another: what the release ring and the workers' queue of completions
+/// are here.
 struct Signal(AtomicU64);
 
 impl Signal {
@@ -162,9 +164,9 @@ struct Moving {
 }
 
 impl Moving {
-    /// The daemon takes what it was told, in any order, and reuses each slab as soon as it may: the one that the run was
-    /// copied from when the copy ended and the run moved away or was released, the one that it was copied to when the
-    /// copy is thrown away or the moved run was released.
+    /// The daemon takes what it was told, in any order, and reuses each slab as soon as it may: the one that
+    /// the run was copied from when the copy ended and the run moved away or was released, the one that it
+    /// was copied to when the copy is thrown away or the moved run was released.
     fn take(&mut self, shared: &Shared, copied: bool, released: bool) {
         if released && !self.released {
             self.released = true;
@@ -195,9 +197,11 @@ impl Moving {
     }
 }
 
-/// A worker copies, the application does `app` with the run and releases it, the daemon hears of both when it does.
+/// A worker copies, the application does `app` with the run and releases it, the daemon hears of both when it
+/// does.
 ///
-/// Threads are interrupted four times at most: that keeps it at seconds. Without the bound all of these hold as well.
+/// Threads are interrupted four times at most: that keeps it at seconds. Without the bound all of these hold
+/// as well.
 fn pin_against_move_against_release(app: fn(&Shared)) {
     let mut model = ::loom::model::Builder::new();
     model.preemption_bound = Some(4);

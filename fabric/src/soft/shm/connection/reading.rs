@@ -26,9 +26,10 @@ impl Connection {
                     return Err(End::work(Status::LocalProtection, Fault::Closed));
                 };
                 let done = tables.reads.get(slot).done as usize;
-                // SAFETY: `from` has `bytes` readable bytes, of which `done` are behind; `to` is registered and as long as
-                // the stretch. The peer may change its bytes meanwhile: they are copied, not looked at. `copy` and not
-                // `copy_nonoverlapping`: a NIC connected to itself may read a region into itself.
+                // SAFETY: `from` has `bytes` readable bytes, of which `done` are behind; `to` is registered
+                // and as long as the stretch. The peer may change its bytes meanwhile: they are copied, not
+                // looked at. `copy` and not `copy_nonoverlapping`: a NIC connected to itself may read a
+                // region into itself.
                 unsafe { to.copy_from(from.add(done), stretch.bytes as usize) };
                 tables.reads.get_mut(slot).advance(stretch.bytes);
                 tables.counters.bytes_in += u64::from(stretch.bytes);

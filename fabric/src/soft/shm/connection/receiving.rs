@@ -14,7 +14,8 @@ use std::os::fd::AsFd;
 const RECEIVE_BURST: u32 = 32;
 
 impl Connection {
-    /// Takes SENDs into SRQ entries, at most as many as the budget of this poll has left; whether there were any.
+    /// Takes SENDs into SRQ entries, at most as many as the budget of this poll has left; whether there were
+    /// any.
     #[inline]
     pub(in crate::soft::shm) fn receive(
         &mut self,
@@ -95,10 +96,10 @@ impl Connection {
             tables.complete_receive(self.qp, entry.id, 0, Status::LocalProtection);
             return Err(End::work(Status::LocalProtection, Fault::Receiver));
         };
-        // SAFETY: both places are registered, as long as said, and this NIC's to write while the entry is its own.
-        // `from` has `bytes` readable bytes. It may be the peer's memory, which the peer can change meanwhile: the bytes
-        // are copied as they come and never looked at here. The two sides are different regions: a pool that is
-        // registered for local writing is never announced.
+        // SAFETY: both places are registered, as long as said, and this NIC's to write while the entry is its
+        // own. `from` has `bytes` readable bytes. It may be the peer's memory, which the peer can change
+        // meanwhile: the bytes are copied as they come and never looked at here. The two sides are different
+        // regions: a pool that is registered for local writing is never announced.
         unsafe {
             to_header.copy_from_nonoverlapping(item.header.as_ptr(), HEADER_BYTES);
             to_payload.copy_from(from, bytes as usize);

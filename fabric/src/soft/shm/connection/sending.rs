@@ -71,8 +71,9 @@ impl Connection {
             return Err(PostError::QueueFull);
         }
         let to = self.link().staged(place);
-        // SAFETY: a staged place holds 4096 bytes, which the payload does not exceed (checked before posting), and no
-        // SEND under way uses this one: they are given in turn, and `staged_held` counts those that are out.
+        // SAFETY: a staged place holds 4096 bytes, which the payload does not exceed (checked before
+        // posting), and no SEND under way uses this one: they are given in turn, and `staged_held` counts
+        // those that are out.
         unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         (item.source, item.place) = (source::STAGED, u64::from(place));
         Ok(true)
@@ -132,7 +133,8 @@ impl Connection {
         let unread = self.link().outgoing.unread().map_or(outstanding, |unread| unread as usize);
         self.complete_front(tables, outstanding - unread.min(outstanding), Status::Success);
         if let Some((fault, received)) = self.link().peer_fault() {
-            // The peer's word, which may be any: what it says it took beyond what there is counts for nothing.
+            // The peer's word, which may be any: what it says it took beyond what there is counts for
+            // nothing.
             let taken = received.wrapping_sub(self.sends_completed) as usize;
             if taken <= self.sends.len() {
                 self.complete_front(tables, taken, Status::Success);

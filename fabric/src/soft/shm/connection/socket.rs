@@ -14,8 +14,8 @@ use std::os::fd::{AsFd, OwnedFd};
 
 /// Messages taken from one socket before the next has its turn.
 const SOCKET_BURST: u32 = 64;
-/// Messages taken on behalf of one request, for each region that a NIC may have; more end the connection. Two for each
-/// may wait in the peer's outbox, and a socket holds some hundred.
+/// Messages taken on behalf of one request, for each region that a NIC may have; more end the connection. Two
+/// for each may wait in the peer's outbox, and a socket holds some hundred.
 const ANNOUNCEMENTS_PER_REGION: u32 = 8;
 
 /// What was taken from the socket.
@@ -208,7 +208,8 @@ impl Connection {
 
     #[cold]
     fn take_announcements(&mut self, tables: &mut Tables) -> Result<(), End> {
-        // What the peer announces from now on is for the next call: a peer that never stops is not waited for.
+        // What the peer announces from now on is for the next call: a peer that never stops is not waited
+        // for.
         let target = self.link().peer_announced();
         let is_reached = |seen: u32| {
             // Both wrap. A message may be seen before it is counted: then `seen` is ahead.

@@ -129,8 +129,8 @@ fn impossible_items_end_the_connection_and_change_no_entry() {
 fn impossible_ring_indices_end_the_connection() {
     let mut place = Place::new(SoftOptions::default());
     place.host.post_entries(0..1);
-    // The first word of each of six pairs of lines behind the words of the two ends: tail, head and the sleeping
-    // word of the ring up, then of the ring down.
+    // The first word of each of six pairs of lines behind the words of the two ends: tail, head and the
+    // sleeping word of the ring up, then of the ring down.
     for line in [2, 6] {
         let (_socket, link, qp) = place.raw_peer();
         place.host.send(qp, 1, Payload::None).unwrap();

@@ -1,5 +1,5 @@
-//! What is particular to `shm:`: the handshake, staging, keys, sleep, ends. Hostile peers are in [`hostile`], times
-//! in [`deadlines`].
+//! What is particular to `shm:`: the handshake, staging, keys, sleep, ends. Hostile peers are in [`hostile`],
+//! times in [`deadlines`].
 
 mod deadlines;
 mod hostile;

@@ -1,9 +1,10 @@
-//! What arrives on a connection: frames from a stream that may be cut anywhere, their bytes straight into slabs.
+//! What arrives on a connection: frames from a stream that may be cut anywhere, their bytes straight into
+//! slabs.
 //!
-//! Bytes of a frame that has begun go where they belong with the system call that reads them; what follows the frame
-//! goes through a staging buffer that all connections share, so that many small SENDs come with one read and the next
-//! header comes with a large READ's tail. What of it cannot be used yet (a part of a header; SENDs that meet no SRQ
-//! entry) is carried by the connection until it can.
+//! Bytes of a frame that has begun go where they belong with the system call that reads them; what follows
+//! the frame goes through a staging buffer that all connections share, so that many small SENDs come with one
+//! read and the next header comes with a large READ's tail. What of it cannot be used yet (a part of a
+//! header; SENDs that meet no SRQ entry) is carried by the connection until it can.
 
 use super::{Connection, End, Phase, Served};
 use crate::nic::{DisconnectReason, Event, PRIVATE_DATA_MAX, PrivateData, Sge, Status};
@@ -121,8 +122,9 @@ impl Connection {
         let room = if self.read_answered().is_some() { STAGED_WITH_READS } else { STAGING_BYTES };
         let staged = part..(part + room).min(STAGING_BYTES);
         add(staging[staged.clone()].as_mut_ptr(), staged.len());
-        // SAFETY: the stretches lie in registered memory that was looked up just now and stays mapped while it is in
-        // the table, and in the staging buffer, which is borrowed mutably. Nobody holds references into slabs.
+        // SAFETY: the stretches lie in registered memory that was looked up just now and stays mapped while
+        // it is in the table, and in the staging buffer, which is borrowed mutably. Nobody holds references
+        // into slabs.
         let moved = unsafe { socket::read(self.socket(), &stretches[..count]) };
         let Moved::Bytes(bytes) = moved else {
             // The part stays carried.
@@ -241,8 +243,8 @@ impl Connection {
                 });
             };
             let (now, later) = bytes.split_at(stretch.bytes as usize);
-            // SAFETY: `translate` says that `stretch` lies within registered memory, which stays mapped while it is
-            // in the table and is no part of the staging buffer; nobody holds references into it.
+            // SAFETY: `translate` says that `stretch` lies within registered memory, which stays mapped while
+            // it is in the table and is no part of the staging buffer; nobody holds references into it.
             unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), base, now.len()) };
             self.filled(tables, now.len());
             bytes = later;

@@ -113,7 +113,8 @@ impl Connection {
             let (count, _) = match self.output.gather(&tables.regions, &mut stretches, budget) {
                 Ok(listed) => listed,
                 Err(Revoked::Answer { read: id, behind }) => {
-                    // What is owed of the piece goes out as zeros, and the frame behind it says that they are that.
+                    // What is owed of the piece goes out as zeros, and the frame behind it says that they are
+                    // that.
                     let fault = Fault::RemoteAccess;
                     self.output.overwrite(behind, &Frame::ReadError { id, fault }.to_bytes());
                     self.fail(tables, None, fault.status());
@@ -121,8 +122,8 @@ impl Connection {
                 }
                 Err(Revoked::Payload { send }) => return Err(Self::payload_lost(send)),
             };
-            // SAFETY: the frames' bytes are the queue's own; registered memory was looked up just now, and regions
-            // stay mapped while they are in the table, which nobody changes during this call.
+            // SAFETY: the frames' bytes are the queue's own; registered memory was looked up just now, and
+            // regions stay mapped while they are in the table, which nobody changes during this call.
             match unsafe { socket::write(self.socket(), &mut stretches[..count]) } {
                 Moved::Bytes(bytes) => {
                     self.output.advance(bytes);

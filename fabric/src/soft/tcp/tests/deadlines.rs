@@ -1,4 +1,5 @@
-//! What happens at a time. The time is a number here: nobody waits for it. READs' silence is in [`super::silence`].
+//! What happens at a time. The time is a number here: nobody waits for it. READs' silence is in
+//! [`super::silence`].
 
 use super::*;
 use crate::soft::deadlines::Wait;

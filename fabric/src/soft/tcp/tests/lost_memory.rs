@@ -1,5 +1,6 @@
-//! Memory that cannot be touched, and that somebody watches: who is told of it by SIGBUS, and puts another page in its place.
-//! Here its file is shorter by now; where the hardware lost a page, the kernel does the same.
+//! Memory that cannot be touched, and that somebody watches: who is told of it by SIGBUS, and puts another
+//! page in its place. Here its file is shorter by now; where the hardware lost a page, the kernel does the
+//! same.
 
 use super::super::socket::{IoVec, Moved, read};
 use super::*;
@@ -33,11 +34,13 @@ extern "C" fn on_sigbus(_signal: c_int, info: *mut libc::siginfo_t, _context: *m
     }
 }
 
-/// Takes the page at this place away, and watches it. What comes back says whether it is still lost: nobody touched it.
+/// Takes the page at this place away, and watches it. What comes back says whether it is still lost: nobody
+/// touched it.
 fn lose(page: *mut u8) -> impl Fn() -> bool {
     static HANDLER: Once = Once::new();
     HANDLER.call_once(|| {
-        // SAFETY: of all zeroes it is one; its fields follow. The handler is one of three arguments, as its flag says.
+        // SAFETY: of all zeroes it is one; its fields follow. The handler is one of three arguments, as its
+        // flag says.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = on_sigbus as *const () as usize;
@@ -109,7 +112,8 @@ fn pattern(bytes: usize) -> Vec<u8> {
 #[test]
 fn what_is_lost_is_replaced_and_read_into_and_no_byte_is_missed() {
     let pages = Pages::new(5);
-    // It begins in the middle of one page and ends in the middle of another, and both are lost, and one between.
+    // It begins in the middle of one page and ends in the middle of another, and both are lost, and one
+    // between.
     let (first, bytes) = (100, 4 * PAGE - 60);
     let lost = [0, 2, 4].map(|page| lose(pages.page(page)));
     let expected = pattern(bytes);

@@ -1,5 +1,6 @@
-//! What is particular to `tcp:`: cut frames, short writes, farewells. Peers that misbehave are in [`hostile`], times
-//! in [`deadlines`] and [`silence`]; what every transport must do is in the conformance suite.
+//! What is particular to `tcp:`: cut frames, short writes, farewells. Peers that misbehave are in
+//! [`hostile`], times in [`deadlines`] and [`silence`]; what every transport must do is in the conformance
+//! suite.
 
 use super::frame::{FRAME_BYTES, Fault, Frame, READ_PIECE_MAX, SEND_BYTES_MAX};
 use crate::address::Address;
@@ -138,7 +139,8 @@ fn pair(options: SoftOptions) -> (Host, Host, Qp, Qp) {
     (server, client, at_server, at_client)
 }
 
-/// The first frame of a peer by hand, with so much private data to follow. It answers as many READs as this NIC.
+/// The first frame of a peer by hand, with so much private data to follow. It answers as many READs as this
+/// NIC.
 fn connect_frame(private_bytes: u32) -> Frame {
     Frame::Connect { private_bytes, reads_answered: READS_ANSWERED }
 }
@@ -260,8 +262,8 @@ fn a_piece_counts_only_once_its_end_came() {
     assert_eq!(server.ended(), Some(DisconnectReason::WorkRequest(Status::RemoteAccess)));
 }
 
-/// Socket buffers smaller than a piece, so that pieces are written and read in parts; but not so small that the
-/// windows of a loopback connection stall.
+/// Socket buffers smaller than a piece, so that pieces are written and read in parts; but not so small that
+/// the windows of a loopback connection stall.
 fn narrow() -> SoftOptions {
     let tcp = TcpOptions {
         send_buffer_bytes: Some(64 << 10),

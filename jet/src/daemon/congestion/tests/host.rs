@@ -19,8 +19,8 @@ pub const PCI: &str = "0000:3b:00.0";
 /// What only a broken test ever waits for.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Writes an executable script. Another process writes it: a file that this one had open for writing could not be
-/// started while a child of another test holds the descriptor.
+/// Writes an executable script. Another process writes it: a file that this one had open for writing could
+/// not be started while a child of another test holds the descriptor.
 pub fn script(path: &Path, body: &str) {
     let mut shell = Command::new("sh");
     let mut shell = shell
@@ -176,8 +176,8 @@ impl Host {
     }
 }
 
-/// The tool with a short limit while it is made to hang, and with a long one else: however busy the machine is, only
-/// what cannot end is killed.
+/// The tool with a short limit while it is made to hang, and with a long one else: however busy the machine
+/// is, only what cannot end is killed.
 struct ToolByTurns {
     patient: Mstcongestion,
     impatient: Mstcongestion,
