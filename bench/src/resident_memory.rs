@@ -87,8 +87,10 @@ mod tests {
             "Shared_Hugetlb: 0 kB\nPrivate_Hugetlb: 12288 kB",
         ] {
             let maps = format!(
-                "55f0-55f8 r-xp 0000 fe:00 12 /usr/bin/jetd\nRss: 1024 kB\nShared_Hugetlb: 0 kB\nPrivate_Hugetlb: 0 kB\n\
-                 7f00-7f10 rw-s 0000 00:10 1 /memfd:jet-pool (deleted)\nRss: 0 kB\nAnonHugePages: 7 kB\n{sizes}\n"
+                "55f0-55f8 r-xp 0000 fe:00 12 /usr/bin/jetd\nRss: 1024 kB\nShared_Hugetlb: 0 \
+                 kB\nPrivate_Hugetlb: 0 kB\n\
+                 7f00-7f10 rw-s 0000 00:10 1 /memfd:jet-pool (deleted)\nRss: 0 kB\nAnonHugePages: 7 \
+                 kB\n{sizes}\n"
             );
             let Resident { pool, beyond, .. } = Resident::parse(&maps).unwrap();
             assert_eq!([pool, beyond], [12.0, 1.0]);

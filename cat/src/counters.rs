@@ -46,8 +46,9 @@ pub enum CountersError {
     },
     /// The kernel does not let us.
     #[error(
-        "hardware counters are not permitted: kernel.perf_event_paranoid is {}, and must be 2 or less for one's own threads; \
-         lower it, or give CAP_PERFMON (where it is low enough, a filter of system calls forbids perf_event_open: a container's, a service's)",
+        "hardware counters are not permitted: kernel.perf_event_paranoid is {}, and must be 2 or less for \
+         one's own threads; lower it, or give CAP_PERFMON (where it is low enough, a filter of system calls \
+         forbids perf_event_open: a container's, a service's)",
         .paranoid.map_or("unknown".to_owned(), |level| level.to_string())
     )]
     NotPermitted {

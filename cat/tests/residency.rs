@@ -231,7 +231,8 @@ fn a_reading_is_what_was_put_there() {
     eprintln!("{made} rounds of each: {none:?} {half:?} {all:?} {calibration:?}");
     assert!(
         half.rounds >= ROUNDS && all.rounds >= ROUNDS,
-        "by the witness only {} and {} of {made} rounds were undisturbed: this machine's cache is cleared by others",
+        "by the witness only {} and {} of {made} rounds were undisturbed: this machine's cache is cleared by \
+         others",
         half.rounds,
         all.rounds
     );

@@ -21,7 +21,8 @@ pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     /// Nobody listens on the socket, or it may not be opened.
-    #[error("cannot reach the daemon on {}: {source}; {}", path.display(), advice::of_socket(source, NO_DAEMON))]
+    #[error("cannot reach the daemon on {}: {source}; \
+             {}", path.display(), advice::of_socket(source, NO_DAEMON))]
     Connect {
         /// The socket.
         path: PathBuf,

@@ -66,10 +66,15 @@ impl core::fmt::Display for EscapeConfigError {
         match self {
             Self::Thresholds(error) => error.fmt(f),
             Self::Credit { found } => {
-                write!(f, "escape: credit_permille is {found}, but must be 0 to 1000: it is a share of what is held")
+                write!(
+                    f,
+                    "escape: credit_permille is {found}, but must be 0 to 1000: it is a share of what \
+                           is held"
+                )
             }
             Self::Straggler => f.write_str(
-                "escape: straggler_ns is 0, but must be at least 1: otherwise every message is a straggler on arrival",
+                "escape: straggler_ns is 0, but must be at least 1: otherwise every message is a straggler \
+                 on arrival",
             ),
         }
     }

@@ -46,7 +46,8 @@ pub fn advice(error: &io::Error) -> Option<&'static str> {
 pub fn of_socket(error: &io::Error, absent: &'static str) -> &'static str {
     match Errno::from_io_error(error) {
         Some(Errno::ACCESS | Errno::PERM) => {
-            "this user may not use it: the daemon's user and group may (ls -l), and must be let into its directory"
+            "this user may not use it: the daemon's user and group may (ls -l), and must be let into its \
+             directory"
         }
         Some(Errno::AGAIN) => "too many wait already: is jetd stopped?",
         _ => advice(error).unwrap_or(absent),

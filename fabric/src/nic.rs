@@ -306,7 +306,8 @@ pub enum RegisterError {
         max: usize,
     },
     /// The system refused.
-    #[error("could not register {bytes} bytes: {}", Advised { error: source, otherwise: "check ulimit -l (memlock)" })]
+    #[error("could not register {bytes} bytes: {}", Advised { error: source, otherwise: "check ulimit -l \
+        (memlock)" })]
     System {
         /// Bytes asked for.
         bytes: usize,

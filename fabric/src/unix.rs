@@ -45,7 +45,8 @@ pub fn receive_with_fds(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<
     if got.flags.contains(ReturnFlags::CTRUNC) {
         return Err(io::Error::new(
             io::ErrorKind::InvalidData,
-            "descriptors were cut off: this process has none left (raise ulimit -n), or the other end sent more than 8",
+            "descriptors were cut off: this process has none left (raise ulimit -n), or the other end sent \
+             more than 8",
         ));
     }
     Ok((got.bytes, fds))

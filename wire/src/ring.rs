@@ -103,7 +103,13 @@ unsafe impl<T: Send> Send for Producer<T> {}
 unsafe impl<T: Send> Send for Consumer<T> {}
 
 fn check_capacity<T>(capacity: u32) {
-    const { assert!(size_of::<T>().is_multiple_of(8) && size_of::<T>() > 0, "ring items are whole 64-bit words") }
+    const {
+        assert!(
+            size_of::<T>().is_multiple_of(8) && size_of::<T>() > 0,
+            "ring items are whole 64-bit \
+        words"
+        )
+    }
     assert!(
         capacity.is_power_of_two() && capacity <= 1 << 30,
         "ring capacity {capacity} is no power of two up to 2^30"

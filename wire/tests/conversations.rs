@@ -45,7 +45,8 @@ fn read(version: u8, said: &Said<'_>) -> Result<(String, Vec<u8>), &'static str>
             let hello = Hello::decode(&said.bytes).map_err(|_| REFUSED)?;
             let Hello { versions, features, sender_id, receive_entries, app } = hello;
             let words = format!(
-                "speaks {versions}, features {features}, id {sender_id:#x}, {receive_entries} entries, for {app}"
+                "speaks {versions}, features {features}, id {sender_id:#x}, {receive_entries} entries, for \
+                 {app}"
             );
             Ok((words, hello.encode().to_vec()))
         }
@@ -61,8 +62,9 @@ fn read(version: u8, said: &Said<'_>) -> Result<(String, Vec<u8>), &'static str>
                 heartbeat_ms,
             } = welcome;
             let words = format!(
-                "speaks {versions}, features {features}, incarnation {incarnation:#x}, credit {credit_limit}, at most {message_bytes_max} \
-                 bytes, {requests_max} requests, heartbeat {heartbeat_ms} ms"
+                "speaks {versions}, features {features}, incarnation {incarnation:#x}, credit \
+                 {credit_limit}, at most {message_bytes_max} bytes, {requests_max} requests, heartbeat \
+                 {heartbeat_ms} ms"
             );
             Ok((words, welcome.encode().to_vec()))
         }
@@ -107,7 +109,8 @@ fn from_sender(read: FromSender<'_>, payload: &[u8]) -> String {
             text(payload)
         ),
         FromSender::Request(request) => format!(
-            "number {}, tag {}, {} bytes at {:#x} by key {:#x}, class {}, crc {:x?}, redelivered {}, user header '{}'",
+            "number {}, tag {}, {} bytes at {:#x} by key {:#x}, class {}, crc {:x?}, redelivered {}, user \
+             header '{}'",
             request.sequence,
             request.tag,
             request.length,

@@ -32,7 +32,8 @@ const KEPT_PERCENT_MIN: f64 = 99.0;
 /// What is sent where.
 #[derive(clap::Args)]
 #[command(after_help = "\
-A run is one size, one depth and one rate; each --samples passes through all of them. At the other host, before:
+A run is one size, one depth and one rate; each --samples passes through all of them. At the other host, \
+before:
   jetd --listen tcp:0.0.0.0:7450 &
   jet-bench receive --app bench
 then here:
@@ -169,7 +170,8 @@ fn cells(args: &Args) -> Result<Vec<Cell>, String> {
             let (bytes, depth) = (bytes as usize, depth as usize);
             if bytes.saturating_mul(depth) > BUFFERS_MAX {
                 return Err(format!(
-                    "{depth} messages of {bytes} B at once take more than {} GiB here; name fewer or smaller ones",
+                    "{depth} messages of {bytes} B at once take more than {} GiB here; name fewer or smaller \
+                     ones",
                     BUFFERS_MAX >> 30
                 ));
             }
@@ -276,12 +278,13 @@ impl Samples {
         let [p50, p99, p999, max] =
             self.latency_us.each_ref().map(|all| all.last().copied().unwrap_or(f64::NAN));
         tracing::info!(
-            "{name}: {per_s:.0}/s, {gb_per_s:.3} GB/s; {p50:.1} us p50, {p99:.1} p99, {p999:.1} p99.9, {max:.1} max"
+            "{name}: {per_s:.0}/s, {gb_per_s:.3} GB/s; {p50:.1} us p50, {p99:.1} p99, {p999:.1} p99.9, \
+             {max:.1} max"
         );
         if let Some(kept) = self.kept_percent.last().filter(|kept| **kept < KEPT_PERCENT_MIN) {
             tracing::info!(
-                "{name}: the offered load could not be kept ({kept:.1} % of it): its latencies say how long the \
-                 run was, not what the receiver does"
+                "{name}: the offered load could not be kept ({kept:.1} % of it): its latencies say how long \
+                 the run was, not what the receiver does"
             );
         }
     }

@@ -51,8 +51,8 @@ fn explained(error: LoopError, to: &Address, app: &str) -> String {
     let LoopError::Ended { status, .. } = error else { return format!("{to}: {error}") };
     match status {
         AckStatus::NoApp => format!(
-            "no application '{app}' is registered with the daemon at {to}; start one on that host: jet-bench receive \
-             --app {app} --control-socket SOCKET (the daemon's)"
+            "no application '{app}' is registered with the daemon at {to}; start one on that host: jet-bench \
+             receive --app {app} --control-socket SOCKET (the daemon's)"
         ),
         AckStatus::AppGone => {
             format!("the application '{app}' behind {to} ended before it had read all; start it again there")

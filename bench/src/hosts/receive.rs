@@ -29,7 +29,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Which application of which daemon.
 #[derive(clap::Args)]
 #[command(after_help = "\
-Ends with SIGINT or SIGTERM, and says then what came: of each run of `jet-bench load` (there by the same number), and in all.")]
+Ends with SIGINT or SIGTERM, and says then what came: of each run of `jet-bench load` (there by the same \
+number), and in all.")]
 pub struct Args {
     /// The daemon's socket
     #[arg(long, value_name = "PATH", default_value = CONTROL_SOCKET)]

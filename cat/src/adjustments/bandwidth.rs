@@ -103,7 +103,8 @@ impl Throttle {
                     returns.insert(domain, before);
                 }
                 Some(has) => misfits.push(format!(
-                    "the memory bandwidth of '{}' in domain {domain} is {has}, where {after} was set and {before} before",
+                    "the memory bandwidth of '{}' in domain {domain} is {has}, where {after} was set and \
+                     {before} before",
                     self.group
                 )),
             }

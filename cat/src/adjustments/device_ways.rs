@@ -154,7 +154,10 @@ impl DeviceWays {
         match returns {
             Returns::Nothing | Returns::None => put_back(returns, ""),
             Returns::Stay(ways) => refused.extend(ways.iter().map(|(domain, ways)| {
-                format!("what devices may fill of domain {domain} is {ways}, where they had none of their own before")
+                format!(
+                    "what devices may fill of domain {domain} is {ways}, where they had none of their \
+                         own before"
+                )
             })),
             Returns::Ways(ways) => {
                 for (&domain, &ways) in ways {

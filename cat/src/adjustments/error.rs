@@ -8,7 +8,8 @@ use crate::resctrl::{AccessError, DomainId, GroupName, WayMask};
 pub enum AdjustError {
     /// There is nothing to throttle with.
     #[error(
-        "memory bandwidth cannot be throttled here: resctrl has no MB (Intel's MBA, AMD's QoS bandwidth enforcement)"
+        "memory bandwidth cannot be throttled here: resctrl has no MB (Intel's MBA, AMD's QoS bandwidth \
+         enforcement)"
     )]
     NoBandwidth,
     /// A group is not there.
@@ -25,7 +26,8 @@ pub enum AdjustError {
     },
     /// A bandwidth that cannot be set.
     #[error(
-        "a bandwidth of {wanted} cannot be set for '{group}': it is a multiple of {granularity}, and {min} at least"
+        "a bandwidth of {wanted} cannot be set for '{group}': it is a multiple of {granularity}, and {min} \
+         at least"
     )]
     Bandwidth {
         /// The group.
@@ -38,7 +40,8 @@ pub enum AdjustError {
         min: u64,
     },
     /// There is no such domain.
-    #[error("there is no domain {domain}; there are: {}", present.iter().map(u32::to_string).collect::<Vec<_>>().join(", "))]
+    #[error("there is no domain {domain}; there are: \
+             {}", present.iter().map(u32::to_string).collect::<Vec<_>>().join(", "))]
     NoDomain {
         /// What was asked for.
         domain: DomainId,
@@ -47,7 +50,8 @@ pub enum AdjustError {
     },
     /// The kernel cannot say where devices write.
     #[error(
-        "the kernel gives devices no ways of their own: io_alloc is of Linux 6.19 and later (Intel's DDIO is a register)"
+        "the kernel gives devices no ways of their own: io_alloc is of Linux 6.19 and later (Intel's DDIO is \
+         a register)"
     )]
     NoIoAlloc,
     /// The processor cannot.
@@ -70,13 +74,15 @@ pub enum AdjustError {
     Running,
     /// Code and data have ways of their own.
     #[error(
-        "the ways of devices are not set where code and data have ways of their own: mount resctrl without cdp"
+        "the ways of devices are not set where code and data have ways of their own: mount resctrl without \
+         cdp"
     )]
     Cdp,
     /// What was changed is something else now.
     #[error(
-        "what was set is neither as it was set nor as before, so nothing was changed: {found}. Set each to one of the two by \
-         hand, then: jet cache restore; or let them stay as they are: jet cache restore --forget. It is written down in {journal}"
+        "what was set is neither as it was set nor as before, so nothing was changed: {found}. Set each to \
+         one of the two by hand, then: jet cache restore; or let them stay as they are: jet cache restore \
+         --forget. It is written down in {journal}"
     )]
     Misfit {
         /// Which, and what they are.

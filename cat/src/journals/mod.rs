@@ -35,7 +35,8 @@ pub enum JournalError {
         source: io::Error,
     },
     /// It is another user's, root's in general.
-    #[error("{} is another user's: run this as root (as a service: the drop-in deploy/cache.conf)", path.display())]
+    #[error("{} is another user's: run this as root (as a service: the drop-in \
+             deploy/cache.conf)", path.display())]
     NotOwn {
         /// The folder.
         path: PathBuf,
@@ -48,7 +49,8 @@ pub enum JournalError {
     },
     /// Others may write there what root would then do.
     #[error(
-        "{} is not this user's alone, so what it says is not trusted; make it so: chown root {}; chmod 700 {}",
+        "{} is not this user's alone, so what it says is not trusted; make it so: chown root {}; chmod 700 \
+         {}",
         path.display(), path.display(), path.display()
     )]
     Untrusted {
@@ -56,15 +58,16 @@ pub enum JournalError {
         path: PathBuf,
     },
     /// Another process holds a lock.
-    #[error("another process has held the lock {} for 2 s (its pid is in /proc/locks); end it, or wait", path.display())]
+    #[error("another process has held the lock {} for 2 s (its pid is in /proc/locks); end it, or \
+             wait", path.display())]
     Locked {
         /// The file.
         path: PathBuf,
     },
     /// It is none, or a later version's.
     #[error(
-        "{} cannot be read as a journal of this version: {problem}; look whether what it is about is as it should be \
-         (jet cache show), then remove the file, or: jet cache restore --forget",
+        "{} cannot be read as a journal of this version: {problem}; look whether what it is about is as it \
+         should be (jet cache show), then remove the file, or: jet cache restore --forget",
         path.display()
     )]
     Format {

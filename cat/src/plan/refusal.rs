@@ -8,7 +8,8 @@ pub enum Refusal {
     /// There is such a group already.
     #[error(
         "there is a group '{group}' already, and no journal that says it is this program's; remove it \
-         (rmdir /sys/fs/resctrl/{group}; what others lost to it, schemata of /sys/fs/resctrl tells), or choose another name"
+         (rmdir /sys/fs/resctrl/{group}; what others lost to it, schemata of /sys/fs/resctrl tells), or \
+         choose another name"
     )]
     GroupExists {
         /// Its name.
@@ -16,7 +17,8 @@ pub enum Refusal {
     },
     /// All classes are taken.
     #[error(
-        "all {groups_max} classes are taken, one by the default group, the others by: {}; remove one that is not needed",
+        "all {groups_max} classes are taken, one by the default group, the others by: {}; remove one that is \
+         not needed",
         names.join(", ")
     )]
     NoClass {
@@ -35,8 +37,9 @@ pub enum Refusal {
     },
     /// The system does not describe the cache.
     #[error(
-        "the system does not tell the size of the cache with the id {domain} (/sys/devices/system/cpu/cpu*/cache), so how many \
-         of its ways to take cannot be told; name another domain"
+        "the system does not tell the size of the cache with the id {domain} \
+         (/sys/devices/system/cpu/cpu*/cache), so how many of its ways to take cannot be told; name another \
+         domain"
     )]
     NoSize {
         /// Which.
@@ -44,8 +47,8 @@ pub enum Refusal {
     },
     /// The cache is too small.
     #[error(
-        "{bytes} bytes are {ways} ways of domain {domain}, of which at most {ways_max} ({} bytes) can be reserved: {kept} \
-         are for others; ask for less",
+        "{bytes} bytes are {ways} ways of domain {domain}, of which at most {ways_max} ({} bytes) can be \
+         reserved: {kept} are for others; ask for less",
         u64::from(*ways_max) * way_bytes
     )]
     TooLarge {
@@ -64,8 +67,8 @@ pub enum Refusal {
     },
     /// Other tools have what would be needed.
     #[error(
-        "domain {domain} has no {ways} ways that are nobody's but the default group's: {} {}; shrink or remove them, ask for \
-         less, or let this take from them (exclusive ones never give)",
+        "domain {domain} has no {ways} ways that are nobody's but the default group's: {} {}; shrink or \
+         remove them, ask for less, or let this take from them (exclusive ones never give)",
         names.join(", "), if names.len() == 1 { "has the others" } else { "have the others" }
     )]
     Groups {
@@ -78,8 +81,8 @@ pub enum Refusal {
     },
     /// Devices' ways are in between.
     #[error(
-        "domain {domain} has no {ways} ways away from those that devices fill ({shareable}); ask for less, or for a placement \
-         that may share them"
+        "domain {domain} has no {ways} ways away from those that devices fill ({shareable}); ask for less, \
+         or for a placement that may share them"
     )]
     Devices {
         /// Where.
@@ -91,8 +94,8 @@ pub enum Refusal {
     },
     /// The ways that are left would have gaps, or be too few.
     #[error(
-        "whichever {ways} ways of domain {domain} were taken, {} would keep fewer than {kept}, or ways that do not stand side by \
-         side; ask for less, or give the default group more (its mask is {default})",
+        "whichever {ways} ways of domain {domain} were taken, {} would keep fewer than {kept}, or ways that \
+         do not stand side by side; ask for less, or give the default group more (its mask is {default})",
         names.join(" or ")
     )]
     NothingLeft {
@@ -109,8 +112,9 @@ pub enum Refusal {
     },
     /// The search was given up.
     #[error(
-        "no {ways} ways of domain {domain} that leave everybody enough were found in {tries} tries, and there may be none: the \
-         masks of {} have too many gaps to try all; give them masks without gaps or remove what is not needed, or ask for less",
+        "no {ways} ways of domain {domain} that leave everybody enough were found in {tries} tries, and \
+         there may be none: the masks of {} have too many gaps to try all; give them masks without gaps or \
+         remove what is not needed, or ask for less",
         if names.is_empty() { "the default group".to_owned() } else { names.join(", ") }
     )]
     NotFound {

@@ -21,8 +21,8 @@ pub enum RegisterError {
     },
     /// It is not allowed.
     #[error(
-        "{} may not be {}: {source}; it takes root with CAP_SYS_RAWIO, a kernel that is not locked down (Secure Boot), and for \
-         writing msr.allow_writes",
+        "{} may not be {}: {source}; it takes root with CAP_SYS_RAWIO, a kernel that is not locked down \
+         (Secure Boot), and for writing msr.allow_writes",
         path.display(), if *.writing { "written" } else { "read" }
     )]
     NotPermitted {

@@ -47,9 +47,9 @@ pub enum SettingError {
     Running,
     /// What was set is something else now.
     #[error(
-        "the processor's registers are neither as they were set nor as before, so nothing was changed: {found}. Set each to one \
-         of the two by hand (wrmsr), then: jet cache restore; or let them stay as they are: jet cache restore --forget. It is written \
-         down in {journal}"
+        "the processor's registers are neither as they were set nor as before, so nothing was changed: \
+         {found}. Set each to one of the two by hand (wrmsr), then: jet cache restore; or let them stay as \
+         they are: jet cache restore --forget. It is written down in {journal}"
     )]
     Misfit {
         /// Which, and what they are.
@@ -122,8 +122,8 @@ impl Record {
                 returns.push(change);
             } else if found != before {
                 misfits.push(format!(
-                    "register {register:#x} of processor {cpu} is {found:#x}, where {after:#x} was set and {before:#x} \
-                     before"
+                    "register {register:#x} of processor {cpu} is {found:#x}, where {after:#x} was set and \
+                     {before:#x} before"
                 ));
             }
         }

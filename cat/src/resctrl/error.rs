@@ -63,7 +63,8 @@ impl fmt::Display for Action {
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
     /// The kernel refused.
-    #[error("cannot {action} {}{}: {source}{}", path.display(), written(.text.as_deref()), reason(*.action, .source, .status.as_deref()))]
+    #[error("cannot {action} {}{}: \
+             {source}{}", path.display(), written(.text.as_deref()), reason(*.action, .source, .status.as_deref()))]
     Refused {
         /// What was tried.
         action: Action,
@@ -96,7 +97,8 @@ pub enum AccessError {
         path: PathBuf,
     },
     /// The file system was unmounted, by which the kernel undid everything in it.
-    #[error("resctrl is no longer mounted at {}; whoever unmounted it has undone everything that was set", path.display())]
+    #[error("resctrl is no longer mounted at {}; whoever unmounted it has undone everything that was \
+             set", path.display())]
     Unmounted {
         /// Where it was.
         path: PathBuf,

@@ -12,8 +12,8 @@ use std::path::PathBuf;
 pub enum ReserveError {
     /// The last-level cache is not shared out here.
     #[error(
-        "the last-level cache cannot be shared out here: resctrl has none of L3, L3CODE, L3DATA; Skylake-SP and Cascade Lake want \
-         rdt=l3cat on the kernel's command line"
+        "the last-level cache cannot be shared out here: resctrl has none of L3, L3CODE, L3DATA; Skylake-SP \
+         and Cascade Lake want rdt=l3cat on the kernel's command line"
     )]
     NoCache,
     /// Nothing can be changed.
@@ -33,8 +33,8 @@ pub enum ReserveError {
     },
     /// Somebody else has ways there.
     #[error(
-        "another process has reserved cache of domain {domain}, as the group '{group}': two at once cannot both be put back; end \
-         it (or jet cache restore, where it only stands), or choose another domain"
+        "another process has reserved cache of domain {domain}, as the group '{group}': two at once cannot \
+         both be put back; end it (or jet cache restore, where it only stands), or choose another domain"
     )]
     DomainTaken {
         /// The domain.
@@ -44,7 +44,8 @@ pub enum ReserveError {
     },
     /// There is one that was made to stand, and it is another.
     #[error(
-        "what stands reserved as '{group}' (jet cache apply) {problem}; give it back first (jet cache restore), or ask for that"
+        "what stands reserved as '{group}' (jet cache apply) {problem}; give it back first (jet cache \
+         restore), or ask for that"
     )]
     Standing {
         /// The group.

@@ -10,7 +10,8 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// The file system is gone, and with it all groups.
-    #[error("resctrl is no longer mounted at {}; whoever unmounted it has undone the reservation", path.display())]
+    #[error("resctrl is no longer mounted at {}; whoever unmounted it has undone the \
+             reservation", path.display())]
     Unmounted {
         /// Where it was.
         path: PathBuf,
@@ -26,7 +27,8 @@ pub enum Fault {
     },
     /// Another tool has one of that name.
     #[error(
-        "the group '{group}' was removed by another tool, and a group that is now called so is not this program's"
+        "the group '{group}' was removed by another tool, and a group that is now called so is not this \
+         program's"
     )]
     GroupOfOthers {
         /// Its name.
@@ -40,7 +42,8 @@ pub enum Fault {
     },
     /// The kernel has forgotten who had what there. Others may have been given ways since.
     #[error(
-        "the group has every way of domain {domain}: that is how the kernel begins with a cache whose processors were all offline"
+        "the group has every way of domain {domain}: that is how the kernel begins with a cache whose \
+         processors were all offline"
     )]
     Reset {
         /// The cache.
@@ -67,7 +70,8 @@ pub enum Fault {
         group: GroupName,
     },
     /// The kernel does not keep others out any more.
-    #[error("the group is not exclusive any more{}", reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}")))]
+    #[error("the group is not exclusive any \
+             more{}", reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}")))]
     Shareable {
         /// Why the kernel would not have it so again.
         reason: Option<String>,

@@ -37,7 +37,8 @@ impl fmt::Display for Left {
             }
             Ok(Restored::Forgotten) => write!(
                 f,
-                "cache that was left reserved as '{group}' is forgotten: its journal is removed, and this stays as it is: {}",
+                "cache that was left reserved as '{group}' is forgotten: its journal is removed, and this \
+                 stays as it is: {}",
                 self.stays.join("; ")
             ),
             Err(error) => write!(f, "cache that was left reserved as '{group}' is not given back: {error}"),

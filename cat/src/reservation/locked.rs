@@ -31,7 +31,8 @@ pub enum LockError {
     Topology(#[from] TopologyError),
     /// This thread may not run where the memory can be mapped.
     #[error(
-        "memory in the cache {domain} is mapped from a processor of it, and this thread may use none: {source}"
+        "memory in the cache {domain} is mapped from a processor of it, and this thread may use none: \
+         {source}"
     )]
     Processors {
         /// The cache.

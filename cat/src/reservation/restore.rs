@@ -30,8 +30,9 @@ pub enum RestoreError {
     /// What is found is neither what was nor what was made of it, or somebody else has what is to be put
     /// back. Nothing was changed.
     #[error(
-        "the journal of the group '{group}' does not fit what is found, so nothing was changed: {problem}. Put that right by \
-         hand, as {path} says what was before and after, then: jet cache restore. Or let it stay as it is: jet cache restore --forget"
+        "the journal of the group '{group}' does not fit what is found, so nothing was changed: {problem}. \
+         Put that right by hand, as {path} says what was before and after, then: jet cache restore. Or let \
+         it stay as it is: jet cache restore --forget"
     )]
     Misfit {
         /// The reservation's group.
@@ -43,8 +44,8 @@ pub enum RestoreError {
     },
     /// The kernel does not take what was before.
     #[error(
-        "the kernel refused to give back some ways that were taken for '{group}': {source}. What was before is in {path}; \
-         jet cache restore tries again, jet cache restore --forget lets it stay as it is"
+        "the kernel refused to give back some ways that were taken for '{group}': {source}. What was before \
+         is in {path}; jet cache restore tries again, jet cache restore --forget lets it stay as it is"
     )]
     Refused {
         /// The reservation's group.
@@ -326,15 +327,16 @@ fn to_be_put_back(
             // offline.
             if has != after && Some(has) != all {
                 misfits.push(format!(
-                    "{} has {has} of {resource} of domain {domain}, where {after} is left over and {before} was before",
+                    "{} has {has} of {resource} of domain {domain}, where {after} is left over and {before} \
+                     was before",
                     loss.group
                 ));
             } else if all.is_some_and(|all| !all.contains(before)) {
                 misfits.push(format!("ways {before} of {resource} of domain {domain} are none"));
             } else if let Some((other, _)) = kept.iter().find(of_kept) {
                 misfits.push(format!(
-                    "{} has {has} of {resource} of domain {domain}, where {before} was before, of which the group '{other}' has ways \
-                     for itself now (jet cache show)",
+                    "{} has {has} of {resource} of domain {domain}, where {before} was before, of which the \
+                     group '{other}' has ways for itself now (jet cache show)",
                     loss.group
                 ));
             } else {

@@ -94,8 +94,8 @@ pub struct Calibration {
 pub enum CalibrationError {
     /// Not on this processor.
     #[error(
-        "touches cannot be timed on {architecture}: residency is read on x86_64 and aarch64 only; run without it, or read \
-         hardware counters"
+        "touches cannot be timed on {architecture}: residency is read on x86_64 and aarch64 only; run \
+         without it, or read hardware counters"
     )]
     Unsupported {
         /// What it is.
@@ -106,9 +106,10 @@ pub enum CalibrationError {
     Region(#[from] RegionError),
     /// The set that should lie in the cache did not stay there.
     #[error(
-        "cannot calibrate the warmer: of a set of {set_bytes} bytes {driven_out_permille} of 1000 were driven out of the \
-         last-level cache (said to be of {last_level_bytes} bytes) within a millisecond, in {rounds} rounds; others on \
-         this host use it up, or this class of service has too few ways: try again when it is quieter, or give it more"
+        "cannot calibrate the warmer: of a set of {set_bytes} bytes {driven_out_permille} of 1000 were \
+         driven out of the last-level cache (said to be of {last_level_bytes} bytes) within a millisecond, \
+         in {rounds} rounds; others on this host use it up, or this class of service has too few ways: try \
+         again when it is quieter, or give it more"
     )]
     Disturbed {
         /// Rounds made.
@@ -122,10 +123,11 @@ pub enum CalibrationError {
     },
     /// Cached touches take as long as those of memory.
     #[error(
-        "cannot calibrate the warmer: cached touches take {} ticks ({} to {}), touches of memory {} ({} to {}); at the best \
-         threshold {cached_as_memory_permille} and {memory_as_cached_permille} of 1000 would be judged wrongly, and at most \
-         {ERRORS_PERMILLE_MAX} together may be: the timer is too coarse, or a hypervisor traps it, or the machine is too \
-         busy; try again when it is quieter, or run without this metric",
+        "cannot calibrate the warmer: cached touches take {} ticks ({} to {}), touches of memory {} ({} to \
+         {}); at the best threshold {cached_as_memory_permille} and {memory_as_cached_permille} of 1000 \
+         would be judged wrongly, and at most {ERRORS_PERMILLE_MAX} together may be: the timer is too \
+         coarse, or a hypervisor traps it, or the machine is too busy; try again when it is quieter, or run \
+         without this metric",
         cached.median_ticks, cached.low_ticks, cached.high_ticks, memory.median_ticks, memory.low_ticks, memory.high_ticks
     )]
     Indistinct {

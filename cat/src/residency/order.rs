@@ -92,7 +92,8 @@ mod tests {
                 let mut seen = vec![false; usize::try_from(lines).unwrap()];
                 for _ in 0..lines {
                     let line = usize::try_from(order.next().unwrap()).unwrap();
-                    prop_assert!(!std::mem::replace(&mut seen[line], true), "line {} twice in cycle {}", line, cycle);
+                    prop_assert!(!std::mem::replace(&mut seen[line], true), "line {} twice in cycle \
+                        {}", line, cycle);
                     prop_assert_eq!(order.cycles(), cycle);
                 }
                 prop_assert!(seen.iter().all(|seen| *seen));

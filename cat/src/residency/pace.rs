@@ -64,7 +64,8 @@ pub enum PaceError {
     },
     /// The rates contradict each other, or nothing would ever be touched.
     #[error(
-        "the warmer's rate_hz_min is {min} and rate_hz_max {max}: the first must be 1 or more and not above the second"
+        "the warmer's rate_hz_min is {min} and rate_hz_max {max}: the first must be 1 or more and not above \
+         the second"
     )]
     Rates {
         /// The lower one.

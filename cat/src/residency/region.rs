@@ -23,7 +23,8 @@ pub(super) const PAGE_LINES: usize = PAGE_BYTES / LINE_BYTES;
 pub enum RegionError {
     /// There is no whole page in it.
     #[error(
-        "a region of {bytes} bytes at {base:#x} has no whole page of {PAGE_BYTES} bytes in it: give one page at least"
+        "a region of {bytes} bytes at {base:#x} has no whole page of {PAGE_BYTES} bytes in it: give one page \
+         at least"
     )]
     TooSmall {
         /// Its address.

@@ -51,8 +51,9 @@ impl core::fmt::Display for OpenError {
                 let bytes = u64::from(*slabs) * jet_wire::SLAB_BYTES as u64;
                 write!(
                     f,
-                    "a session of this process was ended for a fault, and the process may still read the {bytes} bytes that \
-                     it held; end the process, or close that session and register again after session.quarantine_ms"
+                    "a session of this process was ended for a fault, and the process may still read the \
+                     {bytes} bytes that it held; end the process, or close that session and register again \
+                     after session.quarantine_ms"
                 )
             }
             Self::Draining => f.write_str("the daemon is draining; register with the next one"),

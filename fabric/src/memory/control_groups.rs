@@ -214,7 +214,8 @@ mod tests {
 
     #[test]
     fn what_the_kernel_drops_before_it_kills_is_room() {
-        let stat = "anon 3,shmem 9,inactive_anon 5,active_anon 7,inactive_file 1,active_file 2,unevictable 11,\
+        let stat = "anon 3,shmem 9,inactive_anon 5,active_anon 7,inactive_file 1,active_file 2,unevictable \
+                    11,\
                     slab_reclaimable 60,slab_unreclaimable 12,slab 72";
         let limits = |stat| {
             tree(&[("a/b", &[("memory.max", "100"), ("memory.current", "99"), ("memory.stat", stat)])])

@@ -16,8 +16,8 @@ const MARGIN_BYTES: u64 = 4 << 20;
 pub enum NoRoom {
     /// A control group does not allow it.
     #[error(
-        "{wanted} bytes are more than the {room} that the memory limit of control group {} leaves; raise it (MemoryMax= of \
-         the service, --memory of the container), or ask for less", group.display()
+        "{wanted} bytes are more than the {room} that the memory limit of control group {} leaves; raise it \
+         (MemoryMax= of the service, --memory of the container), or ask for less", group.display()
     )]
     Group {
         /// Bytes asked for.
@@ -29,8 +29,8 @@ pub enum NoRoom {
     },
     /// The machine has no more.
     #[error(
-        "{wanted} bytes are more than the {room} that this machine has left (MemAvailable and SwapFree); end other \
-         programs, or ask for less"
+        "{wanted} bytes are more than the {room} that this machine has left (MemAvailable and SwapFree); end \
+         other programs, or ask for less"
     )]
     Machine {
         /// Bytes asked for.

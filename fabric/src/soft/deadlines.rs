@@ -273,8 +273,10 @@ mod tests {
                         expected.iter().for_each(|place| model[*place as usize] = None);
                         prop_assert_eq!(found, expected);
                         let next = model.iter().flatten().filter_map(|due| due.ok()).min();
-                        prop_assert!(deadlines.next_ns().is_none_or(|at| at > now_ns), "nothing is due any more");
-                        prop_assert!(next.is_some() || deadlines.next_ns().is_none(), "nothing is waited for");
+                        prop_assert!(deadlines.next_ns().is_none_or(|at| at > now_ns), "nothing is due any \
+                            more");
+                        prop_assert!(next.is_some() || deadlines.next_ns().is_none(), "nothing is waited \
+                            for");
                         prop_assert!(next.is_none_or(|next| deadlines.next_ns().is_some_and(|at| at <= next)));
                     }
                 }

@@ -179,7 +179,8 @@ impl SoftOptions {
         }
         (self.sends_max() == 0).then(|| {
             format!(
-                "completions is {}, which leaves no place for SENDs: make it more than srq_entries_max + reads_max = {}",
+                "completions is {}, which leaves no place for SENDs: make it more than srq_entries_max + \
+                 reads_max = {}",
                 self.completions,
                 u64::from(self.srq_entries_max) + u64::from(self.reads_max)
             )

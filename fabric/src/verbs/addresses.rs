@@ -94,8 +94,8 @@ impl Host {
             .map_err(|_| refused("is not in the table"))?;
         if self.is_infiniband(device, port) {
             return Err(refused(
-                "is of InfiniBand, where GIDs are no addresses; choose none, and the address of the interface over the port \
-                 (IPoIB) is taken",
+                "is of InfiniBand, where GIDs are no addresses; choose none, and the address of the \
+                 interface over the port (IPoIB) is taken",
             ));
         }
         address(&gid).map_err(refused)

@@ -90,12 +90,18 @@ mod tests {
     const TABLE: &str = "\
             CPU0       CPU1       CPU2       CPU3
    8:          0          0          0          0   IO-APIC   8-edge      rtc0
-  60:        115          0          0          0  IR-PCI-MSIX-0000:3b:00.0    0-edge      mlx5_async0@pci:0000:3b:00.0
-  61:          1          0          0          0  IR-PCI-MSIX-0000:3b:00.0    1-edge      mlx5_comp0@pci:0000:3b:00.0
-  62:          0          7          0          0  IR-PCI-MSIX-0000:3b:00.0    2-edge      mlx5_comp1@pci:0000:3b:00.0
-  63:          0          0          2          0  IR-PCI-MSIX-0000:3b:00.0    3-edge      mlx5_comp12@pci:0000:3b:00.0
-  71:          0          0          2          0  IR-PCI-MSIX-0000:4b:00.0    1-edge      irdma-0000:4b:00.0-AEQCEQ-0
-  72:          0          0          2          0  IR-PCI-MSIX-0000:4b:00.0    2-edge      irdma-0000:4b:00.0-CEQ-1
+  60:        115          0          0          0  IR-PCI-MSIX-0000:3b:00.0    0-edge      \
+  mlx5_async0@pci:0000:3b:00.0
+  61:          1          0          0          0  IR-PCI-MSIX-0000:3b:00.0    1-edge      \
+  mlx5_comp0@pci:0000:3b:00.0
+  62:          0          7          0          0  IR-PCI-MSIX-0000:3b:00.0    2-edge      \
+  mlx5_comp1@pci:0000:3b:00.0
+  63:          0          0          2          0  IR-PCI-MSIX-0000:3b:00.0    3-edge      \
+  mlx5_comp12@pci:0000:3b:00.0
+  71:          0          0          2          0  IR-PCI-MSIX-0000:4b:00.0    1-edge      \
+  irdma-0000:4b:00.0-AEQCEQ-0
+  72:          0          0          2          0  IR-PCI-MSIX-0000:4b:00.0    2-edge      \
+  irdma-0000:4b:00.0-CEQ-1
  NMI:          0          0          0          0   Non-maskable interrupts
 ";
 

@@ -5,8 +5,9 @@ use std::io;
 use std::net::IpAddr;
 
 /// Said of a loopback address.
-pub(super) const LOOPBACK: &str = "is no address of an RDMA device: RDMA CM would take it for the address of each of them, \
-                                   open to their networks; name one that a device has (rdma link, ip address)";
+pub(super) const LOOPBACK: &str = "is no address of an RDMA device: RDMA CM would take it for the address of \
+                                   each of them, open to their networks; name one that a device has (rdma \
+                                   link, ip address)";
 
 /// Why a [`super::VerbsNic`] could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -50,8 +51,9 @@ pub enum VerbsError {
     },
     /// The GID is empty, or no address of this host.
     #[error(
-        "GID {index} of '{device}' port {port} {problem}; see /sys/class/infiniband/{device}/ports/{port}/gids and \
-         gid_attrs/types, and take one with the address of the interface, of type RoCE v2 where there is one"
+        "GID {index} of '{device}' port {port} {problem}; see \
+         /sys/class/infiniband/{device}/ports/{port}/gids and gid_attrs/types, and take one with the address \
+         of the interface, of type RoCE v2 where there is one"
     )]
     Gid {
         /// The device.
@@ -65,8 +67,8 @@ pub enum VerbsError {
     },
     /// A device has no GID that stands for an address.
     #[error(
-        "no RDMA device has an address to be found by ({device} was looked at); give its interface one (ip address add; on \
-         InfiniBand the one over it, which ib_ipoib makes), or name the address to listen on"
+        "no RDMA device has an address to be found by ({device} was looked at); give its interface one (ip \
+         address add; on InfiniBand the one over it, which ib_ipoib makes), or name the address to listen on"
     )]
     NoAddress {
         /// The device.
@@ -74,7 +76,8 @@ pub enum VerbsError {
     },
     /// The address of the GID belongs to another device.
     #[error(
-        "{address}, an address of '{device}', is reached over '{other}'; give each interface an address of its own"
+        "{address}, an address of '{device}', is reached over '{other}'; give each interface an address of \
+         its own"
     )]
     Ambiguous {
         /// The device.
@@ -86,7 +89,8 @@ pub enum VerbsError {
     },
     /// The device speaks iWARP.
     #[error(
-        "'{device}' is an iWARP device, and Jet speaks to RoCE and InfiniBand only (docs/rdma.md); use tcp: there"
+        "'{device}' is an iWARP device, and Jet speaks to RoCE and InfiniBand only (docs/rdma.md); use tcp: \
+         there"
     )]
     Iwarp {
         /// The device.

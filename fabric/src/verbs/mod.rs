@@ -160,8 +160,8 @@ impl VerbsNic {
         if options.set_up_thread && std::env::var_os("MLX5_SINGLE_THREADED").is_some_and(|value| value == "1")
         {
             return Err(VerbsError::Options(
-                "MLX5_SINGLE_THREADED=1 in the environment says that one thread uses the device, and libmlx5 ends the process \
-                 where there are two; unset it",
+                "MLX5_SINGLE_THREADED=1 in the environment says that one thread uses the device, and libmlx5 \
+                 ends the process where there are two; unset it",
             ));
         }
         let device = Device::open(&options.device, options.cpu)?;

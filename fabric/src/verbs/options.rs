@@ -191,7 +191,8 @@ impl VerbsOptions {
         ];
         if sizes.contains(&0) {
             return Some(
-                "qps_max, srq_entries_max, reads_max, sends_per_qp_max, sends_max and regions_max must be at least 1",
+                "qps_max, srq_entries_max, reads_max, sends_per_qp_max, sends_max and regions_max must be at \
+                 least 1",
             );
         }
         if self.rnr_timer > 31 {

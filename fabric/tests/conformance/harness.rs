@@ -411,7 +411,8 @@ pub fn until(ends: &mut [End], what: &str, mut done: impl FnMut(&mut [End]) -> b
                     .iter()
                     .map(|end| {
                         format!(
-                            "{}: {} SENDs and {} READs in flight, {} received, {} completed, {} events, first {:?}",
+                            "{}: {} SENDs and {} READs in flight, {} received, {} completed, {} events, \
+                             first {:?}",
                             end.name,
                             end.sends.len(),
                             end.reads.len(),

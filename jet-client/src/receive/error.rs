@@ -28,8 +28,8 @@ pub enum RegisterError {
     Answer(&'static str),
     /// Other descriptors than the answer announces came with it.
     #[error(
-        "the daemon passed {found} descriptors with its answer to the registration instead of {expected}; use the \
-         same build of Jet at both ends, or raise ulimit -n"
+        "the daemon passed {found} descriptors with its answer to the registration instead of {expected}; \
+         use the same build of Jet at both ends, or raise ulimit -n"
     )]
     Descriptors {
         /// How many came.
@@ -118,8 +118,9 @@ pub enum Fault {
 /// [`Message::read_to_end`](super::Message::read_to_end) copy it out and give back as they go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "nothing more comes before slices are given back: this application holds {held_bytes} bytes that were delivered, and {limit}; \
-     use slices as they come and give them back, or copy messages out (copy_to, read_to_end)"
+    "nothing more comes before slices are given back: this application holds {held_bytes} bytes that were \
+     delivered, and {limit}; use slices as they come and give them back, or copy messages out (copy_to, \
+     read_to_end)"
 )]
 pub struct HoldsAll {
     /// What it has used up.
@@ -160,7 +161,8 @@ pub enum ReceiveError {
 pub enum SliceError {
     /// The rest will not come. What was given so far must not be taken for the message.
     #[error("the message was withdrawn: {}",
-            if *corrupt { "its bytes do not have the sender's checksum, or memory lost them" } else { "its sender went away" })]
+            if *corrupt { "its bytes do not have the sender's checksum, or memory lost them" } else { "its \
+                sender went away" })]
     Withdrawn {
         /// Because the checksum did not fit, or the receiver's memory lost the bytes; else because the sender
         /// went away.

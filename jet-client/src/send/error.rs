@@ -64,8 +64,8 @@ pub enum SendConnectError {
     },
     /// The receiver's port takes shorter packets than this end's, which would be dropped.
     #[error(
-        "{address} takes shorter packets than this host sends; give the interfaces at both ends the same MTU (ip link set dev \
-         INTERFACE mtu N), and the switches between them"
+        "{address} takes shorter packets than this host sends; give the interfaces at both ends the same MTU \
+         (ip link set dev INTERFACE mtu N), and the switches between them"
     )]
     Packets {
         /// The address.
@@ -125,7 +125,8 @@ pub enum SendError {
     },
     /// The user header is too long.
     #[error(
-        "a user header of {bytes} bytes exceeds {max} (small: {SMALL_USER_HEADER_MAX}, large: {USER_HEADER_MAX})"
+        "a user header of {bytes} bytes exceeds {max} (small: {SMALL_USER_HEADER_MAX}, large: \
+         {USER_HEADER_MAX})"
     )]
     UserHeader {
         /// Its length.

@@ -25,7 +25,8 @@ Examples:
   jet cache plan --set cache.bytes=25165824
   jet cache apply                                  reserves it until it is given back; a daemon then uses that
   jet cache restore                                gives back, and what killed daemons had left, too
-  jet cache restore --forget                       what cannot be given back stays as it is, and is told and forgotten";
+  jet cache restore --forget                       what cannot be given back stays as it is, and is told and \
+  forgotten";
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
@@ -73,8 +74,8 @@ enum Failure {
     #[error(transparent)]
     Journal(#[from] jet_cat::reservation::JournalError),
     #[error(
-        "cache is reserved as '{group}' already, by a daemon or by jet cache apply: jet cache show says what; jet cache restore \
-         gives back what no living daemon uses"
+        "cache is reserved as '{group}' already, by a daemon or by jet cache apply: jet cache show says \
+         what; jet cache restore gives back what no living daemon uses"
     )]
     Reserved { group: GroupName },
     #[error("{0}")]

@@ -31,7 +31,8 @@ Examples:
   jet recv --app store --out /tmp/in --class 2 --memory
   jet recv --app store --out /tmp/in --slow 20ms/10,stop:3s@10s
 
-SIGINT or SIGTERM: finishes the writes in flight and leaves; what was not finished is sent again to the next receiver.")]
+SIGINT or SIGTERM: finishes the writes in flight and leaves; what was not finished is sent again to the next \
+receiver.")]
 pub(super) struct Args {
     /// The name that senders give with --app.
     #[arg(long, value_name = "NAME", value_parser = app_name)]

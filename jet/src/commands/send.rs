@@ -155,8 +155,8 @@ pub(super) fn run(args: Args) -> ExitCode {
         }
         Event::Again { .. } => {}
         Event::Shorter { max } => tracing::warn!(
-            "the receiver takes messages of at most {max} bytes (its read.message_bytes_max), less than --piece-bytes: \
-             sending shorter pieces"
+            "the receiver takes messages of at most {max} bytes (its read.message_bytes_max), less than \
+             --piece-bytes: sending shorter pieces"
         ),
         Event::Skipped { source, what } if verbose => {
             tracing::info!(target: ASKED_FOR, "{} is left out: {what}", source.display());
@@ -195,8 +195,8 @@ fn tell_of_link(args: &Args, link: Link) {
         Link::Lost => tracing::warn!("connection to {to} lost; trying again for {retry_for_s} s"),
         Link::Back => tracing::info!("connection to {to} is back"),
         Link::Refused => tracing::warn!(
-            "messages are refused (no application '{app}' is registered at {to}, or it is busy or the daemon ends); \
-             trying again for {retry_for_s} s"
+            "messages are refused (no application '{app}' is registered at {to}, or it is busy or the daemon \
+             ends); trying again for {retry_for_s} s"
         ),
         Link::Consumed => tracing::info!("'{app}' at {to} takes messages again"),
         Link::Unchecked => {

@@ -111,13 +111,14 @@ pub enum ConfigError {
     Address(#[from] jet_fabric::AddressError),
     /// There is nowhere to listen.
     #[error(
-        "configuration: listen is empty; name at least one address, as in listen = [\"shm:/run/jet/nic.sock\"]"
+        "configuration: listen is empty; name at least one address, as in listen = \
+         [\"shm:/run/jet/nic.sock\"]"
     )]
     NoAddress,
     /// One NIC cannot have them all.
     #[error(
-        "configuration: listen has rdma: addresses beside others, but a daemon has one NIC; run two, each with its own \
-         control_socket"
+        "configuration: listen has rdma: addresses beside others, but a daemon has one NIC; run two, each \
+         with its own control_socket"
     )]
     Mixed,
     /// A part of a device without the device.
@@ -175,7 +176,8 @@ pub enum ConfigError {
     },
     /// Checksums are for workers to make, of whom there are none.
     #[error(
-        "configuration: read.checksums is \"workers\", but escape.workers is 0; set it to 1 or more, or read.checksums to \"inline\""
+        "configuration: read.checksums is \"workers\", but escape.workers is 0; set it to 1 or more, or \
+         read.checksums to \"inline\""
     )]
     NoWorkers,
     /// A time that no clock of this daemon is meant to count to.

@@ -325,8 +325,9 @@ impl Application<'_> {
             application = self.name,
             process = self.process_id,
             "more waits for an application, and it gave nothing back for 10 s: {limit}. Nothing more \
-             comes to it before it gives slices back. If it waits for all of a large message: it is to use slices as they \
-             come, or to copy them out (docs/architecture.md, \"A message larger than the pool\")"
+             comes to it before it gives slices back. If it waits for all of a large message: it is to use \
+             slices as they come, or to copy them out (docs/architecture.md, \"A message larger than the \
+             pool\")"
         );
     }
 }

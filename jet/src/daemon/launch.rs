@@ -92,8 +92,8 @@ impl Launch<'_> {
         let core = jet_core::Config { peers_max: senders, ..config.core(limits.scatter_max)? };
         if senders < config.limits.peers {
             tracing::warn!(
-                "limits.peers is {}, but the device has room for {} connections (docs/rdma.md): {senders} senders, and \
-                 {} that tell who comes beyond so",
+                "limits.peers is {}, but the device has room for {} connections (docs/rdma.md): {senders} \
+                 senders, and {} that tell who comes beyond so",
                 config.limits.peers,
                 limits.qps_max,
                 limits.qps_max - senders

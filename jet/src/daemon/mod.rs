@@ -69,7 +69,8 @@ pub enum DaemonError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// Another daemon has the control socket.
-    #[error("a daemon is running already on {}; stop it, or give this one another --control-socket", path.display())]
+    #[error("a daemon is running already on {}; stop it, or give this one another \
+             --control-socket", path.display())]
     Running {
         /// The socket.
         path: PathBuf,
@@ -81,7 +82,8 @@ pub enum DaemonError {
         path: PathBuf,
     },
     /// The control socket cannot be made.
-    #[error("cannot make the control socket {}: {}", path.display(), Advised { error: source, otherwise: SOCKET_ADVICE })]
+    #[error("cannot make the control socket {}: \
+             {}", path.display(), Advised { error: source, otherwise: SOCKET_ADVICE })]
     ControlSocket {
         /// The socket.
         path: PathBuf,
@@ -117,8 +119,8 @@ pub enum DaemonError {
     },
     /// The pool cannot be had on its NUMA node.
     #[error(
-        "cannot get {bytes} bytes of memory for the pool (pool.bytes) on NUMA node {node}: {source}; the nodes are in \
-         /sys/devices/system/node, and pool.numa_node names another"
+        "cannot get {bytes} bytes of memory for the pool (pool.bytes) on NUMA node {node}: {source}; the \
+         nodes are in /sys/devices/system/node, and pool.numa_node names another"
     )]
     PoolNear {
         /// Bytes asked for.
@@ -161,8 +163,8 @@ pub enum DaemonError {
     Reactor,
 }
 
-const SOCKET_ADVICE: &str = "its directory must exist and be writable (as root: mkdir -p /run/jet), or choose another with \
-                             --control-socket";
+const SOCKET_ADVICE: &str = "its directory must exist and be writable (as root: mkdir -p /run/jet), or \
+                             choose another with --control-socket";
 
 fn system(what: &'static str) -> impl FnOnce(io::Error) -> DaemonError {
     move |source| DaemonError::System { what, source }
@@ -280,7 +282,8 @@ async fn govern(config: &Config) -> Result<(), DaemonError> {
                             });
                         }
                         // Hung up at once: better than making everybody wait behind a crowd.
-                        Err(_) => tracing::warn!("more than {connections_max} control connections; one is refused"),
+                        Err(_) => tracing::warn!("more than {connections_max} control connections; one is \
+                            refused"),
                     },
                     Err(error) => {
                         // Out of descriptors, most likely: let those that are open finish first.
@@ -320,8 +323,8 @@ async fn govern(config: &Config) -> Result<(), DaemonError> {
 fn told_by(signal: &str, asked: Asked) {
     if asked.again {
         tracing::info!(
-            "{signal} while draining, which goes on for at most {} s; SIGINT twice, or jet drain --deadline 0, stops \
-             at once",
+            "{signal} while draining, which goes on for at most {} s; SIGINT twice, or jet drain --deadline \
+             0, stops at once",
             whole_seconds(asked.left)
         );
     }

@@ -85,7 +85,8 @@ fn first_words(now: &RdmaStatus) -> Vec<String> {
     let RdmaStatus { device, port, link, state, packet_bytes_max, .. } = now;
     let at: Vec<&str> = now.listening.iter().map(|at| at.address.as_str()).collect();
     let mut lines = vec![format!(
-        "{device} port {port} ({link}) is {state}, with packets of up to {packet_bytes_max} bytes; listening on {}",
+        "{device} port {port} ({link}) is {state}, with packets of up to {packet_bytes_max} bytes; listening \
+         on {}",
         at.join(", ")
     )];
     lines.extend(advice(now));
@@ -132,8 +133,8 @@ fn news_of_peers(name: &str, before: &RdmaStatus, now: &RdmaStatus) -> Vec<Strin
             _ => format!("senders were refused {refused} times"),
         };
         lines.push(format!(
-            "{who}: packets of {} bytes are longer than {name} takes ({}), and would be dropped; give the interfaces at \
-             both ends the same MTU",
+            "{who}: packets of {} bytes are longer than {name} takes ({}), and would be dropped; give the \
+             interfaces at both ends the same MTU",
             now.refused_packet_bytes, now.packet_bytes_max
         ));
     }
@@ -145,8 +146,8 @@ fn news_of_peers(name: &str, before: &RdmaStatus, now: &RdmaStatus) -> Vec<Strin
         && shorter(before).is_none_or(|old| bytes < old)
     {
         lines.push(format!(
-            "a sender's packets are of up to {bytes} bytes, where {name} takes {}: its interface has the smaller MTU, and a \
-             message of 4 KiB takes {} packets",
+            "a sender's packets are of up to {bytes} bytes, where {name} takes {}: its interface has the \
+             smaller MTU, and a message of 4 KiB takes {} packets",
             now.packet_bytes_max,
             packets_of_4_kib(bytes)
         ));

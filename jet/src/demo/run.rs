@@ -44,8 +44,8 @@ pub(super) enum DemoError {
         source: io::Error,
     },
     /// A tree that is too small.
-    #[error("--bytes {bytes} is below the minimum of {bytes_min} ({}M) for {senders} sender(s), 32M each: give more, \
-             or fewer --senders", bytes_min >> 20)]
+    #[error("--bytes {bytes} is below the minimum of {bytes_min} ({}M) for {senders} sender(s), 32M each: \
+             give more, or fewer --senders", bytes_min >> 20)]
     TooFew {
         /// What was asked for.
         bytes: u64,
@@ -95,14 +95,16 @@ pub(super) enum DemoError {
 #[cfg(feature = "verbs")]
 fn rdma_address() -> Result<String, DemoError> {
     let found = jet_fabric::verbs::local_addresses().map_err(|error| DemoError::Rdma(error.to_string()))?;
-    let none = "no RDMA device has an IP address to be found by; give its interface one (on InfiniBand the one over it, IPoIB), and set it up";
+    let none = "no RDMA device has an IP address to be found by; give its interface one (on InfiniBand the \
+                one over it, IPoIB), and set it up";
     let first = found.first().ok_or_else(|| DemoError::Rdma(none.to_owned()))?;
     Ok(format!("rdma:{}", std::net::SocketAddr::new(first.address, 0)))
 }
 
 #[cfg(not(feature = "verbs"))]
 fn rdma_address() -> Result<String, DemoError> {
-    let words = "this build has no RDMA; run it with `cargo run --release --features verbs --bin jet -- demo --fabric rdma`";
+    let words = "this build has no RDMA; run it with `cargo run --release --features verbs --bin jet -- demo \
+                 --fabric rdma`";
     Err(DemoError::Rdma(words.to_owned()))
 }
 

@@ -75,7 +75,8 @@ pub enum OutError {
         source: io::Error,
     },
     /// Another receiver removes parts in it at this moment.
-    #[error("another receiver is removing old parts in {} (--sweep); start again in a moment", path.display())]
+    #[error("another receiver is removing old parts in {} (--sweep); start again in a \
+             moment", path.display())]
     Swept {
         /// The directory.
         path: PathBuf,

@@ -26,7 +26,8 @@ pub enum PathError {
     Absolute,
     /// `a//b`, `a/`, `.` or `..`.
     #[error(
-        "the path has an empty component, '.' or '..'; only paths below the receiver's --out directory are taken"
+        "the path has an empty component, '.' or '..'; only paths below the receiver's --out directory are \
+         taken"
     )]
     Component,
     /// A zero byte.

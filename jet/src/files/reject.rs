@@ -61,18 +61,18 @@ pub fn explain(code: u32) -> String {
             "the receiver cannot read the file header; use the same version of Jet at both ends".to_owned()
         }
         Some(INCOMPLETE) => {
-            "the receiver has not all of what was written of the file (did something change its --out directory \
-             meanwhile?); keep others from it and send the file again"
+            "the receiver has not all of what was written of the file (did something change its --out \
+             directory meanwhile?); keep others from it and send the file again"
                 .to_owned()
         }
         Some(PART_GONE) => {
-            "what was written of the file is gone from the receiver (does something remove .jet-part-* from its --out \
-             directory?); keep others from it and send the file again"
+            "what was written of the file is gone from the receiver (does something remove .jet-part-* from \
+             its --out directory?); keep others from it and send the file again"
                 .to_owned()
         }
         Some(DIFFERENT) => {
-            "what arrived is not what was read: their hashes differ; check the memory and the network of both hosts \
-             (jet send --crc tells the network from the rest)"
+            "what arrived is not what was read: their hashes differ; check the memory and the network of \
+             both hosts (jet send --crc tells the network from the rest)"
                 .to_owned()
         }
         _ if code == jet_client::receive::REJECT_DROPPED => {
@@ -117,8 +117,8 @@ fn advice(errno: i32) -> &'static str {
             "its --out directory has a symbolic link on that path, which is not followed: remove it"
         }
         libc::EBUSY => {
-            "another receiver removes old parts from its --out directory at this moment, or something is mounted in the file's \
-             place: send again when that is over"
+            "another receiver removes old parts from its --out directory at this moment, or something is \
+             mounted in the file's place: send again when that is over"
         }
         libc::EISDIR | libc::ENOTDIR | libc::EEXIST | libc::ENOTEMPTY => {
             "its --out directory has a directory where a file is to be, or the reverse: remove it"

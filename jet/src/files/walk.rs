@@ -70,7 +70,8 @@ pub enum RootError {
         source: io::Error,
     },
     /// It is a device, a socket or a pipe.
-    #[error("{} is neither a file nor a directory; write what comes from it to a file and send that", path.display())]
+    #[error("{} is neither a file nor a directory; write what comes from it to a file and send \
+             that", path.display())]
     Neither {
         /// The path.
         path: PathBuf,

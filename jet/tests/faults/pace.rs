@@ -215,8 +215,8 @@ fn check_pace(name: &str, seed: u64, sits: Sits, has_memory: bool) {
         let (alone, beside) = (first_quartile(alone), first_quartile(beside));
         let pace = alone.as_secs_f64() / beside.as_secs_f64();
         let what = format!(
-            "{name} over {address}: {pace:.3} of the pace alone (rounds of {alone:?} and {beside:?}; the slowest of \
-             {slowest_alone:?} and {slowest_beside:?}, {} of them while it began)",
+            "{name} over {address}: {pace:.3} of the pace alone (rounds of {alone:?} and {beside:?}; the \
+             slowest of {slowest_alone:?} and {slowest_beside:?}, {} of them while it began)",
             beginning.len()
         );
         eprintln!("{what}");

@@ -18,7 +18,8 @@ impl Declaration {
         let Data::Struct(data) = &input.data else {
             return Err(Error::new(
                 input.ident.span(),
-                "an in-place message is a struct; an enum can be a field of one, by deriving zerocopy's traits",
+                "an in-place message is a struct; an enum can be a field of one, by deriving zerocopy's \
+                 traits",
             ));
         };
         let named = match &data.fields {

@@ -195,8 +195,8 @@ fn aligned(ty: &Type) -> Error {
 fn unsupported(ty: &Type) -> Error {
     Error::new(
         ty.span(),
-        "a field is an integer, a plain type (zerocopy's traits), &'a [u8], &'a str, &'a [T], an Option of these, \
-         or #[in_place(nested)]",
+        "a field is an integer, a plain type (zerocopy's traits), &'a [u8], &'a str, &'a [T], an Option of \
+         these, or #[in_place(nested)]",
     )
 }
 

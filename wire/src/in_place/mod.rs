@@ -130,9 +130,10 @@ pub const HEAD_BYTES: usize = 8;
 /// value), `IntoBytes`, `Immutable`, `KnownLayout` and `Unaligned`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no plain type for a field of an in-place message",
-    note = "derive zerocopy's FromBytes (an enum: TryFromBytes), IntoBytes, Immutable, KnownLayout and Unaligned; \
-            integers in it are U16, U32, U64, ... of zerocopy::little_endian",
-    note = "another message is a field with #[in_place(nested)]; an integer under another name is written by its own"
+    note = "derive zerocopy's FromBytes (an enum: TryFromBytes), IntoBytes, Immutable, KnownLayout and \
+            Unaligned; integers in it are U16, U32, U64, ... of zerocopy::little_endian",
+    note = "another message is a field with #[in_place(nested)]; an integer under another name is written by \
+            its own"
 )]
 pub trait Plain: TryFromBytes + IntoBytes + Immutable + KnownLayout + Unaligned {}
 impl<T: TryFromBytes + IntoBytes + Immutable + KnownLayout + Unaligned> Plain for T {}

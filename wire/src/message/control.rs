@@ -131,15 +131,22 @@ impl core::fmt::Display for ByeReason {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match self {
             Self::Draining => "the receiver is draining",
-            Self::Malformed => "the receiver could not read a header: one of the two ends is broken, please report it",
-            Self::Version => "a header came with another wire version than was agreed: one of the two ends is broken, please report it",
+            Self::Malformed => {
+                "the receiver could not read a header: one of the two ends is broken, please \
+                                report it"
+            }
+            Self::Version => {
+                "a header came with another wire version than was agreed: one of the two ends \
+                              is broken, please report it"
+            }
             Self::CreditExceeded => "more messages were sent than the receiver's credit allowed",
             Self::BadMemory => {
-                "the receiver could not READ the announced memory: the key is not registered or the length lies"
+                "the receiver could not READ the announced memory: the key is not registered or the length \
+                 lies"
             }
             Self::Unresponsive => {
-                "this end took no acknowledgement for seconds while the receiver ran out of records (limits.messages); is it \
-                 stopped?"
+                "this end took no acknowledgement for seconds while the receiver ran out of records \
+                 (limits.messages); is it stopped?"
             }
         })
     }

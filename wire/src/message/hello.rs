@@ -175,7 +175,10 @@ pub const REFUSAL_BYTES: usize = 8;
 impl core::fmt::Display for Refusal {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match self {
-            Self::Malformed => "the receiver could not read the hello: it may ask for what that Jet does not know; update the older end",
+            Self::Malformed => {
+                "the receiver could not read the hello: it may ask for what that Jet does not \
+                                know; update the older end"
+            }
             Self::Version(theirs) => return no_version_in_common(f, *theirs),
             Self::TooManyPeers => {
                 "the receiver has as many peers as limits.peers or its device allows; close some, or raise it"
@@ -190,7 +193,8 @@ fn no_version_in_common(f: &mut core::fmt::Formatter<'_>, theirs: Versions) -> c
     let older = if theirs.highest() < ours.lowest() { "the receiver's" } else { "this end's" };
     write!(
         f,
-        "no wire version in common: the receiver speaks {theirs}, this end {ours}; update {older} Jet, or use the same build at both"
+        "no wire version in common: the receiver speaks {theirs}, this end {ours}; update {older} Jet, or \
+         use the same build at both"
     )
 }
 

@@ -165,11 +165,17 @@ impl core::fmt::Display for AckStatus {
             Self::NoApp => {
                 f.write_str("no application of that name is registered at the receiver; start it first")
             }
-            Self::Denied => f.write_str("denied by the receiver's configuration: it has no such class (admission.classes)"),
+            Self::Denied => f.write_str(
+                "denied by the receiver's configuration: it has no such class \
+                (admission.classes)",
+            ),
             Self::TooLarge => {
                 f.write_str("too large: split the message or raise the receiver's message_bytes_max")
             }
-            Self::Corrupt => f.write_str("corrupt: the bytes read do not match the sender's checksum, or the receiver's memory lost them"),
+            Self::Corrupt => f.write_str(
+                "corrupt: the bytes read do not match the sender's checksum, or the \
+                receiver's memory lost them",
+            ),
             Self::AppGone => f.write_str("the application went away before it finished the message"),
             Self::Draining => f.write_str("the receiver is draining; send to the next daemon"),
             Self::PeerLost => f.write_str("the connection was lost and not made again in time"),

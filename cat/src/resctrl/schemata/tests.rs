@@ -9,7 +9,8 @@ fn what_kernels_write_is_read() {
     assert_eq!(schemata.ways(&Resource::L3).unwrap()[&1], WayMask(0xfffff));
     // Before 6.15 numbers are padded; with CDP there are two lines for each cache; AMD's masks may be empty
     // and have gaps.
-    let text = "L3DATA:0=00ff;8=0005\nL3CODE:0=00f0;8=0000\n  L2CODE:3=1\n    MB:0=  16;8=2048\n  SMBA:0=  50;8=2048\n";
+    let text = "L3DATA:0=00ff;8=0005\nL3CODE:0=00f0;8=0000\n  L2CODE:3=1\n    MB:0=  16;8=2048\n  SMBA:0=  \
+                50;8=2048\n";
     let schemata: Schemata = text.parse().unwrap();
     assert_eq!(schemata.l3().count(), 2);
     assert_eq!(schemata.ways(&Resource::L3Code).unwrap()[&8], WayMask::EMPTY);

@@ -198,7 +198,8 @@ proptest! {
             prop_assert!(stats.escape.replaced_now <= config().escape.replace_slabs_max);
             prop_assert!(stats.escape.memory_used <= stats.escape.memory_ready);
             prop_assert!(stats.in_flight_bytes <= config().in_flight_bytes);
-            prop_assert!(bench.receiver.credit.total() + u64::from(stats.small_held_slabs) <= 64, "credit within the SRQ");
+            prop_assert!(bench.receiver.credit.total() + u64::from(stats.small_held_slabs) <= 64, "credit \
+                within the SRQ");
             prop_assert!(bench.world.byes.is_empty(), "nobody misbehaved");
         }
         // Liveness: everybody behaves well from here on, and everything comes to its end.

@@ -46,7 +46,8 @@ proptest! {
                     ended = Some(index);
                 }
                 if let Some(message) = ended {
-                    assert!(release.code != 0 || over[message], "message {message} is consumed before all of it came");
+                    assert!(release.code != 0 || over[message], "message {message} is consumed before all of \
+                        it came");
                     assert!(!std::mem::replace(&mut finished[message], true), "message {message} ends twice");
                 }
             }

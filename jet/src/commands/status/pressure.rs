@@ -115,9 +115,11 @@ mod tests {
         assert_eq!(
             rows_of(escape(&busy, 4096)),
             [
-                "escape|77 slabs replaced, 99 copied, 64 granted from memory, 40 signals to senders; 2 times in \
-                 danger; 1 application suspended now; 12 ms in which it did not get to look, not held against applications",
-                "  copies|3 under way; 5 in vain: the application was reading; 6 not begun: no memory, or nobody to copy",
+                "escape|77 slabs replaced, 99 copied, 64 granted from memory, 40 signals to senders; 2 times \
+                 in danger; 1 application suspended now; 12 ms in which it did not get to look, not held \
+                 against applications",
+                "  copies|3 under way; 5 in vain: the application was reading; 6 not begun: no memory, or \
+                 nobody to copy",
                 "  memory|1.00 MiB in use, 2.00 MiB at most so far, of 33.0 MiB (1.00 MiB ready); no more",
             ]
         );

@@ -73,7 +73,8 @@ mod tests {
             refused_for_packets: 0,
             refused_packet_bytes: 8192,
         };
-        let line = "rdma|mlx5_0 port 1, RoCE, active; packets of up to 4096 bytes, 2 for a message of 4 KiB; went down: 1";
+        let line = "rdma|mlx5_0 port 1, RoCE, active; packets of up to 4096 bytes, 2 for a message of 4 KiB; \
+                    went down: 1";
         assert_eq!(rows_of(rows(&good)), [line]);
         let taken = RdmaListening { problem: Some("in use".to_owned()), ..listening(true) };
         let bad = RdmaStatus {
@@ -89,7 +90,8 @@ mod tests {
                 "  away|10.0.0.1:7450: no address of the port now (ip address)",
                 "  cannot listen|10.0.0.1:7450: in use",
                 "  shorter packets|2 of 1024 bytes: those senders' interfaces have a smaller MTU",
-                "  refused|4 requests, the last with packets of 8192 bytes: give the interfaces at both ends the same MTU",
+                "  refused|4 requests, the last with packets of 8192 bytes: give the interfaces at both ends \
+                 the same MTU",
             ]
         );
     }

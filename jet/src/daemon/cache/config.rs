@@ -163,13 +163,14 @@ pub enum CacheConfigError {
     },
     /// The kernel keeps devices out of exclusive ways.
     #[error(
-        "cache.device_ways = \"pool\" lets devices into the pool's ways, which cache.exclusive = \"require\" forbids: let that be \
-         \"prefer\" or \"never\""
+        "cache.device_ways = \"pool\" lets devices into the pool's ways, which cache.exclusive = \"require\" \
+         forbids: let that be \"prefer\" or \"never\""
     )]
     DeviceWays,
     /// The warmer may use no time, or more than there is.
     #[error(
-        "cache.warm_permille is {found}, but must be 1 to 1000 thousandths of a core; cache.warm = false switches it off"
+        "cache.warm_permille is {found}, but must be 1 to 1000 thousandths of a core; cache.warm = false \
+         switches it off"
     )]
     Budget {
         /// What it is.

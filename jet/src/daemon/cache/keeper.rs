@@ -61,7 +61,8 @@ impl fmt::Display for Amiss {
             Self::Astray { thread, name, group: Some(group) } => {
                 write!(
                     f,
-                    "the thread {name} ({thread}) was moved to the group '{group}' of another tool, and stays there"
+                    "the thread {name} ({thread}) was moved to the group '{group}' of another tool, and \
+                     stays there"
                 )
             }
             Self::Astray { thread, name, group: None } => {

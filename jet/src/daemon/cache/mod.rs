@@ -55,7 +55,8 @@ pub enum CacheError {
     NoPoolWays,
     /// No core is named.
     #[error(
-        "cache.prefetchers = \"off\" is for the cores of the reactor and the NIC: name them (reactor.cpu, nic.cpu)"
+        "cache.prefetchers = \"off\" is for the cores of the reactor and the NIC: name them (reactor.cpu, \
+         nic.cpu)"
     )]
     NoCore,
     /// This process's threads cannot join.
@@ -66,7 +67,8 @@ pub enum CacheError {
     Thread(#[from] ThreadError),
     /// A thread is pinned to where nothing is reserved.
     #[error(
-        "core {core} (reactor.cpu or nic.cpu) is none of the reserved caches': name one of {cpus}, or another cache (cache.domains)"
+        "core {core} (reactor.cpu or nic.cpu) is none of the reserved caches': name one of {cpus}, or \
+         another cache (cache.domains)"
     )]
     Core {
         /// The core.
@@ -76,7 +78,8 @@ pub enum CacheError {
     },
     /// Devices would be let into ways that are exclusive.
     #[error(
-        "cache.device_ways has ways of the pool's, which are exclusive: let cache.exclusive be \"never\", or name other ways"
+        "cache.device_ways has ways of the pool's, which are exclusive: let cache.exclusive be \"never\", or \
+         name other ways"
     )]
     DeviceWaysExclusive,
 }

@@ -17,7 +17,8 @@ pub(super) fn of_receiver(error: &jet_core::ConfigError) -> String {
         }
         jet_core::ConfigError::FragmentAlignment { .. } => return error.to_string(),
         jet_core::ConfigError::Following => {
-            return "read.footprint is \"follow\", which takes escape to tell stragglers; set escape.enabled = true".to_owned();
+            return "read.footprint is \"follow\", which takes escape to tell stragglers; set escape.enabled \
+                    = true".to_owned();
         }
     };
     let key = match name {
@@ -78,8 +79,9 @@ fn too_little(error: &LimitError, otherwise: &str) -> String {
             let bytes = u64::from(entries) * jet_wire::SLAB_BYTES as u64;
             let reserve = (entries / 4).clamp(1, jet_core::Config::default().srq_reserve_entries);
             format!(
-                "lower pool.srq_bytes to {bytes}, pool.srq_floor_bytes to {bytes} or less, pool.srq_reserve_entries to \
-                 {reserve} or less, and limits.credit_per_peer to {entries} or less"
+                "lower pool.srq_bytes to {bytes}, pool.srq_floor_bytes to {bytes} or less, \
+                 pool.srq_reserve_entries to {reserve} or less, and limits.credit_per_peer to {entries} or \
+                 less"
             )
         }
         Remedy::FewerReads => "lower read.concurrency".to_owned(),
@@ -111,8 +113,8 @@ mod tests {
         for (remedy, words) in [
             (
                 Remedy::FewerSrqEntries { entries: 64 },
-                "lower pool.srq_bytes to 262144, pool.srq_floor_bytes to 262144 or less, pool.srq_reserve_entries to 16 or \
-                 less, and limits.credit_per_peer to 64 or less",
+                "lower pool.srq_bytes to 262144, pool.srq_floor_bytes to 262144 or less, \
+                 pool.srq_reserve_entries to 16 or less, and limits.credit_per_peer to 64 or less",
             ),
             (Remedy::FewerReads, "lower read.concurrency"),
             (

@@ -74,7 +74,8 @@ impl CongestionControl {
         let (keeper, recovery) = Keeper::open(config, control_socket, others)?;
         if recovery.found > 0 {
             tracing::warn!(
-                "congestion: an earlier daemon left {} settings of the NIC lowered; {} of them are dealt with",
+                "congestion: an earlier daemon left {} settings of the NIC lowered; {} of them are dealt \
+                 with",
                 recovery.found,
                 recovery.found - recovery.pending.len()
             );

@@ -102,8 +102,8 @@ impl FileKnobs {
                 (
                     self.root.join("mlx5"),
                     format!(
-                        "there is no mlx5 in {root}: debugfs is not mounted (mount -t debugfs none {root}), may be \
-                         read by root only, or no mlx5 driver is loaded"
+                        "there is no mlx5 in {root}: debugfs is not mounted (mount -t debugfs none {root}), \
+                         may be read by root only, or no mlx5 driver is loaded"
                     ),
                 ),
                 (

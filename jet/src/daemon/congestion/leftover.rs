@@ -34,7 +34,8 @@ pub(super) enum LockError {
         source: io::Error,
     },
     /// Somebody keeps it.
-    #[error("{} is held by another daemon, or by a tool of one that cannot be ended; stop it", path.display())]
+    #[error("{} is held by another daemon, or by a tool of one that cannot be ended; stop \
+             it", path.display())]
     Held {
         /// Where.
         path: PathBuf,

@@ -147,7 +147,8 @@ pub enum ActuatorError {
     },
     /// A file may not be written by this process.
     #[error(
-        "may not write {}: {source}; run jetd as root, or mount what it lies on writable (containers have it read-only)",
+        "may not write {}: {source}; run jetd as root, or mount what it lies on writable (containers have it \
+         read-only)",
         path.display()
     )]
     NotPermitted {
@@ -189,7 +190,8 @@ pub enum ActuatorError {
     Tool(#[from] ToolError),
     /// The external tool answered something else than expected.
     #[error(
-        "{tool} answered \"{said}\"; expected its Action (disabled, drop or mark) and Mode (aggressive or dynamic)"
+        "{tool} answered \"{said}\"; expected its Action (disabled, drop or mark) and Mode (aggressive or \
+         dynamic)"
     )]
     Answer {
         /// Which tool.

@@ -56,9 +56,11 @@ impl Congestion for PcieCong {
 
     fn probe(&mut self) -> Support {
         Support::Unsupported {
-            why: "devlink's pcie_cong_inbound_high can only be observed (pci_bw_inbound_high in ethtool -S): it sets when \
-                  an event is counted, marks nothing, and changing it takes a devlink reload, which takes the NIC down"
-                .into(),
+            why:
+                "devlink's pcie_cong_inbound_high can only be observed (pci_bw_inbound_high in ethtool -S): \
+                  it sets when an event is counted, marks nothing, and changing it takes a devlink reload, \
+                  which takes the NIC down"
+                    .into(),
         }
     }
 

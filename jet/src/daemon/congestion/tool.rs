@@ -31,7 +31,8 @@ const KILL_LIMIT: Duration = Duration::from_secs(1);
 #[derive(Debug, thiserror::Error)]
 pub enum ToolError {
     /// It is not there.
-    #[error("{} not found{}: install mstflint, or set congestion.mstcongestion", program.display(), looked(program))]
+    #[error("{} not found{}: install mstflint, or set \
+             congestion.mstcongestion", program.display(), looked(program))]
     NotFound {
         /// What was looked for.
         program: PathBuf,

@@ -34,9 +34,9 @@ impl Sessions {
 /// Escape memory cannot be had, or not all of it.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "escape memory: only {ready} of {wanted} bytes can be had, with room for sessions: {source}; the receiver goes on with \
-     that. Lower escape.memory_bytes and escape.replace_bytes, or give the daemon more memory (its cgroup's limit, the \
-     machine's)"
+    "escape memory: only {ready} of {wanted} bytes can be had, with room for sessions: {source}; the \
+     receiver goes on with that. Lower escape.memory_bytes and escape.replace_bytes, or give the daemon more \
+     memory (its cgroup's limit, the machine's)"
 )]
 pub struct PrepareError {
     /// Bytes that can be used.

@@ -44,8 +44,8 @@ pub enum RunError {
     Sleep(io::Error),
     /// What the NIC runs on was taken away. What was not acknowledged is with its senders, who send it again.
     #[error(
-        "the RDMA device was removed, or failed; start again when it is back (see `rdma link` and dmesg). Nothing is \
-         lost: senders keep what was not acknowledged"
+        "the RDMA device was removed, or failed; start again when it is back (see `rdma link` and dmesg). \
+         Nothing is lost: senders keep what was not acknowledged"
     )]
     NicGone,
 }
@@ -139,8 +139,8 @@ impl<N: Nic> Reactor<N> {
         let worked = driver.turn(now_ns, |driver| orders.carry_out(now_ns, driver, epoll));
         while let Some(LostMemory { bytes, of_pool }) = driver.take_lost_memory() {
             tracing::warn!(
-                "the hardware lost memory (a machine check, see dmesg): {bytes} bytes of {} are not used any more, and messages \
-                 in them end as corrupt",
+                "the hardware lost memory (a machine check, see dmesg): {bytes} bytes of {} are not used any \
+                 more, and messages in them end as corrupt",
                 if of_pool { "the pool" } else { "escape memory" },
             );
         }

@@ -32,8 +32,8 @@ pub enum SweepError {
     InUse,
     /// The file system gives no lock, so nobody can know whether another receiver has the directory.
     #[error(
-        "its file system gives no exclusive lock ({0}), so whether another receiver uses it is not known; remove \
-         the .jet-part-* in it by hand"
+        "its file system gives no exclusive lock ({0}), so whether another receiver uses it is not known; \
+         remove the .jet-part-* in it by hand"
     )]
     NoLock(#[source] io::Error),
     /// The directory cannot be read.

@@ -246,7 +246,8 @@ mod tests {
         assert_eq!(words("5ms"), "every slice is held 5ms before it is written");
         assert_eq!(
             words("20ms/10,stop:3s@10s"),
-            "one slice in 10 is held 20ms before it is written; 10s after the registration nothing is read for 3s"
+            "one slice in 10 is held 20ms before it is written; 10s after the registration nothing is read \
+             for 3s"
         );
     }
 }

@@ -91,8 +91,8 @@ impl Sending<'_> {
                 // Nor can it be told to remove what it has of the file.
                 job.may_be_there = false;
                 job.fail(format!(
-                    "the receiver takes messages of at most {max} bytes, and its path needs one of {bytes}; raise \
-                     the receiver's read.message_bytes_max"
+                    "the receiver takes messages of at most {max} bytes, and its path needs one of {bytes}; \
+                     raise the receiver's read.message_bytes_max"
                 ));
                 Ok(Step::Sent)
             }
@@ -211,8 +211,8 @@ impl Sending<'_> {
         let job = job_of(&mut self.jobs, id);
         if shorter == 0 || bytes <= BLOCK_BYTES as u64 {
             job.fail(format!(
-                "the receiver takes messages of at most {max} bytes, and this needs one of {bytes}; raise its \
-                 read.message_bytes_max to {BLOCK_BYTES} or more (--piece-bytes cannot be less)"
+                "the receiver takes messages of at most {max} bytes, and this needs one of {bytes}; raise \
+                 its read.message_bytes_max to {BLOCK_BYTES} or more (--piece-bytes cannot be less)"
             ));
         } else {
             if self.options.piece_bytes > shorter {

@@ -215,7 +215,8 @@ impl Source {
     /// Its length is not what the system says, and nobody changed it.
     fn of_another_length(&self, than: &str) -> SourceError {
         SourceError::Failed(format!(
-            "has {than} bytes than the {} that its file system says; write what it holds to another file and send that",
+            "has {than} bytes than the {} that its file system says; write what it holds to another file and \
+             send that",
             self.file_bytes()
         ))
     }
